@@ -256,6 +256,7 @@ impl Session {
             largest: [const { AtomicU64::new(0) }; STORES_MAX],
             kernel_only: AtomicBool::new(false),
             lending: AtomicU32::new(0),
+            user: rustix::process::geteuid().as_raw(),
             carried: Arc::default(),
             unlock,
         };

@@ -1,10 +1,16 @@
 //! Noting that a file is ahead of its store.
 
+use crate::fd::reopen;
 use crate::open_file::OpenFile;
+use crate::session::Session;
+use crate::waiting::surely;
 use core::sync::atomic::{AtomicU64, Ordering};
 use forebay_pool::layout::*;
 use forebay_pool::message::Message;
-use forebay_pool::{clock, crash};
+use forebay_pool::{FileId, Identity, clock, crash};
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
 
 impl OpenFile<'_> {
     /// Gives the file the times of a write that found none of its bytes readable: the kernel has
@@ -37,7 +43,8 @@ impl OpenFile<'_> {
         }
     }
 
-    /// Sends the node manager a descriptor of the file, once for all of its writers.
+    /// Sends the node manager a descriptor of the file, once for all of its writers: one that says
+    /// which file it is where the manager can open it, else one that can be written.
     #[inline]
     pub(crate) fn register(&self) {
         if !self.record.has(FileFlags::REGISTERED) {
@@ -52,11 +59,69 @@ impl OpenFile<'_> {
             return;
         }
         crash::point("register.marked");
-        let generation = record.generation.load(Ordering::Relaxed);
-        let message = Message::Register { file: self.id, generation };
-        let send = |fd| self.session.manager.send_descriptor(message, fd);
-        if self.lend(rustix::fs::OFlags::WRONLY, send).is_err() {
+        // It keeps no process from executing the file, and holds no lock.
+        let place = record.has(FileFlags::OWNER_WRITES).then(|| reopen(self.fd, OFlags::PATH));
+        let sent = match place {
+            Some(Ok(place)) => {
+                let message = self.registering(true);
+                self.session.manager.send_descriptor(message, place.as_raw_fd())
+            }
+            _ => {
+                record.clear(FileFlags::OWNER_WRITES);
+                self.lend_to_write()
+            }
+        };
+        if sent.is_err() {
             record.clear(FileFlags::REGISTERED);
+        }
+    }
+
+    /// Before the program takes a lease on the file, which ends where another process opens it: the
+    /// node manager will not, it gets a descriptor with which it can be written.
+    pub fn leasing(&self) {
+        let open = || reopen(self.fd, OFlags::WRONLY | OFlags::NONBLOCK).ok();
+        self.session.keep_writable(self.record.identity(), open);
+    }
+
+    fn lend_to_write(&self) -> Result<(), Errno> {
+        let message = self.registering(false);
+        self.lend(OFlags::WRONLY, |fd| self.session.manager.send_descriptor(message, fd))
+    }
+
+    fn registering(&self, to_open: bool) -> Message {
+        let generation = self.record.generation.load(Ordering::Relaxed);
+        Message::Register { file: self.id, generation, to_open }
+    }
+}
+
+impl Session {
+    /// Before the owner's permission to write is taken away from a file: the node manager, which
+    /// could open it until now, gets a descriptor with which it can be written. `open` opens one
+    /// where this process has none.
+    pub(crate) fn keep_writable(&self, identity: Identity, open: impl FnOnce() -> Option<OwnedFd>) {
+        // In this order: a thread that registers it looks whether it may be opened afterwards.
+        let left = |file: Option<FileId>| {
+            let file = file?;
+            let record = self.segment.file(file);
+            let is_to_open = record.clear(FileFlags::OWNER_WRITES);
+            let generation = record.generation.load(Ordering::Relaxed);
+            (is_to_open && record.has(FileFlags::REGISTERED)).then_some((file, generation))
+        };
+        let left = surely(|| self.with_record(identity, left));
+        let Ok(Some((file, generation))) = left else { return };
+        crash::point("register.changing");
+        let sent = match self.writer(identity.device, identity.inode) {
+            Some(writer) => writer.lend_to_write().is_ok(),
+            // To close it would end the process's fcntl locks.
+            None if self.segment.file(file).has(FileFlags::FCNTL_LOCKED) => false,
+            None => open().is_some_and(|opened| {
+                let message = Message::Register { file, generation, to_open: false };
+                self.manager.send_descriptor(message, opened.as_raw_fd()).is_ok()
+            }),
+        };
+        if !sent {
+            // While it can still be opened.
+            let _ = surely(|| self.await_sync(file, FileFlags::TO_FLUSH));
         }
     }
 }

@@ -52,6 +52,7 @@ impl OpenStat {
         stat.st_ino = found.stx_ino;
         stat.st_mode = found.stx_mode.into();
         stat.st_nlink = found.stx_nlink.into();
+        stat.st_uid = found.stx_uid;
         stat.st_size = found.stx_size as _;
         (stat.st_mtime, stat.st_mtime_nsec) = (mtime.tv_sec, mtime.tv_nsec.into());
         (stat.st_ctime, stat.st_ctime_nsec) = (ctime.tv_sec, ctime.tv_nsec.into());
@@ -357,7 +358,7 @@ impl Session {
         let inside = self.segment.enter_table(owner);
         let header = self.segment.header();
         let begin = |record: &FileRecord| {
-            start_record(record, &seen.stat, store as u32);
+            start_record(record, &seen.stat, store as u32, self.user);
             forebay_pool::crash::point("open.recorded");
             record.born_ns.store(seen.born_ns, Ordering::Relaxed);
             record.set_path(path);
@@ -496,7 +497,7 @@ impl OpenFile<'_> {
             let mut buffer = core::mem::MaybeUninit::uninit();
             let (path, store) = session.managed_path(self.fd, &mut buffer);
             session.note_name(record, path, store);
-            start_as_stored(record, stat);
+            start_as_stored(record, stat, session.user);
             record.handle.store(0, Ordering::Release);
             record.intent.store(0, Ordering::Release);
             record.range_end.store(0, Ordering::Release);
@@ -535,14 +536,18 @@ fn description_flags(flags: OpenFlags) -> DescriptionFlags {
     chosen
 }
 
-fn start_record(record: &FileRecord, stat: &Stat, store: u32) {
+fn start_record(record: &FileRecord, stat: &Stat, store: u32, user: u32) {
     record.store.store(store, Ordering::Relaxed);
-    start_as_stored(record, stat);
+    start_as_stored(record, stat, user);
     start_without_rule(record);
 }
 
-/// Gives a record the size and the times that the store's file has.
-fn start_as_stored(record: &FileRecord, stat: &Stat) {
+/// Gives a record the size and the times that the store's file has; `user` is whose processes
+/// these are.
+fn start_as_stored(record: &FileRecord, stat: &Stat, user: u32) {
+    if stat.st_uid == user && stat.st_mode & 0o200 != 0 {
+        record.set(FileFlags::OWNER_WRITES);
+    }
     for size in [&record.size, &record.store_size] {
         size.store(stat.st_size as u64, Ordering::Release);
     }

@@ -1,7 +1,7 @@
 //! The calls that open a file, or change one by its path, around the system calls that a front end
 //! makes: which flags the kernel gets, what is truncated by us, what becomes of an error.
 
-use crate::fd::{borrow, is_no_follow_ours, note_no_follow};
+use crate::fd::{borrow, is_no_follow_ours, note_no_follow, reopen};
 use crate::open::{InKnownFolder, OpenFlags};
 use crate::session::Session;
 use crate::user_memory::UserPath;
@@ -66,6 +66,15 @@ impl NameAt<'_> {
         let folder = PathAt { folder: self.folder, path: self.path.into() }.directory()?;
         rustix::fs::statat(folder, self.path, AtFlags::SYMLINK_NOFOLLOW).ok()
     }
+}
+
+/// Whether a mode that is set lets the owner of a file not write to it.
+fn forbids_writing(mode: Option<u32>) -> bool {
+    mode.is_some_and(|mode| mode & 0o200 == 0)
+}
+
+fn identity_of(stat: &Stat) -> Identity {
+    Identity { device: stat.st_dev, inode: stat.st_ino }
 }
 
 fn is_regular(stat: &Stat) -> bool {
@@ -312,7 +321,8 @@ impl Session {
         }
     }
 
-    /// Makes a call that changes owner or mode of the file at `at`; `mode` is what it sets, or 0.
+    /// Makes a call that changes owner or mode of the file at `at`; `mode` is what it sets, if it
+    /// does.
     ///
     /// # Errors
     /// Those of `call`.
@@ -320,12 +330,18 @@ impl Session {
         &self,
         at: PathAt<'_>,
         flags: AtFlags,
-        mode: u32,
+        mode: Option<u32>,
         call: impl FnOnce() -> Result<(), Errno>,
     ) -> Result<(), Errno> {
+        if forbids_writing(mode)
+            && let Some(stat) = self.stat_known(at, flags)
+        {
+            self.keep_writable(identity_of(&stat), || at.open_to(OpenFlags::WRONLY));
+        }
         call()?;
         let stat = self.stat_known(at, flags);
         self.note_status(stat);
+        let mode = mode.unwrap_or(0);
         // Linkers make their output executable after they have closed it.
         if mode & 0o111 != 0
             && let Some(stat) = match flags.contains(AtFlags::SYMLINK_NOFOLLOW) {
@@ -343,17 +359,15 @@ impl Session {
     /// Whether the store has all of a file, and no process of ours keeps it from being executed but
     /// those that the program knows of.
     fn is_executable_now(&self, stat: &Stat) -> bool {
-        let behind = FileFlags::METADATA_DIRTY
-            | FileFlags::DIRTY
-            | FileFlags::REGISTERED
-            | FileFlags::HELD
-            | FileFlags::LOGGED
-            | FileFlags::SLOTTED;
-        let identity = Identity { device: stat.st_dev, inode: stat.st_ino };
+        let behind =
+            FileFlags::METADATA_DIRTY | FileFlags::DIRTY | FileFlags::LOGGED | FileFlags::SLOTTED;
+        let identity = identity_of(stat);
         let is_clean = |file: Option<FileId>| {
             file.is_none_or(|file| {
                 let record = self.segment.file(file);
-                !record.flags.load(Ordering::Acquire).intersects(behind) && !record.has_intent()
+                !record.flags.load(Ordering::Acquire).intersects(behind)
+                    && !record.may_be_held()
+                    && !record.has_intent()
             })
         };
         surely(|| self.with_record(identity, is_clean)).unwrap_or(false)
@@ -366,8 +380,15 @@ impl Session {
     pub fn change_status_of(
         &self,
         fd: RawFd,
+        mode: Option<u32>,
         call: impl FnOnce() -> Result<(), Errno>,
     ) -> Result<(), Errno> {
+        if forbids_writing(mode)
+            && let Some((device, inode)) = self.identity_known(fd)
+        {
+            let open = || reopen(fd, OpenFlags::WRONLY | OpenFlags::NONBLOCK).ok();
+            self.keep_writable(Identity { device, inode }, open);
+        }
         call()?;
         self.note_status(self.fstat_known(fd));
         Ok(())
@@ -425,7 +446,7 @@ impl Session {
     /// for it there.
     pub(crate) fn note_named(&self, file: Option<Stat>, old: Option<&CStr>, at: NameAt<'_>) {
         let Some(file) = file else { return };
-        let identity = Identity { device: file.st_dev, inode: file.st_ino };
+        let identity = identity_of(&file);
         let opens = PathAt { folder: at.folder, path: at.path.into() };
         if self.named(identity, at.folder, at.path, old)
             && let Some(file) = opens.open_to(OpenFlags::RDONLY)

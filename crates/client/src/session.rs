@@ -63,6 +63,8 @@ pub struct Session {
     pub(crate) kernel_only: AtomicBool,
     /// Threads that have a descriptor of the program's files that they are about to close.
     pub(crate) lending: AtomicU32,
+    /// The user of this process when it joined the pool, who is the node manager's.
+    pub(crate) user: u32,
     /// What the environment of every child has to carry.
     pub(crate) carried: Arc<Carried>,
     /// Ends all locks of a descriptor's description.

@@ -29,12 +29,14 @@ impl OpenFile<'_> {
         }
         // The kernel and ld.so read programs and libraries from the store, at a time we cannot see.
         if self.record.has(FileFlags::EXECUTABLE) {
+            if !self.record.may_be_held() {
+                let _ = surely(|| self.flush(false));
+            }
             // What the manager has open for writing cannot be executed. It closes that after its
             // flush.
-            let _ = surely(|| match self.record.has(FileFlags::REGISTERED) {
-                true => self.flush_by_manager(false),
-                false => self.flush(false),
-            });
+            if self.record.may_be_held() {
+                let _ = surely(|| self.flush_by_manager(false));
+            }
         } else if !self.record.has(FileFlags::SCRATCH)
             && self.session.trigger(self.record) == Trigger::PerFile
         {

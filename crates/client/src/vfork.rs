@@ -143,6 +143,7 @@ impl Session {
             kernel_only: AtomicBool::new(self.is_kernel_only()),
             duplicating: AtomicU32::new(0),
             lending: AtomicU32::new(0),
+            user: self.user,
             carried: self.carried.clone(),
             unlock: self.unlock,
         };

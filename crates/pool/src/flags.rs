@@ -200,6 +200,10 @@ impl FileFlags {
     pub const TO_RECORD_TRUNCATE: FileFlags = FileFlags(1 << 26);
     /// The node manager has a descriptor of it, with which it could be written.
     pub const HELD: FileFlags = FileFlags(1 << 27);
+    /// Its owner, whose processes these are, may write to it by its mode: the node manager is sent
+    /// which file it is, and opens it for each flush. Set when a record begins; cleared for good
+    /// before a program takes the permission away, and a descriptor is sent then.
+    pub const OWNER_WRITES: FileFlags = FileFlags(1 << 28);
 }
 
 flag_set!(FileFlags);

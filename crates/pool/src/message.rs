@@ -13,7 +13,7 @@
 use crate::FileId;
 
 /// Raised when the format changes.
-pub const MESSAGE_VERSION: u16 = 5;
+pub const MESSAGE_VERSION: u16 = 6;
 /// Bytes of a message.
 pub const MESSAGE_BYTES: usize = 32;
 
@@ -26,6 +26,8 @@ pub enum Message {
         file: FileId,
         /// Its generation.
         generation: u32,
+        /// It only says which file it is (O_PATH): the manager opens that for each flush.
+        to_open: bool,
     },
     /// Blocks of `file` will be read: bring them to RAM while there is room. A descriptor that can
     /// be read comes with this packet.
@@ -120,7 +122,9 @@ impl Message {
     pub fn encode(self) -> [u8; MESSAGE_BYTES] {
         let (mut e, mut f) = (0, 0);
         let (kind, a, b, c, d) = match self {
-            Message::Register { file, generation } => (1, file.raw(), generation, 0, 0),
+            Message::Register { file, generation, to_open } => {
+                (1, file.raw(), generation, to_open.into(), 0)
+            }
             Message::Hold => (2, 0, 0, 0, 0),
             Message::Drain => (3, 0, 0, 0, 0),
             Message::Stop => (4, 0, 0, 0, 0),
@@ -173,7 +177,11 @@ impl Message {
             return None;
         }
         Some(match u16::from_le_bytes([packet[2], packet[3]]) {
-            1 => Message::Register { file: file().ok()?, generation: word(8).ok()? },
+            1 => Message::Register {
+                file: file().ok()?,
+                generation: word(8).ok()?,
+                to_open: long(16).ok()? != 0,
+            },
             2 => Message::Hold,
             3 => Message::Drain,
             4 => Message::Stop,
@@ -214,7 +222,8 @@ mod tests {
     #[test]
     fn messages_survive_their_packet_and_rubbish_does_not_become_one() {
         let all = [
-            Message::Register { file: FileId::from_raw(7), generation: u32::MAX },
+            Message::Register { file: FileId::from_raw(7), generation: u32::MAX, to_open: false },
+            Message::Register { file: FileId::from_raw(8), generation: 1, to_open: true },
             Message::Hold,
             Message::Drain,
             Message::Stop,

@@ -126,6 +126,10 @@ pub(crate) unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: *mu
             file.locking();
             call(argument)
         }
+        libc::F_SETLEASE => {
+            file.leasing();
+            call(argument)
+        }
         _ => call(argument),
     }
 }

@@ -386,7 +386,8 @@ unsafe extern "C" fn ioctl(fd: c_int, request: libc::c_ulong, argument: *mut c_v
     if BESIDE_CONTENT.contains(&request) { call() } else { passed(fd, call) }
 }
 
-/// Makes a call that changes owner or mode of the file at `path`; `mode` is what it sets, or 0.
+/// Makes a call that changes owner or mode of the file at `path`; `mode` is what it sets, if it
+/// does.
 ///
 /// # Safety
 /// As of [`UserPath::at`], of `path`.
@@ -394,7 +395,7 @@ unsafe fn changing(
     folder: c_int,
     path: *const c_char,
     flags: AtFlags,
-    mode: mode_t,
+    mode: Option<mode_t>,
     call: impl FnOnce() -> c_int,
 ) -> c_int {
     match session() {
@@ -407,9 +408,9 @@ unsafe fn changing(
     }
 }
 
-fn changing_fd(fd: c_int, call: impl FnOnce() -> c_int) -> c_int {
+fn changing_fd(fd: c_int, mode: Option<mode_t>, call: impl FnOnce() -> c_int) -> c_int {
     match session() {
-        Some(session) => status(session.change_status_of(fd, || done(call()))),
+        Some(session) => status(session.change_status_of(fd, mode, || done(call()))),
         None => call(),
     }
 }
@@ -418,7 +419,7 @@ fn changing_fd(fd: c_int, call: impl FnOnce() -> c_int) -> c_int {
 unsafe extern "C" fn chmod(path: *const c_char, mode: mode_t) -> c_int {
     let call = || real!(c"chmod"(path => *const c_char, mode => mode_t) -> c_int);
     // SAFETY: the program's path.
-    unsafe { changing(libc::AT_FDCWD, path, AtFlags::empty(), mode, call) }
+    unsafe { changing(libc::AT_FDCWD, path, AtFlags::empty(), Some(mode), call) }
 }
 
 #[unsafe(no_mangle)]
@@ -430,7 +431,7 @@ unsafe extern "C" fn fchmodat(
 ) -> c_int {
     let call = || real!(c"fchmodat"(folder => c_int, path => *const c_char, mode => mode_t, flags => c_int) -> c_int);
     // SAFETY: the program's path.
-    unsafe { changing(folder, path, link_flags(flags), mode, call) }
+    unsafe { changing(folder, path, link_flags(flags), Some(mode), call) }
 }
 
 /// AT_SYMLINK_NOFOLLOW, as far as a call has it.
@@ -440,26 +441,26 @@ fn link_flags(flags: c_int) -> AtFlags {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fchmod(fd: c_int, mode: mode_t) -> c_int {
-    changing_fd(fd, || real!(c"fchmod"(fd => c_int, mode => mode_t) -> c_int))
+    changing_fd(fd, Some(mode), || real!(c"fchmod"(fd => c_int, mode => mode_t) -> c_int))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fchown(fd: c_int, user: uid_t, group: gid_t) -> c_int {
-    changing_fd(fd, || real!(c"fchown"(fd => c_int, user => uid_t, group => gid_t) -> c_int))
+    changing_fd(fd, None, || real!(c"fchown"(fd => c_int, user => uid_t, group => gid_t) -> c_int))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn chown(path: *const c_char, user: uid_t, group: gid_t) -> c_int {
     let call = || real!(c"chown"(path => *const c_char, user => uid_t, group => gid_t) -> c_int);
     // SAFETY: the program's path.
-    unsafe { changing(libc::AT_FDCWD, path, AtFlags::empty(), 0, call) }
+    unsafe { changing(libc::AT_FDCWD, path, AtFlags::empty(), None, call) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn lchown(path: *const c_char, user: uid_t, group: gid_t) -> c_int {
     let call = || real!(c"lchown"(path => *const c_char, user => uid_t, group => gid_t) -> c_int);
     // SAFETY: the program's path.
-    unsafe { changing(libc::AT_FDCWD, path, AtFlags::SYMLINK_NOFOLLOW, 0, call) }
+    unsafe { changing(libc::AT_FDCWD, path, AtFlags::SYMLINK_NOFOLLOW, None, call) }
 }
 
 #[unsafe(no_mangle)]
@@ -472,7 +473,7 @@ unsafe extern "C" fn fchownat(
 ) -> c_int {
     let call = || real!(c"fchownat"(folder => c_int, path => *const c_char, user => uid_t, group => gid_t, flags => c_int) -> c_int);
     // SAFETY: the program's path.
-    unsafe { changing(folder, path, link_flags(flags), 0, call) }
+    unsafe { changing(folder, path, link_flags(flags), None, call) }
 }
 
 #[unsafe(no_mangle)]

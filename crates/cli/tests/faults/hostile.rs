@@ -301,9 +301,12 @@ fn a_descriptor_of_something_else_is_refused() {
     ];
     for (name, fd) in &wrong {
         let stream = target.connect();
-        let register = Message::Register { file, generation }.encode();
-        assert!(send(&stream, &register, &[fd.as_fd()]), "{name}");
-        assert_eq!(answer(&stream), Some(Message::Refused), "{name}");
+        let is_it = ["reader", "path"].contains(name);
+        for to_open in [false, true].into_iter().filter(|to_open| !(*to_open && is_it)) {
+            let register = Message::Register { file, generation, to_open }.encode();
+            assert!(send(&stream, &register, &[fd.as_fd()]), "{name}");
+            assert_eq!(answer(&stream), Some(Message::Refused), "{name}");
+        }
         // Only a hint: it is forgotten, and never waited for.
         let stage = Message::Stage { file, generation, first: 0, blocks: 4 }.encode();
         assert!(send(&stream, &stage, &[fd.as_fd()]), "{name}");
@@ -313,9 +316,11 @@ fn a_descriptor_of_something_else_is_refused() {
     let numbers = [u32::MAX, 1 << 20].map(FileId::from_raw);
     for (file, generation) in [(numbers[0], generation), (numbers[1], 0), (file, generation + 1)] {
         let good = File::options().write(true).open(target.site.store.join("file")).unwrap();
-        let register = Message::Register { file, generation }.encode();
-        assert!(send(&stream, &register, &[good.as_fd()]));
-        assert_eq!(answer(&stream), Some(Message::Refused));
+        for to_open in [false, true] {
+            let register = Message::Register { file, generation, to_open }.encode();
+            assert!(send(&stream, &register, &[good.as_fd()]));
+            assert_eq!(answer(&stream), Some(Message::Refused));
+        }
         let stage = Message::Stage { file, generation, first: u64::MAX, blocks: u32::MAX }.encode();
         assert!(send(&stream, &stage, &[good.as_fd()]));
     }
@@ -327,7 +332,10 @@ fn a_descriptor_of_something_else_is_refused() {
             assert!(send(&stream, &expect.encode(), &[good.as_fd()]));
         }
     }
-    assert_eq!(ask(&stream, Message::Register { file, generation }), Some(Message::Refused));
+    assert_eq!(
+        ask(&stream, Message::Register { file, generation, to_open: true }),
+        Some(Message::Refused)
+    );
     target.assert_at_work("after wrong descriptors");
     assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
     target.end();
@@ -392,7 +400,7 @@ fn no_message_brings_the_manager_down() {
                             blocks: few,
                             pieces,
                         },
-                        1 => Message::Register { file, generation },
+                        1 => Message::Register { file, generation, to_open: few % 2 == 0 },
                         2 => Message::Stage { file, generation, first: random.next(), blocks },
                         _ => Message::Drained { failing: number, bytes: random.next() },
                     };

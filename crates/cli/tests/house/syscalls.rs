@@ -151,6 +151,13 @@ fn a_small_sync_is_made_by_its_caller() {
     assert_eq!(through.len(), 49 * 4, "{through:?}");
     let changed = between(&calls, "chmod-begins", "chmod-ends");
     assert!(changed.len() <= 2, "{changed:?}");
+    // What was just written and can be executed now is brought to the store by its caller, without
+    // a wait for the manager to close a descriptor of it.
+    let executable = between(&calls, "execute-begins", "execute-ends");
+    assert_eq!(count(&executable, "pwrite64"), 50, "{executable:?}");
+    let waits = ["futex", "sendmsg", "nanosleep", "clock_nanosleep", "sched_yield"];
+    assert!(!executable.iter().any(|call| waits.contains(call)), "{executable:?}");
+    assert!(executable.len() <= 50 * 12, "{}: {executable:?}", executable.len());
 }
 
 #[test]

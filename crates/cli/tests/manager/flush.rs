@@ -1,7 +1,8 @@
 //! `forebay flush` and `forebay wait`, and what a process without Forebay sees, and when.
 
 use crate::harness::{
-    self, LAZY, LONG, SLOW_STORE, Setup, Site, Steps, USUAL, becomes, have, sees, skip, wait_for,
+    self, LAZY, LONG, NOBODY, SLOW_STORE, Setup, Site, Steps, USUAL, as_user, becomes, have, sees,
+    skip, wait_for,
 };
 use std::fs;
 use std::process::Command;
@@ -51,6 +52,39 @@ fn a_flushed_directory_has_everything_below_it_on_the_store() {
     assert_eq!(sees(&site.store.join("c/file")), "elsewhere\n");
     steps.past("1");
     steps.end();
+}
+
+/// The manager opens a file when it flushes it: what its owner may not write any more by then has
+/// to be on the store all the same, also for those that no capability lets write.
+#[test]
+fn a_file_that_became_read_only_after_it_was_written_is_flushed() {
+    let site = Site::new(&LAZY);
+    let as_nobody = site.share();
+    if as_nobody {
+        for folder in [&site.store, &site.out, &site.nvme, &site.runtime()] {
+            std::os::unix::fs::chown(folder, Some(NOBODY), Some(NOBODY)).unwrap();
+        }
+    }
+    let script = "echo path > path; chmod 400 path; echo old > at; chmod 0 $PWD/at
+         echo content > from; install -m 444 from installed; \
+         exec 3> open; chmod 444 open; echo open >&3; exec 3>&-
+         exec 4> other; echo other >&4; chmod 444 other; exec 4>&-
+         echo again > again; chmod 444 again; chmod 644 again; echo more >> again; chmod 400 again";
+    let mut run = site.buffered(&["bash", "-ec", script]);
+    if as_nobody {
+        as_user(&mut run, NOBODY);
+    }
+    site.end(run).expect(0);
+    for (name, content) in [
+        ("path", "path\n"),
+        ("at", "old\n"),
+        ("installed", "content\n"),
+        ("open", "open\n"),
+        ("other", "other\n"),
+        ("again", "again\nmore\n"),
+    ] {
+        assert_eq!(fs::read_to_string(site.store.join(name)).unwrap(), content, "{name}");
+    }
 }
 
 /// What is written past the page cache leaves nothing there, but for the end of the file.

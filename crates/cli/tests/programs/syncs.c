@@ -58,5 +58,17 @@ int main(void)
     must(chmod("through", 0644) == 0, "chmod");
     mark("chmod-ends");
     close(fd);
+
+    char name[TIMES][16];
+    for (int i = 0; i < TIMES; i++) {
+        snprintf(name[i], sizeof name[i], "program-%d", i);
+        must((fd = open(name[i], O_WRONLY | O_CREAT, 0644)) >= 0, "open");
+        write_all(fd, 0);
+        close(fd);
+    }
+    mark("execute-begins");
+    for (int i = 0; i < TIMES; i++)
+        must(chmod(name[i], 0755) == 0, "chmod");
+    mark("execute-ends");
     return 0;
 }

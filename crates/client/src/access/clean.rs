@@ -120,8 +120,7 @@ impl OpenFile<'_> {
         if !written || record.has(FileFlags::METADATA_DIRTY) {
             surely(|| self.with_clean(|| ()))?;
         }
-        let held = FileFlags::REGISTERED | FileFlags::HELD;
-        if record.flags.load(Ordering::Acquire).intersects(held) {
+        if record.may_be_held() {
             surely(|| self.session.await_sync(self.id, FileFlags::TO_FLUSH | FileFlags::RELEASE))?;
         }
         Ok(())

@@ -3,7 +3,6 @@
 
 use crate::drain::flusher::{FlushScope, Flusher};
 use crate::node::BlockRef;
-use crate::store::descriptors::StoreHandle;
 use forebay_device::{Span, StoreFile, Target, Transfer};
 use forebay_placement::TierId;
 use forebay_placement::flush_order::{Extent, Limits, Write, order};
@@ -44,12 +43,11 @@ impl Flusher {
         // room, a sync or a drain sends it to the store.
         let draining = self.node.draining.load(Ordering::Acquire);
         let store = self.store_of(file);
-        let nameless = |held: Arc<StoreHandle>| {
-            self.node.stores[store].stat(held.file()).is_ok_and(|stat| stat.links == 0)
-        };
+        let kept = &self.node.descriptors;
+        let stat = || kept.stat(&self.node.segment, file, &*self.node.stores[store]);
         if matches!(which, FlushScope::Due(_))
             && !draining
-            && self.node.descriptors.at_hand(&self.node.segment, file).is_some_and(nameless)
+            && stat().is_some_and(|stat| stat.links == 0)
         {
             return None;
         }

@@ -151,9 +151,7 @@ impl Flusher {
         let folder = &self.node.config.backing[self.store_of(file)].path;
         let descriptors = &self.node.descriptors;
         // One that is on its way may be the only one there is: the file may have no name.
-        if record.has(FileFlags::REGISTERED)
-            && descriptors.at_hand(&self.node.segment, file).is_none()
-        {
+        if record.has(FileFlags::REGISTERED) && !descriptors.has(&self.node.segment, file) {
             self.node.await_messages();
         }
         descriptors.of(&self.node.segment, file, folder)

@@ -16,7 +16,7 @@ pub(crate) fn reconcile(node: &Node, file: FileId, owner: Owner) {
     let agrees = !record.has(FileFlags::METADATA_DIRTY)
         && !record.has(FileFlags::REGISTERED)
         && !record.is_tracked()
-        && node.descriptors.at_hand(segment, file).is_none();
+        && !node.descriptors.has(segment, file);
     if agrees || node.is_pending(file) {
         return;
     }
@@ -33,9 +33,9 @@ pub(crate) fn reconcile_held(node: &Node, file: FileId) {
     if record.has_intent() || node.is_pending(file) {
         return;
     }
-    let held = node.descriptors.at_hand(&node.segment, file);
+    let held = || node.descriptors.at_hand(&node.segment, file);
     let agrees = !record.has(FileFlags::METADATA_DIRTY)
-        || held.is_some_and(|held| agree_with_store(node, file, held.file()));
+        || held().is_some_and(|held| agree_with_store(node, file, held.file()));
     if agrees && record.clear(FileFlags::CONFLICT) {
         // Clean blocks may hold what another program has changed on the store.
         node.segment.drop_clean_blocks(file, Node::new_owner());

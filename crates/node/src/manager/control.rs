@@ -388,8 +388,12 @@ impl Receiver<'_> {
             forebay_pool::crash::point("message.received");
             self.has_descriptors |= !sent.is_empty();
             let done = match message {
-                Message::Register { file, generation } => sent.pop().is_some_and(|fd| {
-                    node.descriptors.offer(&node.segment, file, generation, fd, self.owner)
+                Message::Register { file, generation, to_open } => sent.pop().is_some_and(|fd| {
+                    let (kept, segment) = (&node.descriptors, &node.segment);
+                    match to_open {
+                        true => kept.offer_to_open(segment, file, generation, fd, self.owner),
+                        false => kept.offer(segment, file, generation, fd, self.owner),
+                    }
                 }),
                 Message::Stage { file, .. } | Message::Expect { file, .. } => {
                     let of_file = |fd: &OwnedFd| {

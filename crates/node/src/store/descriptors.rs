@@ -1,7 +1,7 @@
 //! The descriptors through which the manager flushes: sent by clients, else opened by path.
 
 use crate::store::beneath::{Known, Since, Stores, reopen};
-use forebay_device::StoreFile;
+use forebay_device::{BackingStore, Stat, StoreFile};
 use forebay_pool::layout::{FileFlags, FileRecord};
 use forebay_pool::{FileId, Identity, Marker, Owner, Segment};
 use forebay_posix::store_file;
@@ -55,6 +55,8 @@ struct Kept {
     /// Of the file's record.
     generation: u32,
     fd: Arc<StoreHandle>,
+    /// A client has sent it to say which file it is: it is opened when it is to be written.
+    to_open: bool,
     /// One that goes past the page cache, once asked for; `Some(None)` where there is none to be
     /// had.
     direct: Option<Option<Arc<StoreHandle>>>,
@@ -64,7 +66,7 @@ struct Kept {
 
 impl Kept {
     fn new(generation: u32, fd: Arc<StoreHandle>) -> Kept {
-        Kept { generation, fd, direct: None, shared: None }
+        Kept { generation, fd, to_open: false, direct: None, shared: None }
     }
 }
 
@@ -114,9 +116,11 @@ impl Descriptors {
     /// may have been moved out of their directories since it was opened.
     pub fn is_file_of(&self, record: &FileRecord, fd: impl AsFd) -> bool {
         let identity = record.identity();
-        if !is_of(&fd, identity) {
-            return false;
-        }
+        is_of(&fd, identity) && self.is_of_stores(identity, fd)
+    }
+
+    /// The latter, of a file of `identity`.
+    fn is_of_stores(&self, identity: Identity, fd: impl AsFd) -> bool {
         let mut devices = self.devices.lock().unwrap_or_else(|poison| poison.into_inner());
         if devices.contains(&identity.device) {
             return true;
@@ -143,31 +147,57 @@ impl Descriptors {
         fd: OwnedFd,
         owner: Owner,
     ) -> bool {
-        let fits = segment.header().has_file(file) && {
-            let record = segment.file(file);
-            // A file that was checkpointed before the message came is not to be held open.
-            record.generation.load(std::sync::atomic::Ordering::Acquire) == generation
-                && record.has(FileFlags::REGISTERED)
-                && self.is_file_of(record, &fd)
-                && rustix::fs::fcntl_getfl(&fd).is_ok_and(|flags| {
-                    !matches!(flags & OFlags::RWMODE, OFlags::RDONLY)
-                        && !flags.contains(OFlags::PATH)
-                })
-        };
+        let fits = is_wanted(segment, file, generation)
+            && self.is_file_of(segment.file(file), &fd)
+            && rustix::fs::fcntl_getfl(&fd).is_ok_and(|flags| {
+                !matches!(flags & OFlags::RWMODE, OFlags::RDONLY) && !flags.contains(OFlags::PATH)
+            });
         if fits {
             let (fd, shared) = own(fd);
-            note_handle(segment, file, generation, &fd, owner);
-            forebay_pool::crash::point("register.received");
+            if let Ok(seen) = Known::seen(&fd) {
+                note_handle(segment, file, generation, &seen, owner);
+            }
             let kept = Kept { shared, ..Kept::new(generation, Arc::new(fd.into())) };
             self.are_shared.fetch_or(shared.is_some(), Ordering::AcqRel);
-            self.keep(segment, file, kept);
-            // It may have been checkpointed since we looked, by a thread that found nothing to
-            // close.
-            if !segment.file(file).has(FileFlags::REGISTERED) {
-                self.close(segment, file);
-            }
+            self.receive(segment, file, kept);
         }
         fits
+    }
+
+    /// Keeps a descriptor that a client sent to say which file is to be opened when it is flushed.
+    /// One that has lost its last name will hardly be: nothing is asked about it before.
+    pub fn offer_to_open(
+        &self,
+        segment: &Segment,
+        file: FileId,
+        generation: u32,
+        fd: OwnedFd,
+        owner: Owner,
+    ) -> bool {
+        if !is_wanted(segment, file, generation) {
+            return false;
+        }
+        let record = segment.file(file);
+        if !record.has(FileFlags::UNLINKED) {
+            let Ok(seen) = Known::seen(&fd) else { return false };
+            let identity = Identity { device: seen.device, inode: seen.inode };
+            if identity != record.identity() || !self.is_of_stores(identity, &fd) {
+                return false;
+            }
+            note_handle(segment, file, generation, &seen, owner);
+        }
+        let kept = Kept { to_open: true, ..Kept::new(generation, Arc::new(fd.into())) };
+        self.receive(segment, file, kept);
+        true
+    }
+
+    fn receive(&self, segment: &Segment, file: FileId, kept: Kept) {
+        forebay_pool::crash::point("register.received");
+        self.keep(segment, file, kept);
+        // It may have been checkpointed since we looked, by a thread that found nothing to close.
+        if !segment.file(file).has(FileFlags::REGISTERED) {
+            self.close(segment, file);
+        }
     }
 
     /// A descriptor of `file` that can be written.
@@ -224,11 +254,65 @@ impl Descriptors {
         Some(fd)
     }
 
-    /// A descriptor that is at hand already.
+    /// A descriptor that is at hand already, or at most has to be opened.
     pub fn at_hand(&self, segment: &Segment, file: FileId) -> Option<Arc<StoreHandle>> {
-        let generation = segment.file(file).generation.load(std::sync::atomic::Ordering::Acquire);
+        let (fd, to_open) = self.kept_of(segment, file)?;
+        if to_open { self.open_kept(segment, file, &fd) } else { Some(fd) }
+    }
+
+    /// Whether there is one.
+    pub fn has(&self, segment: &Segment, file: FileId) -> bool {
+        self.kept_of(segment, file).is_some()
+    }
+
+    /// What the store says of a file of which a descriptor is at hand, without opening it.
+    pub fn stat(&self, segment: &Segment, file: FileId, store: &dyn BackingStore) -> Option<Stat> {
+        let (fd, _) = self.kept_of(segment, file)?;
+        let Identity { device, inode } = segment.file(file).identity();
+        let found = store.stat(fd.file()).ok()?;
+        (found.identity == forebay_device::Identity { store: device, id: inode }).then_some(found)
+    }
+
+    fn kept_of(&self, segment: &Segment, file: FileId) -> Option<(Arc<StoreHandle>, bool)> {
+        let generation = segment.file(file).generation.load(Ordering::Acquire);
         let map = self.map();
-        map.get(&file).filter(|kept| kept.generation == generation).map(|kept| Arc::clone(&kept.fd))
+        let kept = map.get(&file).filter(|kept| kept.generation == generation)?;
+        Some((Arc::clone(&kept.fd), kept.to_open))
+    }
+
+    /// Opens the file of a descriptor that was sent to say which it is. `None` if it is another
+    /// one, or may not be written any more: it is looked for by its name then.
+    fn open_kept(
+        &self,
+        segment: &Segment,
+        file: FileId,
+        place: &Arc<StoreHandle>,
+    ) -> Option<Arc<StoreHandle>> {
+        let record = segment.file(file);
+        let generation = record.generation.load(Ordering::Acquire);
+        if !self.is_file_of(record, &**place) {
+            return None;
+        }
+        // Before it is: a process that is about to execute it sees one or the other.
+        record.set(FileFlags::HELD);
+        let opened = reopen(&place.0, OFlags::WRONLY);
+        let mut map = self.map();
+        let kept = map.get_mut(&file).filter(|kept| kept.generation == generation);
+        match (kept, opened) {
+            // By another thread, or sent once more.
+            (Some(kept), _) if !kept.to_open => Some(Arc::clone(&kept.fd)),
+            (Some(kept), Ok(fd)) => {
+                kept.fd = Arc::new(fd.into());
+                kept.to_open = false;
+                Some(Arc::clone(&kept.fd))
+            }
+            _ => {
+                if map.get(&file).is_none_or(|kept| kept.to_open) {
+                    record.clear(FileFlags::HELD);
+                }
+                None
+            }
+        }
     }
 
     /// A description of the same file that goes past the page cache, beside one that is at hand. It
@@ -236,8 +320,8 @@ impl Descriptors {
     pub fn direct(&self, segment: &Segment, file: FileId) -> Option<Arc<StoreHandle>> {
         let generation = segment.file(file).generation.load(Ordering::Acquire);
         let mut map = self.map();
-        let kept = map.get_mut(&file).filter(|kept| kept.generation == generation)?;
-        let Kept { fd, direct, .. } = kept;
+        let same = |kept: &&mut Kept| kept.generation == generation && !kept.to_open;
+        let Kept { fd, direct, .. } = map.get_mut(&file).filter(same)?;
         direct.get_or_insert_with(|| open_direct(fd).ok().map(|fd| Arc::new(fd.into()))).clone()
     }
 
@@ -294,7 +378,9 @@ impl Descriptors {
 
     fn keep(&self, segment: &Segment, file: FileId, kept: Kept) {
         let mut map = self.map();
-        segment.file(file).set(FileFlags::HELD);
+        if !kept.to_open {
+            segment.file(file).set(FileFlags::HELD);
+        }
         map.insert(file, kept);
     }
 }
@@ -339,6 +425,15 @@ fn open_direct(fd: &StoreHandle) -> Result<OwnedFd, Errno> {
     Ok(direct)
 }
 
+/// Whether a descriptor of a file is still to be kept: one that was checkpointed before the message
+/// came is not to be held open.
+fn is_wanted(segment: &Segment, file: FileId, generation: u32) -> bool {
+    segment.header().has_file(file) && {
+        let record = segment.file(file);
+        record.generation.load(Ordering::Acquire) == generation && record.has(FileFlags::REGISTERED)
+    }
+}
+
 fn is_of(fd: impl AsFd, identity: Identity) -> bool {
     rustix::fs::fstat(fd).is_ok_and(|stat| {
         FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
@@ -347,12 +442,11 @@ fn is_of(fd: impl AsFd, identity: Identity) -> bool {
 }
 
 /// Keeps the kernel's handle of a file in its record, as long as that is the file's.
-fn note_handle(segment: &Segment, file: FileId, generation: u32, fd: &OwnedFd, owner: Owner) {
+fn note_handle(segment: &Segment, file: FileId, generation: u32, seen: &Known, owner: Owner) {
     let record = segment.file(file);
     if record.handle.load(Ordering::Relaxed) != 0 {
         return;
     }
-    let Ok(seen) = Known::seen(fd) else { return };
     let _table = segment.enter_table(owner);
     segment.note_handle(file, owner, seen.handle, || {
         record.generation.load(Ordering::Acquire) == generation

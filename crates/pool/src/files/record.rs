@@ -130,6 +130,14 @@ impl FileRecord {
         self.trigger.store(0, Ordering::Relaxed);
     }
 
+    /// Whether the node manager may have the file open for writing, or will without looking at it
+    /// again: it cannot be executed meanwhile.
+    pub fn may_be_held(&self) -> bool {
+        let flags = self.flags.load(Ordering::Acquire);
+        let sent = FileFlags::REGISTERED | FileFlags::OWNER_WRITES;
+        flags.contains(FileFlags::HELD) || flags & sent == FileFlags::REGISTERED
+    }
+
     /// Takes the note back that the last name was removed, unless `fd`, of this file, has none: it
     /// may have lost it just now. Returns whether it has one.
     pub fn note_whether_named(&self, fd: impl AsFd) -> bool {

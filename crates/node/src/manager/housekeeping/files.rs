@@ -88,10 +88,9 @@ impl Housekeeper {
         let try_exclusive = || segment.try_lock_exclusive(table, file, self.owner);
         let record = segment.file(file);
         // What the kernel says comes first: the inode may belong to a new file by now.
-        let nameless = || match self.node.descriptors.at_hand(segment, file) {
-            Some(held) => self.node.stores[self.node.store_of(file)]
-                .stat(held.file())
-                .is_ok_and(|stat| stat.links == 0),
+        let store = &*self.node.stores[self.node.store_of(file)];
+        let nameless = || match self.node.descriptors.stat(segment, file, store) {
+            Some(stat) => stat.links == 0,
             // Noted before the call: it may have failed, or not have come about.
             None => record.has(FileFlags::UNLINKED) && self.is_gone(file),
         };
@@ -124,7 +123,7 @@ impl Housekeeper {
         reconcile(&self.node, file, self.owner);
         if record.has(FileFlags::SCRATCH) && !dropped {
             // It ends with its job, empty or not.
-            let held = self.node.descriptors.at_hand(segment, file).is_some();
+            let held = self.node.descriptors.has(segment, file);
             if (held || record.has(FileFlags::DIRECT))
                 && let Some(_exclusive) = try_exclusive()
                 && unchanged()
