@@ -87,6 +87,30 @@ fn a_file_that_became_read_only_after_it_was_written_is_flushed() {
     }
 }
 
+/// What a flush has left is not asked again before the times are set: what another program has cut
+/// meanwhile is found all the same.
+#[test]
+fn a_file_that_was_cut_after_its_flush_has_its_size_in_the_end() {
+    if !cfg!(debug_assertions) {
+        return skip("crash points are only in builds with debug assertions");
+    }
+    let site = Site::new(&LAZY);
+    let (flag, log) = (site.out.join("flag"), site.out.join("log"));
+    fs::write(&flag, "").unwrap();
+    let mut run = site.buffered(&["bash", "-c", "seq 1000 > file"]);
+    run.env("FOREBAY_PAUSE", format!("reconcile.sized:1:while={}", flag.display()));
+    run.env("FOREBAY_PAUSE_IN", "node").env("FOREBAY_PAUSE_LOG", &log);
+    let run = site.start(run);
+    let is_paused = || fs::read(&log).is_ok_and(|log| !log.is_empty()).then_some(());
+    wait_for("the pause", LONG, is_paused);
+    let file = site.store.join("file");
+    assert_eq!(fs::metadata(&file).unwrap().len(), 3893);
+    fs::File::options().write(true).open(&file).unwrap().set_len(10).unwrap();
+    fs::remove_file(&flag).unwrap();
+    run.end().expect(0);
+    assert_eq!(fs::metadata(&file).unwrap().len(), 3893);
+}
+
 /// What is written past the page cache leaves nothing there, but for the end of the file.
 #[test]
 fn a_large_file_goes_past_the_page_cache() {

@@ -2,8 +2,8 @@
 //! file.
 
 use crate::node::Node;
-use forebay_device::StoreFile;
-use forebay_pool::layout::FileFlags;
+use forebay_device::{BackingStore, StoreFile};
+use forebay_pool::layout::{FileFlags, FileRecord};
 use forebay_pool::{FileId, Owner, clock, crash};
 use std::sync::atomic::Ordering;
 
@@ -58,15 +58,15 @@ pub(crate) fn reconcile_held(node: &Node, file: FileId) {
 /// Gives the store's file its size and times. Returns whether both agree now.
 fn agree_with_store(node: &Node, file: FileId, held: StoreFile) -> bool {
     let record = node.segment.file(file);
-    let store = &node.stores[node.store_of(file)];
-    let Ok(stat) = store.stat(held) else { return false };
-    let (size, stored) = (record.size.load(Ordering::Acquire), stat.size);
-    let is_littered = stored > size && record.has_lengtheners();
-    if stored < size || is_littered {
-        if store.truncate(held, size).is_err() {
+    let store = &*node.stores[node.store_of(file)];
+    let size = record.size.load(Ordering::Acquire);
+    // What the flushes have left is known, unless others have changed it.
+    let known = record.store_size.load(Ordering::Acquire);
+    if known != size || record.has_lengtheners() {
+        let Ok(stat) = store.stat(held) else { return false };
+        if !resize(store, record, held, stat.size) {
             return false;
         }
-        record.clear(FileFlags::SYNCED);
     }
     crash::point("reconcile.sized");
     node.segment.forget_lengtheners(record);
@@ -74,10 +74,32 @@ fn agree_with_store(node: &Node, file: FileId, held: StoreFile) -> bool {
     // Only the owner of a file may set its times; others see the time of the flush.
     let _ = store.set_modified(held, mtime_ns);
     crash::point("reconcile.timed");
-    let Ok(stat) = store.stat(held) else { return false };
+    let Ok(mut stat) = store.stat(held) else { return false };
+    if stat.size < size {
+        if !resize(store, record, held, stat.size) {
+            return false;
+        }
+        let _ = store.set_modified(held, mtime_ns);
+        let Ok(again) = store.stat(held) else { return false };
+        stat = again;
+    }
     record.note_store_file(stat.size, stat.modified_ns as u64, stat.changed_ns as u64);
     record.size.store(stat.size, Ordering::Release);
     crash::point("reconcile.noted");
     record.end_ahead();
+    true
+}
+
+/// Gives the store's file, which has `stored` bytes, those that it lacks, or takes those away that a
+/// dead process has left behind its end. False if the store refuses.
+fn resize(store: &dyn BackingStore, record: &FileRecord, held: StoreFile, stored: u64) -> bool {
+    let size = record.size.load(Ordering::Acquire);
+    let is_littered = stored > size && record.has_lengtheners();
+    if stored < size || is_littered {
+        if store.truncate(held, size).is_err() {
+            return false;
+        }
+        record.clear(FileFlags::SYNCED);
+    }
     true
 }

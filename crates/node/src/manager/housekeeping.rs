@@ -21,6 +21,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 /// How often descriptions and records are swept.
 const SWEEP: Timer = Timer::ms(200);
+/// How often the store is asked whether another program has deleted what is not yet flushed: about
+/// once before a flush. Names that our programs remove are noted.
+const NAMES: Timer = Timer::seconds(1);
 /// The manager's watch over clients and tables.
 pub(crate) struct Housekeeper {
     node: Arc<Node>,
@@ -35,6 +38,10 @@ pub(crate) struct Housekeeper {
     /// Of each tier that takes nothing: when it is tried again, or was noticed.
     failed: HashMap<TierId, u32>,
     last_sweep: u32,
+    /// When the store was last asked whether closed files have lost their names, and whether the
+    /// sweep under way asks.
+    names_asked: u32,
+    asks_for_names: bool,
     /// Descriptions that were not free at the last sweep.
     used: u32,
     /// Whether there were many records at the last sweep.
@@ -54,6 +61,8 @@ impl Housekeeper {
             failed: HashMap::new(),
             // Long ago, on a clock that wraps: zero might be in the future.
             last_sweep: node.now().wrapping_sub(1_000),
+            names_asked: node.now(),
+            asks_for_names: false,
             used: 0,
             crowded: false,
             awaited: Awaited::default(),
@@ -96,6 +105,11 @@ impl Housekeeper {
         self.node.header().now_ms.store(now, Ordering::Relaxed);
         if forebay_pool::clock::stamp_age(now, self.last_sweep) >= SWEEP.as_stamp() {
             self.last_sweep = now;
+            let asked_for = forebay_pool::clock::stamp_age(now, self.names_asked);
+            self.asks_for_names = asked_for >= NAMES.as_stamp();
+            if self.asks_for_names {
+                self.names_asked = now;
+            }
             self.watch_standing(now);
             self.look_at_tiers(now);
             self.sweep(now);

@@ -57,6 +57,8 @@ struct Kept {
     fd: Arc<StoreHandle>,
     /// A client has sent it to say which file it is: it is opened when it is to be written.
     to_open: bool,
+    /// It is known to be of the file.
+    is_seen: bool,
     /// One that goes past the page cache, once asked for; `Some(None)` where there is none to be
     /// had.
     direct: Option<Option<Arc<StoreHandle>>>,
@@ -66,7 +68,7 @@ struct Kept {
 
 impl Kept {
     fn new(generation: u32, fd: Arc<StoreHandle>) -> Kept {
-        Kept { generation, fd, to_open: false, direct: None, shared: None }
+        Kept { generation, fd, to_open: false, is_seen: true, direct: None, shared: None }
     }
 }
 
@@ -178,7 +180,8 @@ impl Descriptors {
             return false;
         }
         let record = segment.file(file);
-        if !record.has(FileFlags::UNLINKED) {
+        let is_seen = !record.has(FileFlags::UNLINKED);
+        if is_seen {
             let Ok(seen) = Known::seen(&fd) else { return false };
             let identity = Identity { device: seen.device, inode: seen.inode };
             if identity != record.identity() || !self.is_of_stores(identity, &fd) {
@@ -186,7 +189,7 @@ impl Descriptors {
             }
             note_handle(segment, file, generation, &seen, owner);
         }
-        let kept = Kept { to_open: true, ..Kept::new(generation, Arc::new(fd.into())) };
+        let kept = Kept { to_open: true, is_seen, ..Kept::new(generation, Arc::new(fd.into())) };
         self.receive(segment, file, kept);
         true
     }
@@ -256,28 +259,34 @@ impl Descriptors {
 
     /// A descriptor that is at hand already, or at most has to be opened.
     pub fn at_hand(&self, segment: &Segment, file: FileId) -> Option<Arc<StoreHandle>> {
-        let (fd, to_open) = self.kept_of(segment, file)?;
-        if to_open { self.open_kept(segment, file, &fd) } else { Some(fd) }
+        let ask = |kept: &Kept| (Arc::clone(&kept.fd), kept.to_open, kept.is_seen);
+        match self.ask_kept(segment, file, ask)? {
+            (fd, false, _) => Some(fd),
+            (place, true, is_seen) => self.open_kept(segment, file, &place, is_seen),
+        }
     }
 
     /// Whether there is one.
     pub fn has(&self, segment: &Segment, file: FileId) -> bool {
-        self.kept_of(segment, file).is_some()
+        self.ask_kept(segment, file, |_| ()).is_some()
     }
 
     /// What the store says of a file of which a descriptor is at hand, without opening it.
     pub fn stat(&self, segment: &Segment, file: FileId, store: &dyn BackingStore) -> Option<Stat> {
-        let (fd, _) = self.kept_of(segment, file)?;
+        let fd = self.ask_kept(segment, file, |kept| Arc::clone(&kept.fd))?;
         let Identity { device, inode } = segment.file(file).identity();
         let found = store.stat(fd.file()).ok()?;
         (found.identity == forebay_device::Identity { store: device, id: inode }).then_some(found)
     }
 
-    fn kept_of(&self, segment: &Segment, file: FileId) -> Option<(Arc<StoreHandle>, bool)> {
+    fn ask_kept<R>(
+        &self,
+        segment: &Segment,
+        file: FileId,
+        ask: impl FnOnce(&Kept) -> R,
+    ) -> Option<R> {
         let generation = segment.file(file).generation.load(Ordering::Acquire);
-        let map = self.map();
-        let kept = map.get(&file).filter(|kept| kept.generation == generation)?;
-        Some((Arc::clone(&kept.fd), kept.to_open))
+        self.map().get(&file).filter(|kept| kept.generation == generation).map(ask)
     }
 
     /// Opens the file of a descriptor that was sent to say which it is. `None` if it is another
@@ -287,10 +296,11 @@ impl Descriptors {
         segment: &Segment,
         file: FileId,
         place: &Arc<StoreHandle>,
+        is_seen: bool,
     ) -> Option<Arc<StoreHandle>> {
         let record = segment.file(file);
         let generation = record.generation.load(Ordering::Acquire);
-        if !self.is_file_of(record, &**place) {
+        if !is_seen && !self.is_file_of(record, &**place) {
             return None;
         }
         // Before it is: a process that is about to execute it sees one or the other.

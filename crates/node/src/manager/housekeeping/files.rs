@@ -89,7 +89,11 @@ impl Housekeeper {
         let record = segment.file(file);
         // What the kernel says comes first: the inode may belong to a new file by now.
         let store = &*self.node.stores[self.node.store_of(file)];
-        let nameless = || match self.node.descriptors.stat(segment, file, store) {
+        let stat = || {
+            let asks = self.asks_for_names || record.has(FileFlags::UNLINKED);
+            asks.then(|| self.node.descriptors.stat(segment, file, store))?
+        };
+        let nameless = || match stat() {
             Some(stat) => stat.links == 0,
             // Noted before the call: it may have failed, or not have come about.
             None => record.has(FileFlags::UNLINKED) && self.is_gone(file),
