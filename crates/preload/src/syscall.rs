@@ -137,6 +137,7 @@ unsafe fn dispatch(
                 c_long::from(libc::prlimit64(a as libc::pid_t, b as _, pc.cast(), d as *mut _))
             }
             libc::SYS_setrlimit => c_long::from(libc::setrlimit64(a as _, pb.cast())),
+            #[cfg(target_arch = "x86_64")]
             libc::SYS_symlink => c_long::from(libc::symlink(pa.cast(), pb.cast())),
             libc::SYS_symlinkat => c_long::from(libc::symlinkat(pa.cast(), b as c_int, pc.cast())),
             libc::SYS_truncate => c_long::from(libc::truncate64(a as *const _, b)),
@@ -182,10 +183,10 @@ unsafe fn dispatch(
             libc::SYS_rename => c_long::from(libc::rename(a as *const _, pb.cast())),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_unlink => c_long::from(libc::unlink(a as *const _)),
-            #[cfg(target_arch = "x86_64")]
             libc::SYS_inotify_add_watch => {
                 c_long::from(libc::inotify_add_watch(fd, b as *const _, c as u32))
             }
+            #[cfg(target_arch = "x86_64")]
             libc::SYS_chmod => c_long::from(libc::chmod(a as *const _, b as libc::mode_t)),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_fork | libc::SYS_vfork => c_long::from(libc::fork()),
