@@ -41,7 +41,7 @@ fn file_limit() -> u64 {
 /// Whether a file may have bytes up to `end`, as far as RLIMIT_FSIZE goes: else a write to the
 /// kernel sends a signal.
 pub(crate) fn is_within_limit(end: u64) -> bool {
-    end <= FILE_LIMIT.load(Ordering::Relaxed)
+    end < FILE_LIMIT.load(Ordering::Relaxed) || end <= file_limit()
 }
 
 impl OpenFile<'_> {

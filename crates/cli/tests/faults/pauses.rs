@@ -222,11 +222,11 @@ fn a_time_of_change_that_was_seen_in_the_middle_of_a_flush_does_not_go_back() {
         fs::write(site.out.join(format!("held-{name}")), "").unwrap();
         format!("FOREBAY_PAUSE={point}:1:while=$OUT/held-{name} FOREBAY_PAUSE_LOG=$OUT/log-{name}")
     };
-    let (sync, stat) = (pause("write-back.settling", "sync"), pause("stat.asked", "stat"));
+    let (sync, stat) = (pause("write-back.written", "sync"), pause("stat.asked", "stat"));
     let script = format!(
         "{SCALE}dd if=/dev/zero of=file bs=64k count=1 status=none; sleep 0.05\n\
          {sync} sync file & sync=$!\n\
-         while [ ! -s $OUT/log-sync ]; do sleep 0.01; done\n\
+         while [ ! -s $OUT/log-sync ] && kill -0 $sync; do sleep 0.01; done\n\
          {stat} stat -c %.9Z file > $OUT/seen & stat=$!\n\
          while [ ! -s $OUT/log-stat ]; do sleep 0.01; done\n\
          rm $OUT/held-sync; wait $sync; rm $OUT/held-stat; wait $stat\n\

@@ -90,8 +90,8 @@ fn agree_with_store(node: &Node, file: FileId, held: StoreFile) -> bool {
     true
 }
 
-/// Gives the store's file, which has `stored` bytes, those that it lacks, or takes those away that a
-/// dead process has left behind its end. False if the store refuses.
+/// Gives the store's file, which has `stored` bytes, those that it lacks, or takes those away that
+/// a dead process has left behind its end. False if the store refuses.
 fn resize(store: &dyn BackingStore, record: &FileRecord, held: StoreFile, stored: u64) -> bool {
     let size = record.size.load(Ordering::Acquire);
     let is_littered = stored > size && record.has_lengtheners();
