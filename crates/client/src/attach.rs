@@ -6,7 +6,7 @@ use crate::descriptors::Sparse;
 use crate::fd::{borrow, each_descriptor};
 use crate::manager::ManagerLink;
 use crate::manager_watch::ManagerWatch;
-use crate::open::OpenStat;
+use crate::open::{OpenStat, identity_of};
 use crate::placement::Engine;
 use crate::predictors::Predictors;
 use crate::process::process_for;
@@ -18,7 +18,7 @@ use forebay_placement::schema::Mode;
 use forebay_pool::clock::{self, Timer};
 use forebay_pool::layout::*;
 use forebay_pool::private::Wrong;
-use forebay_pool::{Identity, Marker, Segment, crash, liveness, segment};
+use forebay_pool::{Marker, Segment, crash, liveness, segment};
 use rustix::fd::{AsFd, RawFd};
 use rustix::io::Errno;
 use std::ffi::{CStr, OsStr};
@@ -307,7 +307,7 @@ impl Session {
         let marker = Marker::decode(offset)?;
         let names = self.segment.names().changes();
         let seen = OpenStat::of(fd)?;
-        let identity = Identity { device: seen.stat.st_dev, inode: seen.stat.st_ino };
+        let identity = identity_of(&seen.stat);
         if marker.description >= self.segment.descriptions().ready() {
             return None;
         }

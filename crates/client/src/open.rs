@@ -85,6 +85,10 @@ impl<'a> InKnownFolder<'a> {
     }
 }
 
+pub(crate) fn identity_of(stat: &Stat) -> Identity {
+    Identity { device: stat.st_dev, inode: stat.st_ino }
+}
+
 pub(crate) fn mtime_ns(stat: &Stat) -> u64 {
     clock::joined_ns(stat.st_mtime, stat.st_mtime_nsec as i64)
 }
@@ -323,7 +327,7 @@ impl Session {
         named: Option<&CStr>,
         then: impl FnOnce(FileId, bool) -> R,
     ) -> Result<Option<R>, Errno> {
-        let identity = Identity { device: seen.stat.st_dev, inode: seen.stat.st_ino };
+        let identity = identity_of(&seen.stat);
         let owner = self.owner();
         let mut then = Some(then);
         let mut find = || match self.segment.files().may_have(identity) {

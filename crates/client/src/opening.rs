@@ -2,7 +2,7 @@
 //! makes: which flags the kernel gets, what is truncated by us, what becomes of an error.
 
 use crate::fd::{borrow, is_no_follow_ours, note_no_follow, reopen};
-use crate::open::{InKnownFolder, OpenFlags};
+use crate::open::{InKnownFolder, OpenFlags, identity_of};
 use crate::session::Session;
 use crate::user_memory::UserPath;
 use crate::waiting::surely;
@@ -71,10 +71,6 @@ impl NameAt<'_> {
 /// Whether a mode that is set lets the owner of a file not write to it.
 fn forbids_writing(mode: Option<u32>) -> bool {
     mode.is_some_and(|mode| mode & 0o200 == 0)
-}
-
-fn identity_of(stat: &Stat) -> Identity {
-    Identity { device: stat.st_dev, inode: stat.st_ino }
 }
 
 fn is_regular(stat: &Stat) -> bool {

@@ -3,6 +3,7 @@
 //! writes it through the kernel.
 
 use crate::fd::{borrow, each_descriptor};
+use crate::open::identity_of;
 use crate::session::Session;
 use core::sync::atomic::{AtomicU64, Ordering};
 use forebay_pool::Identity;
@@ -33,10 +34,6 @@ fn may_be_open(identity: Identity) -> bool {
     word.load(Ordering::Relaxed) & bit != 0
 }
 
-fn identity_of(stat: &Stat) -> Identity {
-    Identity { device: stat.st_dev, inode: stat.st_ino }
-}
-
 impl Session {
     /// To be called before the first open by a name that a file or folder has got; `moved` is that
     /// file or folder, from outside. What this process has open of it without a record is not
@@ -47,7 +44,9 @@ impl Session {
             FileType::RegularFile if may_be_open(identity_of(moved)) => false,
             _ => return,
         };
-        if OPENED.iter().all(|word| word.load(Ordering::Relaxed) == 0) {
+        if !self.is_store_device(moved.st_dev)
+            || OPENED.iter().all(|word| word.load(Ordering::Relaxed) == 0)
+        {
             return;
         }
         // Of a folder, all that is open: which files lie in it would have to be looked for.

@@ -2,6 +2,7 @@
 //! finds one of which it has no descriptor.
 
 use crate::fd::borrow;
+use crate::open::identity_of;
 use crate::opening::{NameAt, PathAt};
 use crate::session::Session;
 use crate::waiting::surely;
@@ -87,7 +88,7 @@ impl Session {
     }
 
     fn note_unlinked(&self, stat: &Stat) {
-        self.set_unlinked(Identity { device: stat.st_dev, inode: stat.st_ino });
+        self.set_unlinked(identity_of(stat));
     }
 
     fn set_unlinked(&self, identity: Identity) {
@@ -217,9 +218,8 @@ struct Moved<'a> {
     file: Option<Stat>,
     /// Where a directory lies that is in a managed one.
     folder: Option<Vec<u8>>,
-    /// What may lie outside of them.
-    from_outside: Option<Stat>,
-    is_symlink: bool,
+    /// What the kernel says of it.
+    stat: Option<Stat>,
     /// What it is called before, if that starts at the directory at which the new name does.
     old: Option<&'a CStr>,
     to: NameAt<'a>,
@@ -229,32 +229,36 @@ impl Session {
     /// To be asked before a rename.
     fn moved<'a>(&self, from: NameAt<'a>, to: NameAt<'a>) -> Moved<'a> {
         let stat = from.stat();
-        let is = |kind| stat.is_some_and(|stat| FileType::from_raw_mode(stat.st_mode) == kind);
+        let is_folder = |stat: Stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
         let mut buffer = MaybeUninit::uninit();
-        let folder = is(FileType::Directory)
+        let folder = (stat.is_some_and(is_folder))
             .then(|| self.managed_path_at(from.folder, from.path, &mut buffer))
             .and_then(|(path, store)| store.map(|_| path.to_vec()));
         let old = (from.folder == to.folder).then_some(from.path);
         let file = stat.filter(|stat| self.may_be_in_table(stat));
-        let from_outside =
-            stat.filter(|stat| folder.is_none() && self.is_store_device(stat.st_dev));
-        Moved { file, folder, from_outside, is_symlink: is(FileType::Symlink), old, to }
+        Moved { file, folder, stat, old, to }
     }
 
     /// To be called after the rename.
     fn has_moved(&self, moved: Moved<'_>) {
-        if moved.is_symlink {
-            self.symlink_changed();
-        }
-        if let Some(stat) = moved.from_outside.filter(|stat| !self.is_in_table(stat)) {
-            self.comes_from_outside(&stat);
-        }
-        if let Some(old) = moved.folder {
-            self.folder_has_moved(&old, moved.to);
+        match (moved.folder, moved.stat) {
+            (Some(old), _) => self.folder_has_moved(&old, moved.to),
+            (None, Some(stat)) => self.has_come(&stat),
+            (None, None) => {}
         }
         let file = moved.file.filter(|stat| self.is_in_table(stat));
         self.note_status(file);
         self.note_named(file, moved.old, moved.to);
+    }
+
+    /// To be called after a call has given a name to what `stat` describes, which is no folder that
+    /// was managed before.
+    fn has_come(&self, stat: &Stat) {
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Symlink => self.symlink_changed(),
+            _ if !self.is_in_table(stat) => self.comes_from_outside(stat),
+            _ => {}
+        }
     }
 
     /// To be called after a program has made a symbolic link, or given one another name.
@@ -305,14 +309,10 @@ impl Session {
         call()?;
         self.note_new_name(to.path);
         let stat = to.stat();
-        let file = stat.filter(|stat| self.is_in_table(stat));
-        if let Some(stat) = stat.filter(|stat| file.is_none() && self.is_store_device(stat.st_dev))
-        {
-            match FileType::from_raw_mode(stat.st_mode) {
-                FileType::Symlink => self.symlink_changed(),
-                _ => self.comes_from_outside(&stat),
-            }
+        if let Some(stat) = &stat {
+            self.has_come(stat);
         }
+        let file = stat.filter(|stat| self.is_in_table(stat));
         self.note_status(file);
         let old = (from.folder == to.folder).then_some(from.path);
         self.note_named(file, old, to);

@@ -5,6 +5,7 @@ use crate::descriptors::Sparse;
 use crate::fd::{borrow, duplicate_hidden, may_be_own};
 use crate::manager::ManagerLink;
 use crate::manager_watch::ManagerWatch;
+use crate::open::identity_of;
 use crate::placement::Engine;
 use crate::predictors::Predictors;
 use crate::process::Process;
@@ -12,7 +13,7 @@ use crate::spawn::Carried;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use forebay_pool::layout::*;
-use forebay_pool::{FileId, Identity, Owner, Segment};
+use forebay_pool::{FileId, Owner, Segment};
 use rustix::fd::RawFd;
 use std::sync::Arc;
 
@@ -142,8 +143,7 @@ impl Session {
     /// Whether `fd` is still what we opened: a program may close what is not its own.
     pub(crate) fn is_of(&self, fd: RawFd, file: FileId) -> bool {
         let identity = self.segment.file(file).identity();
-        rustix::fs::fstat(borrow(fd))
-            .is_ok_and(|stat| Identity { device: stat.st_dev, inode: stat.st_ino } == identity)
+        rustix::fs::fstat(borrow(fd)).is_ok_and(|stat| identity_of(&stat) == identity)
     }
 
     /// Gives number `fd`, one of Forebay's own, up to the program. False if no other is to be had.
