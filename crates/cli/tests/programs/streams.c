@@ -192,6 +192,27 @@ static void redirected(void)
 	perror("perror");
 }
 
+/* The room for what is pushed back ends with the file, before the stream does. */
+static void reopened(void)
+{
+	FILE *stream = fopen(file, "r");
+	printf("read %d, ", getc(stream));
+	printf("pushed back %d, ", ungetc('#', stream));
+	printf("read %d, ", getc(stream));
+	printf("read %d\n", getc(stream));
+	stream = freopen(file, "r", stream);
+	printf("reopened %d\n", getc(stream));
+	printf("closed %d\n", fclose(stream));
+	stream = fopen(file, "r");
+	printf("read %d, ", getc(stream));
+	printf("pushed back %d, ", ungetc('#', stream));
+	printf("read %d, ", getc(stream));
+	printf("read %d\n", getc(stream));
+	stream = freopen(file, "r", stream);
+	printf("wide %d\n", (int)fgetwc(stream));
+	printf("closed %d\n", fclose(stream));
+}
+
 int main(int argc, char **argv)
 {
 	if (argc != 2)
@@ -201,5 +222,6 @@ int main(int argc, char **argv)
 	updates();
 	mixed();
 	redirected();
+	reopened();
 	return 0;
 }

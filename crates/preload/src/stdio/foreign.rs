@@ -3,7 +3,7 @@
 
 use super::buffer::take_buffer;
 use super::cookie::ours;
-use super::glibc::Locked;
+use super::glibc::{Locked, forget_pushed_back};
 use super::layout::*;
 use super::position::{read_ahead, seek};
 use crate::errno::set_errno;
@@ -71,7 +71,8 @@ pub(super) unsafe fn hand_back(stream: *mut FILE) -> bool {
     if stream.get(ORIENTATION_AT) != 0 || ours(stream).is_none() {
         return true;
     }
-    // A seek reads ahead, and gives no orientation.
+    // ungetc and a seek, which reads ahead, give no orientation.
+    forget_pushed_back(stream);
     let ahead = read_ahead(stream);
     if ahead > 0 && seek(fd, -(ahead as off64_t), libc::SEEK_CUR) < 0 {
         stream.raise(ERROR_SEEN);

@@ -1,9 +1,10 @@
 //! glibc's own variables and functions of streams.
 
-use super::layout::Stream;
+use super::layout::{SAVED_AT, Stream};
 use libc::{FILE, c_int};
 
 unsafe extern "C" {
+    fn _IO_free_backup_area(stream: *mut FILE);
     fn __fpurge(stream: *mut FILE);
     fn flockfile(stream: *mut FILE);
     fn ftrylockfile(stream: *mut FILE) -> c_int;
@@ -47,6 +48,14 @@ pub(super) fn flush(stream: Stream) -> c_int {
 pub(super) fn purge(stream: Stream) {
     // SAFETY: an open stream.
     unsafe { __fpurge(stream.as_ptr()) };
+}
+
+/// Frees what a locked stream has for bytes that are pushed back, and forgets them.
+pub(super) fn forget_pushed_back(stream: Stream) {
+    if !stream.get(SAVED_AT).is_null() {
+        // SAFETY: an open stream, which has such an area.
+        unsafe { _IO_free_backup_area(stream.as_ptr()) };
+    }
 }
 
 /// Frees the stream's buffer if it is glibc's, and takes the one byte inside the structure instead.

@@ -39,6 +39,8 @@ pub const READ_BASE_AT: Place<*mut u8> = at(24);
 pub const WRITE_BASE_AT: Place<*mut u8> = at(32);
 pub const BUFFER_AT: Place<*mut u8> = at(56);
 pub const BUFFER_END_AT: Place<*mut u8> = at(64);
+/// `_IO_save_base`: the area of what is pushed back, or, while that is read, the buffer.
+pub const SAVED_AT: Place<*mut u8> = at(72);
 /// `_fileno`.
 pub const FILENO_AT: Place<c_int> = at(112);
 /// `_flags2`, and in it: the lock is needed; it was opened with `e`, which holds when it is
