@@ -41,6 +41,8 @@ impl OpenFile<'_> {
             && self.session.trigger(self.record) == Trigger::PerFile
         {
             self.session.segment.request_sync(self.id, Some(self.session.owner()), false);
+        } else {
+            self.end_syncs();
         }
     }
 
@@ -127,7 +129,11 @@ impl OpenFile<'_> {
         if !durable && (unbuffered || record.has(FileFlags::DIRECT)) {
             return Ok(());
         }
-        if self.write_back_few()? {
+        let written = match durable {
+            true => self.write_back_for_sync()?,
+            false => self.write_back_few()?,
+        };
+        if written {
             if durable {
                 self.sync_store()?;
             }

@@ -14,6 +14,7 @@ use crate::store;
 use core::ops::Range;
 use core::sync::atomic::{Ordering, fence};
 use forebay_pool::backoff::Backoff;
+use forebay_pool::clock::{self, Timer};
 use forebay_pool::guards::BlockGuard;
 use forebay_pool::layout::*;
 use forebay_pool::{Owner, PageSet, crash};
@@ -24,6 +25,11 @@ use rustix::io::Errno;
 /// page cache takes in less than a millisecond.
 const BLOCKS_MOST: usize = 16;
 const BYTES_MOST: usize = 1 << 20;
+
+/// How long a file that is synced again and again goes without the times that programs see: to set
+/// them, or to ask for them, makes the store's next sync write its inode, too, which takes more
+/// than the data.
+const TIMES_AGE: Timer = Timer::seconds(1);
 
 impl OpenFile<'_> {
     /// Brings what is dirty to the store, if this process can and may do that, and gives the
@@ -40,6 +46,38 @@ impl OpenFile<'_> {
         Ok(true)
     }
 
+    /// The same before a sync of the store's file, whose times may follow later: at the close, the
+    /// next sync a second from now, or by the node manager's next flush.
+    ///
+    /// # Errors
+    /// As of [`OpenFile::write_back_few`].
+    pub(crate) fn write_back_for_sync(&self) -> Result<bool, Errno> {
+        let (owner, size) = (self.session.owner(), self.record.store_size.load(Ordering::Acquire));
+        if !self.enter(owner)?.write_back_entered()? {
+            return Ok(false);
+        }
+        if self.owes_times(size) {
+            self.end_write_back(owner);
+        }
+        Ok(true)
+    }
+
+    /// Whether the store's file, which had `size` bytes before, is to have its times now.
+    fn owes_times(&self, size: u64) -> bool {
+        let noted_ns = self.record.store_changed_ns.load(Ordering::Relaxed);
+        let age_ns = clock::realtime_coarse_ns().saturating_sub(noted_ns);
+        // The inode of one that has grown is written anyway.
+        size != self.record.store_size.load(Ordering::Acquire) || age_ns > TIMES_AGE.as_ns()
+    }
+
+    /// Ends the state "ahead of the store" of a file whose times were left for later, if nothing of
+    /// it is dirty.
+    pub(crate) fn end_syncs(&self) {
+        if self.record.has(FileFlags::CONFLICT_CHECKED) {
+            self.settle(self.session.owner());
+        }
+    }
+
     /// The same after a write of `range` through a descriptor with O_SYNC, through which what is
     /// written to the store is durable at once. False also if another thread was faster with some
     /// of it, which may not be durable.
@@ -49,11 +87,13 @@ impl OpenFile<'_> {
     pub(crate) fn write_through(&self, range: &Range<u64>) -> Result<bool, Errno> {
         let page = self.session.segment.page_bytes() as u64;
         let pages = range.end.div_ceil(page) - range.start / page;
-        let owner = self.session.owner();
+        let (owner, size) = (self.session.owner(), self.record.store_size.load(Ordering::Acquire));
         if self.enter(owner)?.write_back_with(range)? != Some(pages) {
             return Ok(false);
         }
-        self.end_write_back(owner);
+        if self.owes_times(size) {
+            self.end_write_back(owner);
+        }
         Ok(!self.record.is_tracked())
     }
 

@@ -3,8 +3,8 @@
 
 use crate::FileId;
 #[cfg(debug_assertions)]
-use crate::ranks;
-use crate::ranks::Rank;
+#[cfg(debug_assertions)]
+use crate::ranks::{self, Rank};
 use crate::sync::AtomicU64;
 
 /// What a shared lock is of.
@@ -48,7 +48,7 @@ impl LockScope {
     }
 
     /// Its place in the order of locks.
-    #[inline]
+    #[cfg(debug_assertions)]
     pub(crate) fn rank(self) -> Rank {
         if self.as_file().is_some() { Rank::Inside } else { Rank::Table }
     }

@@ -145,6 +145,12 @@ fn a_small_sync_is_made_by_its_caller() {
     assert_eq!((count(&synced, "pwrite64"), count(&synced, "fsync")), (49, 49), "{synced:?}");
     assert_eq!(count(&synced, "utimensat"), 49, "{synced:?}");
     assert_eq!(synced.len(), 49 * 5, "{synced:?}");
+    // A file that does not grow gets its times once a second, and when it is closed.
+    let again = between(&calls, "fsync-ends", "again-ends");
+    assert_eq!((count(&again, "pwrite64"), count(&again, "fsync")), (50, 50), "{again:?}");
+    assert!(again.len() <= 2 * 50 + 3 * 5, "{again:?}");
+    let closed = between(&calls, "fsync-ends", "close-ends");
+    assert!(count(&closed, "utimensat") >= 1, "{closed:?}");
     // What O_SYNC has made durable is not synced again.
     let through = between(&calls, "through-begins", "through-ends");
     assert_eq!(count(&through, "pwrite64"), 49, "{through:?}");

@@ -40,7 +40,13 @@ int main(void)
         must(fsync(fd) == 0, "fsync");
     }
     mark("fsync-ends");
+    for (int i = 0; i < TIMES; i++) {
+        write_all(fd, i);
+        must(fsync(fd) == 0, "fsync");
+    }
+    mark("again-ends");
     close(fd);
+    mark("close-ends");
 
     fd = open("through", O_RDWR | O_CREAT | O_SYNC, 0644);
     must(fd >= 0, "open");
