@@ -106,7 +106,18 @@ impl Segment {
             }
         };
         let make = |chain: &Chain<'_>| {
-            let made = chain.insert(identity, owner, begin);
+            let mut begin = Some(begin);
+            let mut insert = || {
+                chain.insert(identity, owner, |record| {
+                    if let Some(begin) = begin.take() {
+                        begin(record);
+                    }
+                })
+            };
+            let mut made = insert();
+            while made.is_none() && self.grow_files(self.header().files_ready()) {
+                made = insert();
+            }
             if made.is_none() {
                 self.clients().note_unrecorded(identity, owner);
             }

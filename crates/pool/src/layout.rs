@@ -50,7 +50,7 @@ pub use forebay_placement::{NodeId, TIERS_MAX, TierId};
 /// The first bytes of every segment.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FOREBAY\0");
 /// Raised with every change of these files that changes a layout.
-pub const LAYOUT_VERSION: u32 = 17;
+pub const LAYOUT_VERSION: u32 = 18;
 /// Pages of a bucket; `valid` and `dirty` are one word each.
 pub const PAGES_PER_BUCKET: u32 = 64;
 /// Managed directories.
@@ -79,6 +79,10 @@ pub const LENGTHENERS: usize = 4;
 /// Open-file descriptions that get memory at a time: 64 bytes each, and 2 KiB of bits for each
 /// client slot.
 pub const DESCRIPTIONS_PIECE: u32 = 1 << 14;
+/// File records that get memory at a time.
+pub const FILES_PIECE: u32 = 1 << 13;
+/// Most file records of a pool.
+pub const FILES_MAX: u32 = 1 << 20;
 /// Most open-file descriptions of a pool: a marker has 18 bits for them.
 pub const DESCRIPTIONS_MAX: u32 = 1 << 18;
 /// Locks of the file table.

@@ -1533,8 +1533,8 @@ impl Table {
     }
 
     fn files(&self) -> Files<'_> {
-        let Table { records, heads, stripes, records_cursor: cursor, high, .. } = self;
-        Files { records, heads, stripes, cursor, high }
+        let Table { records, heads, stripes, ready, records_cursor: cursor, high, .. } = self;
+        Files { records, heads, stripes, ready, cursor, high }
     }
 
     /// `Segment::lock_chain`.

@@ -41,6 +41,8 @@ pub struct Files<'a> {
     pub heads: &'a [AtomicU32],
     /// The locks of the chains, each of several.
     pub stripes: &'a [RobustSeqLock<Stripe>],
+    /// How many of the records have memory; the first ones.
+    pub ready: &'a AtomicU32,
     /// Where the next search for a free record starts.
     pub cursor: &'a AtomicU32,
     /// One past the highest record ever used.
@@ -51,13 +53,13 @@ impl<'a> Files<'a> {
     /// Record `file`.
     #[inline(always)]
     pub fn get(self, file: FileId) -> &'a FileRecord {
-        debug_assert!(file.index() < self.records.len());
-        &self.records[file.index().min(self.records.len() - 1)]
+        debug_assert!(file.raw() < self.count());
+        &self.records[file.index().min(self.count() as usize - 1)]
     }
 
     #[inline(always)]
     fn count(self) -> u32 {
-        self.records.len() as u32
+        self.ready.load(Ordering::Acquire).min(self.records.len() as u32)
     }
 
     /// The chain that a file is in.

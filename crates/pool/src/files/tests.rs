@@ -12,6 +12,7 @@ struct Plain {
     records: Box<[FileRecord]>,
     heads: Box<[AtomicU32]>,
     stripes: Box<[RobustSeqLock<Stripe>]>,
+    ready: AtomicU32,
     cursor: AtomicU32,
     high: AtomicU32,
 }
@@ -22,14 +23,15 @@ impl Plain {
             records: zeroed(files),
             heads: zeroed((files * 2).next_power_of_two()),
             stripes: zeroed(4),
+            ready: AtomicU32::new(files as u32),
             cursor: AtomicU32::new(0),
             high: AtomicU32::new(0),
         }
     }
 
     fn view(&self) -> Files<'_> {
-        let Plain { records, heads, stripes, cursor, high } = self;
-        Files { records, heads, stripes, cursor, high }
+        let Plain { records, heads, stripes, ready, cursor, high } = self;
+        Files { records, heads, stripes, ready, cursor, high }
     }
 
     fn lock(&self, identity: Identity, owner: Owner) -> Chain<'_> {

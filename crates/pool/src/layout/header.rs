@@ -147,6 +147,8 @@ pub struct Header {
     /// What the last changes of names were about: change n in place n modulo their number, the
     /// lower half of n in the upper half, the sum of the name in the lower.
     pub changed_names: [AtomicU64; CHANGED_NAMES],
+    /// How many file records have memory; the first ones.
+    pub files_ready: AtomicU32,
     /// How many open-file descriptions have memory; the first ones.
     pub descriptions_ready: AtomicU32,
     /// Raised before a child that is about to be forked gets what its parent holds.
@@ -184,13 +186,19 @@ impl Header {
 
     /// All file records, in use or not.
     pub fn file_ids(&self) -> impl DoubleEndedIterator<Item = FileId> + ExactSizeIterator + use<> {
-        FileId::range(0, self.files)
+        FileId::range(0, self.files_ready())
     }
 
     /// Whether there is a record of this number: it may come from a damaged word.
     #[inline]
     pub fn has_file(&self, file: FileId) -> bool {
-        file.raw() < self.files
+        file.raw() < self.files_ready()
+    }
+
+    /// How many file records there are: the others have no memory yet.
+    #[inline(always)]
+    pub fn files_ready(&self) -> u32 {
+        self.files_ready.load(Ordering::Relaxed)
     }
 
     /// Those of them whose slots lie in a file.

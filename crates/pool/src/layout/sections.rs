@@ -1,8 +1,8 @@
 //! What a segment is sized by, and where its sections lie.
 
 use super::{
-    BucketMeta, ClientSlot, DESCRIPTIONS_MAX, Description, FileRecord, Header, IndexNode,
-    PAGES_PER_BUCKET, RuleRecord, STRIPES, SlotChecksums, SparsePages,
+    BucketMeta, ClientSlot, DESCRIPTIONS_MAX, Description, FILES_MAX, FILES_PIECE, FileRecord,
+    Header, IndexNode, PAGES_PER_BUCKET, RuleRecord, STRIPES, SlotChecksums, SparsePages,
 };
 use crate::queue::Queue;
 use crate::ranks::Stripe;
@@ -20,7 +20,8 @@ pub struct Geometry {
     pub sparse_buckets: u32,
     /// Client slots, at most 4096.
     pub clients: u32,
-    /// File records.
+    /// File records, at most [`super::FILES_MAX`]: where they are more than
+    /// [`super::FILES_PIECE`], the others get memory when they are used.
     pub files: u32,
     /// Open-file descriptions, at most [`DESCRIPTIONS_MAX`]: where they are more than
     /// [`super::DESCRIPTIONS_PIECE`], a multiple of that, which get memory when they are used.
@@ -40,7 +41,7 @@ impl Geometry {
             .map(|bytes| u32::try_from(bytes / bucket).unwrap_or(u32::MAX / 16))
             .collect();
         let total: u32 = tier_buckets.iter().sum();
-        let files = total.clamp(8192, 1 << 17);
+        let files = total.clamp(FILES_PIECE, FILES_MAX);
         Geometry {
             page_size,
             tier_buckets,
@@ -48,7 +49,8 @@ impl Geometry {
             clients: 1024,
             files,
             descriptions: DESCRIPTIONS_MAX,
-            nodes: (total / 16 + files).next_multiple_of(64),
+            // Of a file of more than one block.
+            nodes: (total / 16 + files.min(NODES_FOR_FILES)).next_multiple_of(64),
         }
     }
 
@@ -60,7 +62,8 @@ impl Geometry {
             true => 0,
             false => ram.saturating_mul(SPARSE_PER_BUCKET).min(SPARSE_MAX).next_multiple_of(64),
         };
-        Geometry { sparse_buckets: sparse, ..self }
+        let files = (self.files + sparse).min(FILES_MAX);
+        Geometry { sparse_buckets: sparse, files, ..self }
     }
 
     /// Bytes of a bucket.
@@ -101,6 +104,8 @@ pub struct Offsets {
 const SPARSE_RAM_MIN: u32 = 64;
 /// Sparse buckets for each other one of RAM: one for each 16 KiB.
 const SPARSE_PER_BUCKET: u32 = 16;
+/// The most index nodes for the first blocks of files.
+const NODES_FOR_FILES: u32 = 1 << 17;
 /// The most sparse buckets: their tables take 72 MiB and they 256 GiB of address space.
 const SPARSE_MAX: u32 = 1 << 20;
 
@@ -141,7 +146,6 @@ impl Offsets {
         let clients = section(count(counts.clients, size_of::<ClientSlot>()));
         let stripes = section(STRIPES * size_of::<RobustSeqLock<Stripe>>());
         let heads = section(count(counts.heads, 4));
-        let files = section(count(counts.files, size_of::<FileRecord>()));
         let nodes = section(count(counts.nodes, size_of::<IndexNode>()));
         let node_states = section(count(counts.nodes, 4));
         let node_bits = section(count(counts.nodes.div_ceil(64), 8));
@@ -153,6 +157,7 @@ impl Offsets {
         let trails = section(count(counts.buckets, 8));
         let sparse = section(count(counts.sparse_buckets, size_of::<SparsePages>()));
         let fixed_end = section(0);
+        let files = section(count(counts.files, size_of::<FileRecord>()));
         let descriptions = section(count(counts.descriptions, size_of::<Description>()));
         let bitmaps = section(count(counts.clients, counts.descriptions as usize / 8));
         let data = section(0).next_multiple_of(DATA_ALIGN);

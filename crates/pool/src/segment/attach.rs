@@ -4,8 +4,8 @@ use super::error::system;
 use super::mapping::Mapping;
 use super::{Segment, SegmentError, text};
 use crate::layout::{
-    Counts, DESCRIPTIONS_MAX, DESCRIPTIONS_PIECE, Header, LAYOUT_VERSION, MAGIC, NAMES_MAKER,
-    Offsets, PAGES_PER_BUCKET, RuleRecord, STORES_MAX, TIERS_MAX, TierId,
+    Counts, DESCRIPTIONS_MAX, DESCRIPTIONS_PIECE, FILES_MAX, Header, LAYOUT_VERSION, MAGIC,
+    NAMES_MAKER, Offsets, PAGES_PER_BUCKET, RuleRecord, STORES_MAX, TIERS_MAX, TierId,
 };
 use crate::private;
 use crate::private::Wrong;
@@ -144,7 +144,7 @@ fn check_header(header: &Header) -> Result<Counts, SegmentError> {
     ok((1..=TIERS_MAX as u32).contains(&header.tiers), "number of tiers")?;
     ok(header.stores <= STORES_MAX as u32, "number of stores")?;
     ok((2..=4096).contains(&header.clients), "number of clients")?;
-    ok((1..=1 << 24).contains(&header.files), "number of files")?;
+    ok((1..=FILES_MAX).contains(&header.files), "number of files")?;
     let (few, most) = (DESCRIPTIONS_PIECE, DESCRIPTIONS_MAX);
     ok((64..=most).contains(&header.descriptions), "number of descriptions")?;
     let multiple = if header.descriptions > few { few } else { 64 };

@@ -1,11 +1,11 @@
 //! Making a segment.
 
 use super::error::system;
-use super::grown::piece_of_descriptions;
+use super::grown::{piece_of_descriptions, piece_of_files};
 use super::{Segment, SegmentError};
 use crate::layout::{
-    Counts, DESCRIPTIONS_PIECE, Geometry, Header, LAYOUT_VERSION, MAGIC, MAKER, Offsets,
-    RuleRecord, TierId,
+    Counts, DESCRIPTIONS_PIECE, FILES_PIECE, Geometry, Header, LAYOUT_VERSION, MAGIC, MAKER,
+    Offsets, RuleRecord, TierId,
 };
 use crate::owner::MANAGER_SLOT;
 use crate::private;
@@ -45,8 +45,9 @@ impl Segment {
         let offsets = Offsets::of(&counts);
         rustix::fs::ftruncate(file, offsets.end as u64).map_err(system("sizing the pool"))?;
         let [first, bits] = piece_of_descriptions(&offsets, counts.descriptions, counts.clients, 0);
-        let needed = (offsets.fixed_end + first.len() + bits.len()) as u64;
-        for range in [0..offsets.fixed_end, first, bits] {
+        let files = piece_of_files(&offsets, counts.files, 0);
+        let needed = (offsets.fixed_end + files.len() + first.len() + bits.len()) as u64;
+        for range in [0..offsets.fixed_end, files, first, bits] {
             let (at, bytes) = (range.start as u64, range.len() as u64);
             rustix::fs::fallocate(file, FallocateFlags::empty(), at, bytes).map_err(|errno| {
                 match errno {
@@ -69,6 +70,7 @@ impl Segment {
         header.descriptions = counts.descriptions;
         header.nodes = counts.nodes;
         header.heads = counts.heads;
+        header.files_ready = AtomicU32::new(counts.files.min(FILES_PIECE));
         header.descriptions_ready = AtomicU32::new(counts.descriptions.min(DESCRIPTIONS_PIECE));
         header.segment_bytes = offsets.end as u64;
         header.clients_high = AtomicU32::new(1);
@@ -107,7 +109,7 @@ fn counts_of(geometry: &Geometry) -> Counts {
     Counts {
         clients: geometry.clients,
         descriptions: geometry.descriptions,
-        heads: (geometry.files * 2).next_power_of_two(),
+        heads: geometry.files.next_power_of_two(),
         files: geometry.files,
         nodes: geometry.nodes,
         buckets: geometry.tier_buckets.iter().map(|n| n.next_multiple_of(64)).sum::<u32>()

@@ -2,7 +2,7 @@
 
 use super::Segment;
 use crate::crash;
-use crate::layout::{DESCRIPTIONS_PIECE, Description, Offsets};
+use crate::layout::{DESCRIPTIONS_PIECE, Description, FILES_PIECE, FileRecord, Offsets};
 use crate::sync::Ordering;
 use core::ops::Range;
 use rustix::mm::Advice;
@@ -21,7 +21,31 @@ pub(super) fn piece_of_descriptions(
     [record(ids.start)..record(ids.end), bits(ids.start)..bits(ids.end)]
 }
 
+/// Where the file records from `first` on, as many as get memory at a time, lie.
+pub(super) fn piece_of_files(offsets: &Offsets, files: u32, first: u32) -> Range<usize> {
+    let record = |id: u32| offsets.files + id as usize * size_of::<FileRecord>();
+    record(first)..record(files.min(first + FILES_PIECE))
+}
+
 impl Segment {
+    /// Gives memory to more file records than the `ready` ones, as
+    /// [`Segment::grow_descriptions`] does.
+    pub(crate) fn grow_files(&self, ready: u32) -> bool {
+        let header = self.header();
+        if ready >= header.files || crash::refused("files") {
+            return false;
+        }
+        if !self.populate(piece_of_files(&self.offsets, header.files, ready)) {
+            return false;
+        }
+        let upto = header.files.min(ready + FILES_PIECE);
+        if header.files_ready.fetch_max(upto, Ordering::AcqRel) == ready {
+            // The new ones are all free.
+            header.file_cursor.store(ready, Ordering::Relaxed);
+        }
+        true
+    }
+
     /// Gives memory to more open-file descriptions than the `ready` ones. False if there are no
     /// more, or the memory is not to be had. Any process may do it, and die over it: what has
     /// memory is not yet counted then, and is not given it twice.
@@ -31,17 +55,9 @@ impl Segment {
             return false;
         }
         let (descriptions, clients) = (header.descriptions, header.clients);
-        for piece in piece_of_descriptions(&self.offsets, descriptions, clients, ready) {
-            let bytes = piece.len().next_multiple_of(4096);
-            // SAFETY: inside the mapping. Where /dev/shm is full it fails, where a store would end
-            // the process.
-            let done = unsafe {
-                let at = self.base.add(piece.start).as_ptr().cast();
-                rustix::mm::madvise(at, bytes, Advice::LinuxPopulateWrite)
-            };
-            if done.is_err() {
-                return false;
-            }
+        let pieces = piece_of_descriptions(&self.offsets, descriptions, clients, ready);
+        if !pieces.into_iter().all(|piece| self.populate(piece)) {
+            return false;
         }
         let upto = header.descriptions.min(ready + DESCRIPTIONS_PIECE);
         let seen = header.descriptions_ready.fetch_max(upto, Ordering::AcqRel);
@@ -50,5 +66,17 @@ impl Segment {
             header.description_cursor.store(ready, Ordering::Relaxed);
         }
         true
+    }
+
+    /// Gives memory to a part of a table, which begins where a page does; false if there is none.
+    fn populate(&self, piece: Range<usize>) -> bool {
+        let bytes = piece.len().next_multiple_of(4096);
+        // SAFETY: inside the mapping. Where /dev/shm is full it fails, where a store would end the
+        // process.
+        let done = unsafe {
+            let at = self.base.add(piece.start).as_ptr().cast();
+            rustix::mm::madvise(at, bytes, Advice::LinuxPopulateWrite)
+        };
+        done.is_ok()
     }
 }

@@ -10,14 +10,15 @@ impl Segment {
     /// How much of the tables of clients, files, buckets in RAM and descriptions has ever been in
     /// use, and how long those are. Processes raise the marks at any time: each is changed in one
     /// step, and never set to what it was when it was looked at.
-    fn marks(&self) -> [(&AtomicU32, u32); 5] {
+    fn marks(&self) -> [(&AtomicU32, u32); 6] {
         let header = self.header();
         [
             (&header.clients_high, header.clients),
-            (&header.files_high, header.files),
+            (&header.files_high, header.files_ready().min(header.files)),
             (&header.ram_ready, self.ram_buckets),
             (&header.sparse_ready, header.sparse_buckets),
-            // Raised with the memory that it counts, and never behind it.
+            // Raised with the memory that they count, and never behind it.
+            (&header.files_ready, header.files),
             (&header.descriptions_ready, header.descriptions),
         ]
     }

@@ -85,6 +85,7 @@ impl Segment {
             records: self.slice(self.offsets.files, header.files as usize),
             heads: self.slice(self.offsets.heads, header.heads as usize),
             stripes: self.slice(self.offsets.stripes, STRIPES),
+            ready: &header.files_ready,
             cursor: &header.file_cursor,
             high: &header.files_high,
         }
@@ -93,8 +94,9 @@ impl Segment {
     /// [`Files::get`], without what else belongs to the view, as of [`Segment::bucket`].
     #[inline]
     pub fn file(&self, file: FileId) -> &FileRecord {
-        debug_assert!(file.raw() < self.header().files);
-        self.at(self.offsets.files, file.raw().min(self.header().files - 1))
+        let ready = self.header().files_ready();
+        debug_assert!(file.raw() < ready);
+        self.at(self.offsets.files, file.raw().min(ready - 1))
     }
 
     /// Which names of files were changed.
