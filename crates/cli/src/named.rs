@@ -171,7 +171,7 @@ impl Pool {
 
     /// Where a file was opened.
     pub fn path(&self, file: FileId) -> PathBuf {
-        PathBuf::from(OsString::from_vec(self.segment.file(file).path()))
+        PathBuf::from(OsString::from_vec(self.segment.path_of(self.segment.file(file))))
     }
 
     /// The files among `files` whose last flush failed, with the reason.

@@ -365,7 +365,7 @@ impl Session {
             start_record(record, &seen.stat, store as u32, self.user);
             forebay_pool::crash::point("open.recorded");
             record.born_ns.store(seen.born_ns, Ordering::Relaxed);
-            record.set_path(path);
+            self.segment.set_path(record, path);
             if header.store[store].bypass != 0 {
                 record.set(FileFlags::DIRECT);
             }

@@ -52,12 +52,12 @@ impl Session {
     fn note_replaced(&self, name: &[u8]) {
         for file in self.segment.files().live() {
             let record = self.segment.file(file);
-            if record.has(FileFlags::UNLINKED) || !record.is_called(name) {
+            if record.has(FileFlags::UNLINKED) || !self.segment.is_called(record, name) {
                 continue;
             }
             let identity = record.identity();
             let mut path = [0; PATH_BYTES + 1];
-            let Some(path) = record.copy_path(&mut path) else { continue };
+            let Some(path) = self.segment.copy_path(record, &mut path) else { continue };
             let is_replaced = match rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(found) => (found.st_dev, found.st_ino) != (identity.device, identity.inode),
                 Err(errno) => matches!(errno, Errno::NOENT | Errno::NOTDIR),
@@ -118,8 +118,8 @@ impl Session {
             // A thread that opens it, or finds it, takes that back. Most programs rename within one
             // directory: that costs no system call.
             let names = old.and_then(|old| last_parts(old.to_bytes(), path.to_bytes()));
-            let same = names.is_some_and(|(old, new)| record.rename_last(old, new))
-                || record.has_path(path.to_bytes());
+            let same = names.is_some_and(|(old, new)| self.segment.rename_last(record, old, new))
+                || self.segment.has_path(record, path.to_bytes());
             same && !record.has(FileFlags::SCRATCH)
         };
         // It has happened.
@@ -206,8 +206,7 @@ impl Session {
     /// it that has no descriptor of it. One outside of the stores is no place to look.
     pub(crate) fn note_name(&self, record: &FileRecord, path: &[u8], store: Option<usize>) {
         if let Some(store) = store {
-            record.store.store(store as u32, Ordering::Release);
-            record.set_path(path);
+            self.segment.move_path(record, store as u32, path);
         }
     }
 }
@@ -276,7 +275,7 @@ impl Session {
         // happens rarely.
         self.sync_all(false);
         for file in self.segment.files().live() {
-            let path = self.segment.file(file).path();
+            let path = self.segment.path_of(self.segment.file(file));
             let Some(rest) = path.strip_prefix(old).filter(|rest| rest.starts_with(b"/")) else {
                 continue;
             };

@@ -184,7 +184,7 @@ impl Session {
             rule.or(of_job).or(of_store) == Some(Mode::Scratch)
         });
         if stays {
-            record.set_path(path);
+            self.segment.set_path(record, path);
         } else {
             record.clear(FileFlags::SCRATCH);
             record.mode.store(Mode::Async as u8, Ordering::Release);

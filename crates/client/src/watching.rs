@@ -26,7 +26,7 @@ impl Session {
         // Either we find a record, or its maker finds the watch.
         for found in self.segment.found_files() {
             let record = self.segment.file(found.file);
-            if self.segment.watches().has(&record.path()) {
+            if self.segment.watches().has(&self.segment.path_of(record)) {
                 hurry(record);
                 if record.has(FileFlags::DIRTY) && !record.has(FileFlags::SCRATCH) {
                     self.segment.request_sync(found.file, Some(self.owner()), false);
@@ -55,7 +55,9 @@ impl OpenFile<'_> {
         self.record.clear(FileFlags::WATCHED);
         // Against a process that begins to watch it, and looks for records after that.
         fence(Ordering::SeqCst);
-        if self.session.has_watches() && self.session.segment.watches().has(&self.record.path()) {
+        if self.session.has_watches()
+            && self.session.segment.watches().has(&self.session.segment.path_of(self.record))
+        {
             hurry(self.record);
         }
     }

@@ -354,7 +354,8 @@ impl Node {
         if flushes && !self.segment.file(file).has(FileFlags::FAILING) {
             new = pages;
         }
-        let path = String::from_utf8_lossy(&self.segment.file(file).path()).into_owned();
+        let path =
+            String::from_utf8_lossy(&self.segment.path_of(self.segment.file(file))).into_owned();
         let start = meta.block.load(Ordering::Relaxed) * self.segment.bucket_bytes() as u64;
         for range in ranges(new, self.segment.page_bytes() as u64) {
             let (from, to) = (start + range.start, start + range.end);

@@ -24,6 +24,7 @@
 
 mod entering;
 mod names;
+mod paths;
 mod record;
 mod requests;
 mod shared_lock;

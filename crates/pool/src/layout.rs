@@ -68,8 +68,12 @@ pub const CACHED_NODES: usize = 8;
 pub const NODE_ENTRIES: usize = 64;
 /// log2 of [`NODE_ENTRIES`].
 pub const NODE_BITS: u32 = 6;
-/// Bytes of the path kept in a file record, for recovery and for people.
+/// Longest path that is kept of a file, for recovery and for people.
 pub const PATH_BYTES: usize = 760;
+/// Bytes of a path beneath its store's directory that are kept in the file record.
+pub const SHORT_PATH_BYTES: usize = 72;
+/// Bytes of one in the first table of longer paths.
+pub const LONGER_PATH_BYTES: usize = 192;
 /// Changes of names that are remembered.
 pub const CHANGED_NAMES: usize = 64;
 /// Files and directories that programs watch at the same time; flushes of others are not hurried.

@@ -16,10 +16,11 @@
 //! ```
 
 use crate::checksum::checksum_of;
-use crate::layout::{FileFlags, FileRecord, PAGES_PER_BUCKET};
+use crate::layout::{FileFlags, FileRecord, PAGES_PER_BUCKET, PATH_BYTES};
 use crate::segment::Segment;
 use crate::sync::Ordering;
 use crate::{BucketId, FileId};
+use core::ffi::CStr;
 use core::fmt;
 
 /// Bytes of a record.
@@ -269,8 +270,9 @@ impl Segment {
         }
         made.mtime_ns = record.mtime_ns.load(Ordering::Relaxed);
         made.store = record.store.load(Ordering::Relaxed);
-        let length = record.path_length.load(Ordering::Acquire) as usize;
-        made.set_path(record.path.iter().take(length).map(|byte| byte.load(Ordering::Relaxed)));
+        let mut path = [0; PATH_BYTES + 1];
+        let path = self.copy_path(record, &mut path).map(CStr::to_bytes).unwrap_or_default();
+        made.set_path(path.iter().copied());
         made
     }
 
@@ -400,7 +402,7 @@ mod tests {
         let me = Owner::new(1, 0);
         let identity = Identity { device: 5, inode: 6 };
         let file = segment.with_file_or_new(identity, me, |file, _| file).unwrap();
-        segment.file(file).set_path(b"/a/b");
+        segment.set_path(segment.file(file), b"/a/b");
         segment.file(file).size.store(77, Ordering::Relaxed);
         let slot = segment.take_slot(TierId::new(1), me, &mut 0).unwrap();
         assert!(segment.checksums(BucketId::from_raw(3)).is_none());

@@ -237,7 +237,6 @@ mod layout {
         pub entry: [AtomicU64; NODE_ENTRIES],
     }
 
-    pub const PATH_BYTES: usize = 8;
     pub const CHANGED_NAMES: usize = 4;
     pub const LENGTHENERS: usize = 1;
     pub const SHARED_LOCKS: usize = 1;
@@ -338,7 +337,6 @@ mod layout {
             handle: AtomicU32,
             dirty_tails: AtomicU32,
             lengtheners: [AtomicU32; LENGTHENERS],
-            path: [AtomicU8; PATH_BYTES],
         }
     });
 

@@ -499,8 +499,8 @@ fn a_tier_that_can_make_no_files_is_left_out() {
     }
 }
 
-/// A manager that was killed has left its pool, with a tier that has no files. The run goes first: it
-/// would start another manager.
+/// A manager that was killed has left its pool, with a tier that has no files. The run goes first:
+/// it would start another manager.
 #[test]
 fn a_pool_with_a_tier_that_was_left_out_is_taken_over() {
     let site = Site::new(&LAZY);

@@ -273,8 +273,9 @@ fn a_descriptor_of_something_else_is_refused() {
     let segment = target.segment();
     let of = |name: &str| {
         let path = target.site.store.join(name);
-        let is_it =
-            |&file: &FileId| segment.file(file).path() == path.as_os_str().as_encoded_bytes();
+        let is_it = |&file: &FileId| {
+            segment.path_of(segment.file(file)) == path.as_os_str().as_encoded_bytes()
+        };
         segment.files().live().find(is_it).unwrap()
     };
     let file = of("file");
@@ -467,7 +468,7 @@ fn no_word_in_shared_memory_brings_the_manager_down() {
         let record: &FileRecord = segment.file(files[0]);
         record.device.store(found.dev(), Ordering::Relaxed);
         record.inode.store(found.ino(), Ordering::Relaxed);
-        record.set_path(victim.as_os_str().as_encoded_bytes());
+        segment.set_path(record, victim.as_os_str().as_encoded_bytes());
         let slots = segment.header().clients_high.load(Ordering::Relaxed);
         for _ in 0..200 {
             let value = match random.below(5) {

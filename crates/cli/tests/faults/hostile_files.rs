@@ -363,7 +363,8 @@ fn seal_pool(pool: &Path) {
 }
 
 fn file_of(segment: &Segment, path: &Path) -> FileId {
-    let is_it = |file: &FileId| segment.file(*file).path() == path.as_os_str().as_encoded_bytes();
+    let is_it =
+        |file: &FileId| segment.path_of(segment.file(*file)) == path.as_os_str().as_encoded_bytes();
     segment.files().live().find(is_it).unwrap()
 }
 
@@ -485,7 +486,7 @@ fn give_to(segment: &Segment, path: &Path, of: Identity, way: &Path) {
     record.flags.store(old.flags.load(Ordering::Relaxed), Ordering::Relaxed);
     record.store.store(old.store.load(Ordering::Relaxed), Ordering::Relaxed);
     record.born_ns.store(of.born_ns, Ordering::Relaxed);
-    record.set_path(&bytes_of(way));
+    segment.set_path(record, &bytes_of(way));
     old.entry0.store(0, Ordering::Relaxed);
     old.root.store(0, Ordering::Relaxed);
     old.clear(FileFlags::METADATA_DIRTY | FileFlags::DIRTY);
@@ -511,7 +512,7 @@ fn a_patched_record_of_the_pool_changes_nothing_outside() {
             give_to(segment, &victims[1], known(deep), &world.site.store.join("exit/deep/canary"));
             for (victim, way) in victims[2..].iter().zip(&ways[2..]) {
                 let record = segment.file(file_of(segment, victim));
-                record.set_path(&bytes_of(way));
+                segment.set_path(record, &bytes_of(way));
                 record.handle.store(0, Ordering::Relaxed);
                 if !born {
                     record.born_ns.store(0, Ordering::Relaxed);
@@ -746,14 +747,16 @@ fn spoil_pool(random: &mut Random, world: &World) -> String {
         0 => {
             let to = random.one(&[world.outside.clone(), "/".into(), store.join("../outside")]);
             let at = std::mem::offset_of!(Header, store);
+            let mut known = None;
+            in_pool(&pool, |segment| known = Some(file_of(segment, &store.join(name))));
             let file = File::options().write(true).open(&pool).unwrap();
             let mut path = bytes_of(&to);
             path.push(0);
             file.write_all_at(&path, at as u64).unwrap();
             seal_pool(&pool);
             in_pool(&pool, |segment| {
-                let record = segment.file(file_of(segment, &store.join(name)));
-                record.set_path(&bytes_of(&world.outside.join("canary")));
+                let record = segment.file(known.unwrap());
+                segment.set_path(record, &bytes_of(&world.outside.join("canary")));
             });
             format!("the pool's store is {}", to.display())
         }
@@ -789,7 +792,7 @@ fn spoil_pool(random: &mut Random, world: &World) -> String {
             let scratch = random.below(2) == 0;
             in_pool(&pool, |segment| {
                 let record = segment.file(file_of(segment, &store.join(name)));
-                record.set_path(&path);
+                segment.set_path(record, &path);
                 if scratch {
                     record.set(FileFlags::SCRATCH);
                 }

@@ -270,7 +270,7 @@ fn fsck_says_that_a_file_cannot_be_drained_because_its_inode_is_anothers() {
     let pool = crash(&site, "seq 9 > file; seq 9 > other");
     let opened = open_pool(&pool).unwrap();
     let (segment, _) = Segment::attach_copy(opened.as_fd()).unwrap();
-    let is_file = |&file: &FileId| segment.file(file).path().ends_with(b"/file");
+    let is_file = |&file: &FileId| segment.path_of(segment.file(file)).ends_with(b"/file");
     let born = &segment.file(segment.files().live().find(is_file).unwrap()).born_ns;
     let at = std::ptr::from_ref(born).addr() - std::ptr::from_ref(segment.header()).addr();
     let writable = fs::File::options().write(true).open(&pool).unwrap();

@@ -38,7 +38,7 @@ impl Flusher {
         }
         let mut state = journal.lock();
         state.begin(node.context(), file)?;
-        let path = record.path();
+        let path = segment.path_of(record);
         // What is written from here on has a higher one.
         let of_file = FileMeta {
             sequence: segment.next_sequence(),

@@ -75,7 +75,7 @@ impl Flusher {
         self.node.segment.file(file).report(errno.raw_os_error() as u32);
         if self.postpone(file) {
             let record = self.node.segment.file(file);
-            let path = String::from_utf8_lossy(&record.path()).into_owned();
+            let path = String::from_utf8_lossy(&self.node.segment.path_of(record)).into_owned();
             eprintln!("flush of {path}: {errno}; the data is kept and tried again");
         }
     }

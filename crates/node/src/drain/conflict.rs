@@ -7,8 +7,8 @@
 
 use crate::node::Node;
 use forebay_device::{Stat, StoreFile};
-use forebay_pool::FileId;
 use forebay_pool::layout::{FileFlags, FileRecord};
+use forebay_pool::{FileId, Segment};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ pub(crate) fn check(node: &Node, file: FileId, held: StoreFile) {
     if !is_theirs(record) {
         return;
     }
-    if let Some(what) = change(record, &stat) {
+    if let Some(what) = change(&node.segment, record, &stat) {
         tell(node, file, &what);
     }
 }
@@ -39,7 +39,7 @@ pub(crate) fn check_dropped(node: &Node, file: FileId) {
     let record = node.segment.file(file);
     if !record.has(FileFlags::UNLINKED)
         && is_theirs(record)
-        && !has_temporary_name(record)
+        && !has_temporary_name(&node.segment, record)
         && node.is_pending(file)
     {
         tell(
@@ -57,10 +57,10 @@ fn is_theirs(record: &FileRecord) -> bool {
         .any(|flag| record.has(flag))
 }
 
-fn change(record: &FileRecord, stat: &Stat) -> Option<String> {
+fn change(segment: &Segment, record: &FileRecord, stat: &Stat) -> Option<String> {
     let (size, known) = (stat.size, record.store_size.load(Ordering::Acquire));
     let mtime = stat.modified_ns as u64;
-    if stat.links == 0 && !record.has(FileFlags::UNLINKED) && !has_temporary_name(record) {
+    if stat.links == 0 && !record.has(FileFlags::UNLINKED) && !has_temporary_name(segment, record) {
         return Some("it was deleted or replaced; the file that was written to has no name".into());
     }
     match size.cmp(&known) {
@@ -72,8 +72,8 @@ fn change(record: &FileRecord, stat: &Stat) -> Option<String> {
 }
 
 /// Whether the file had no name from the beginning: O_TMPFILE.
-fn has_temporary_name(record: &FileRecord) -> bool {
-    let path = PathBuf::from(OsString::from_vec(record.path()));
+fn has_temporary_name(segment: &Segment, record: &FileRecord) -> bool {
+    let path = PathBuf::from(OsString::from_vec(segment.path_of(record)));
     let name = format!("#{}", record.identity().inode);
     path.file_name().is_some_and(|last| last.to_string_lossy() == name)
 }
@@ -82,7 +82,7 @@ fn tell(node: &Node, file: FileId, what: &str) {
     let record = node.segment.file(file);
     record.set(FileFlags::CONFLICT);
     node.header().conflicts.fetch_add(1, Ordering::AcqRel);
-    let path = String::from_utf8_lossy(&record.path()).into_owned();
+    let path = String::from_utf8_lossy(&node.segment.path_of(record)).into_owned();
     eprintln!(
         "conflict: {path}: changed on the store by another program: {what}; what is buffered of it is \
          written over that, the rest stays theirs"

@@ -239,7 +239,7 @@ enum Removed {
 fn remove_names(node: &Node, file: FileId, folder: &Path) -> Removed {
     let segment = &node.segment;
     let record = segment.file(file);
-    let known = PathBuf::from(OsString::from_vec(record.path()));
+    let known = PathBuf::from(OsString::from_vec(segment.path_of(record)));
     let held = node.descriptors.at_hand(segment, file);
     // It may have been moved, or linked, to another directory of the same file system.
     let stores = Stores::of(node.config.backing.iter().map(|backing| &*backing.path));
@@ -268,7 +268,7 @@ fn remove_names(node: &Node, file: FileId, folder: &Path) -> Removed {
             };
         };
         if path != known && !is_scratch_there(node, file, folder, &path) {
-            record.set_path(path.as_os_str().as_bytes());
+            segment.set_path(record, path.as_os_str().as_bytes());
             return Removed::Kept;
         }
         match stores.remove(&path, &of_record, Since::Boot) {
@@ -311,7 +311,7 @@ pub(crate) fn lay_down(node: &Node, file: FileId) {
     if let Some(fd) = node.descriptors.at_hand(&node.segment, file) {
         let path = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()));
         if let Ok(path) = path {
-            record.set_path(path.as_os_str().as_bytes());
+            node.segment.set_path(record, path.as_os_str().as_bytes());
         }
         record.clear(FileFlags::REGISTERED);
         node.descriptors.close(&node.segment, file);

@@ -100,7 +100,8 @@ pub fn holders(segment: &Segment) -> Vec<Holder> {
     if found.is_empty() {
         return Vec::new();
     }
-    let path = |file: FileId| String::from_utf8_lossy(&segment.file(file).path()).into_owned();
+    let path =
+        |file: FileId| String::from_utf8_lossy(&segment.path_of(segment.file(file))).into_owned();
     let mut note = |owner: Option<Owner>, file: Option<FileId>, what: What| {
         let holder = owner.and_then(|owner| found.get_mut(&owner.slot()));
         if let Some(holder) = holder.filter(|holder| holder.held.len() < NAMED_MAX) {

@@ -216,7 +216,7 @@ impl Observer {
                     dirty,
                     ranges,
                     conflict: record.has(FileFlags::CONFLICT),
-                    path: String::from_utf8_lossy(&record.path()).into_owned(),
+                    path: String::from_utf8_lossy(&self.0.path_of(record)).into_owned(),
                     size: record.size.load(Ordering::Acquire),
                     errno,
                 }
@@ -249,7 +249,7 @@ impl Observer {
         let bucket = self.0.bucket_bytes() as u64;
         let page = self.0.page_bytes() as u64;
         let of_block = |(file, block, pages): (FileId, u64, u64)| {
-            let path = String::from_utf8_lossy(&self.0.file(file).path()).into_owned();
+            let path = String::from_utf8_lossy(&self.0.path_of(self.0.file(file))).into_owned();
             let start = block * bucket;
             ranges(pages, page)
                 .map(move |range| (path.clone(), start + range.start..start + range.end))
@@ -323,7 +323,7 @@ impl Observer {
             !done
         };
         let described = |file| {
-            let path = String::from_utf8_lossy(&self.0.file(file).path()).into_owned();
+            let path = String::from_utf8_lossy(&self.0.path_of(self.0.file(file))).into_owned();
             (path, self.0.holders(file).collect())
         };
         self.0.files().live().filter(left).map(described).collect()

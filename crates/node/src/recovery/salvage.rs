@@ -207,7 +207,7 @@ impl<'a> Salvager<'a> {
     /// Makes the file that takes the copy.
     fn make(&self, file: FileId) -> Result<(PathBuf, File), (PathBuf, io::Error)> {
         let record = self.segment.file(file);
-        let path = PathBuf::from(OsString::from_vec(record.path()));
+        let path = PathBuf::from(OsString::from_vec(self.segment.path_of(record)));
         let header = self.segment.header();
         let store = record.store.load(Ordering::Relaxed) as usize % STORES_MAX;
         let path = Some(path.as_path()).filter(|_| !record.has(FileFlags::UNLINKED));
@@ -245,7 +245,7 @@ impl<'a> Salvager<'a> {
         };
         set_modified(&*out, mtime_ns);
         out.sync_all().map_err(fail)?;
-        let original = PathBuf::from(OsString::from_vec(record.path()));
+        let original = PathBuf::from(OsString::from_vec(self.segment.path_of(record)));
         Ok(Saved { original, copy, size, mtime_ns, ranges: joined(ranges), torn })
     }
 
@@ -347,7 +347,7 @@ impl<'a> Salvager<'a> {
     }
 
     fn open_on_store(&self, record: &FileRecord) -> Result<OwnedFd, String> {
-        let path = PathBuf::from(OsString::from_vec(record.path()));
+        let path = PathBuf::from(OsString::from_vec(self.segment.path_of(record)));
         let known = Known::of(record);
         let header = self.segment.header();
         let store = record.store.load(Ordering::Relaxed) as usize % STORES_MAX;
@@ -376,7 +376,9 @@ impl<'a> Salvager<'a> {
         let Some(meta) = self.segment.bucket(bucket) else { return Ok(String::new()) };
         let (file, block) = (meta.file.load(Ordering::Relaxed), meta.block.load(Ordering::Relaxed));
         let path = match self.segment.header().has_file(file) {
-            true => PathBuf::from(OsString::from_vec(self.segment.file(file).path())),
+            true => {
+                PathBuf::from(OsString::from_vec(self.segment.path_of(self.segment.file(file))))
+            }
             false => PathBuf::new(),
         };
         let valid = meta.valid.load(Ordering::Acquire);

@@ -225,7 +225,7 @@ impl Descriptors {
             return Ok(fd);
         }
         let generation = record.generation.load(std::sync::atomic::Ordering::Acquire);
-        match open_by_name(record, store, &self.stores) {
+        match open_by_name(segment, record, store, &self.stores) {
             Ok(fd) => {
                 let fd = Arc::new(StoreHandle::from(fd));
                 self.keep(segment, file, Kept::new(generation, Arc::clone(&fd)));
@@ -467,10 +467,15 @@ fn note_handle(segment: &Segment, file: FileId, generation: u32, seen: &Known, o
 
 /// Opens a file by the path that it had last, or wherever it was moved to within the stores: first
 /// `store`, which it was made in.
-fn open_by_name(record: &FileRecord, store: &Path, stores: &Stores) -> Result<OwnedFd, Errno> {
+fn open_by_name(
+    segment: &Segment,
+    record: &FileRecord,
+    store: &Path,
+    stores: &Stores,
+) -> Result<OwnedFd, Errno> {
     let known = Known::of(record);
     let open = || {
-        let path = PathBuf::from(OsString::from_vec(record.path()));
+        let path = PathBuf::from(OsString::from_vec(segment.path_of(record)));
         stores.open(&path, OFlags::WRONLY, &known, Since::Boot)
     };
     // It may be renamed between the search and its opening; a program must not be told of that.
@@ -483,7 +488,7 @@ fn open_by_name(record: &FileRecord, store: &Path, stores: &Stores) -> Result<Ow
             result => return result,
         }
         let found = stores.search(store, &known, Since::Boot)?;
-        record.set_path(found.as_os_str().as_bytes());
+        segment.set_path(record, found.as_os_str().as_bytes());
     }
     open().map_err(|_| Errno::STALE)
 }

@@ -9,7 +9,7 @@ use crate::sync::Ordering;
 
 /// What a record is called.
 pub(super) fn name(segment: &Segment, file: FileId) -> String {
-    let path = segment.file(file).path();
+    let path = segment.path_of(segment.file(file));
     format!("file {file} ({})", String::from_utf8_lossy(&path))
 }
 

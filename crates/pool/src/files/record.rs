@@ -1,9 +1,8 @@
 //! What a file record says of its file: flags, path, size and errors.
 
 use crate::files::Identity;
-use crate::layout::{FileFlags, FileRecord, PATH_BYTES, TierId, file_state};
+use crate::layout::{FileFlags, FileRecord, TierId, file_state};
 use crate::sync::{AtomicU32, Ordering, fence};
-use core::ffi::CStr;
 use rustix::fd::AsFd;
 
 /// The bits of [`FileRecord::error`] that are the errno, and the one that says that a program has
@@ -77,12 +76,6 @@ impl FileRecord {
         }
     }
 
-    /// The path it was opened by; empty if that was too long to keep.
-    pub fn path(&self) -> Vec<u8> {
-        let length = (self.path_length.load(Ordering::Acquire) as usize).min(PATH_BYTES);
-        self.path[..length].iter().map(|byte| byte.load(Ordering::Relaxed)).collect()
-    }
-
     /// Leaves the record, which nothing names any more, to another file.
     pub(crate) fn give_up(&self) {
         self.exclusive.store(0, Ordering::SeqCst);
@@ -147,67 +140,6 @@ impl FileRecord {
             self.set(FileFlags::UNLINKED);
         }
         !is_nameless
-    }
-
-    /// Keeps `path`, if it fits.
-    pub fn set_path(&self, path: &[u8]) {
-        let fits = path.len() <= PATH_BYTES;
-        self.path_length.store(0, Ordering::Release);
-        if fits {
-            for (place, &byte) in self.path.iter().zip(path) {
-                place.store(byte, Ordering::Relaxed);
-            }
-            self.path_length.store(path.len() as u32, Ordering::Release);
-        }
-    }
-
-    /// Whether the file is known by `path`.
-    pub fn has_path(&self, path: &[u8]) -> bool {
-        let length = self.path_length.load(Ordering::Acquire) as usize;
-        let known = || self.path.iter().map(|byte| byte.load(Ordering::Relaxed));
-        length == path.len()
-            && length <= PATH_BYTES
-            && known().take(length).eq(path.iter().copied())
-    }
-
-    /// Whether the last part of the path is `name`.
-    pub fn is_called(&self, name: &[u8]) -> bool {
-        let length = (self.path_length.load(Ordering::Acquire) as usize).min(PATH_BYTES);
-        let Some(start) = length.checked_sub(name.len() + 1) else { return false };
-        let byte = |at: usize| self.path[at].load(Ordering::Relaxed);
-        byte(start) == b'/' && (start + 1..length).map(byte).eq(name.iter().copied())
-    }
-
-    /// Copies the path to `to`, with a 0 behind it.
-    pub fn copy_path<'a>(&self, to: &'a mut [u8; PATH_BYTES + 1]) -> Option<&'a CStr> {
-        let length = (self.path_length.load(Ordering::Acquire) as usize).min(PATH_BYTES);
-        for (place, byte) in to.iter_mut().zip(&self.path[..length]) {
-            *place = byte.load(Ordering::Relaxed);
-        }
-        to[length] = 0;
-        CStr::from_bytes_until_nul(to).ok()
-    }
-
-    /// Replaces the last part of the path, if that is `old`, by `new`; returns whether it was, and
-    /// the path is the new one now.
-    pub fn rename_last(&self, old: &[u8], new: &[u8]) -> bool {
-        let length = (self.path_length.load(Ordering::Acquire) as usize).min(PATH_BYTES);
-        let Some(folder) = length.checked_sub(old.len() + 1) else { return false };
-        let place = |from: usize, name: &[u8]| from..from + name.len();
-        let begins = self.path[folder].load(Ordering::Relaxed) == b'/';
-        let is_old = || {
-            let known = &self.path[place(folder + 1, old)];
-            known.iter().zip(old).all(|(known, &byte)| known.load(Ordering::Relaxed) == byte)
-        };
-        if !begins || folder + 1 + new.len() > PATH_BYTES || !is_old() {
-            return false;
-        }
-        self.path_length.store(0, Ordering::Release);
-        for (known, &byte) in self.path[place(folder + 1, new)].iter().zip(new) {
-            known.store(byte, Ordering::Relaxed);
-        }
-        self.path_length.store((folder + 1 + new.len()) as u32, Ordering::Release);
-        true
     }
 
     /// Whether a truncate or a punch is under way, or was left undone by a dead owner.

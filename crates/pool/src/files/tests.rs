@@ -3,9 +3,10 @@ use crate::clients::Clients;
 use crate::index::{Index, IndexNodes, NodeStates};
 use crate::plain::zeroed;
 use crate::ranks::Stripe;
-use crate::segment::anonymous;
+use crate::segment::{anonymous, set_text};
 use crate::seq_lock::RobustSeqLock;
 use crate::sync::{AtomicU32, AtomicU64};
+use rustix::fd::AsFd;
 
 /// A table of files on plain memory.
 struct Plain {
@@ -87,17 +88,94 @@ fn changes_of_a_name_by_others_are_told_from_those_of_other_names() {
     assert!(names.may_others_have_changed(before, b"files"));
 }
 
+/// A path of `length` bytes below `root`.
+fn path_below(root: &str, length: usize) -> Vec<u8> {
+    let name = "0123456789".repeat(length / 10 + 1);
+    [root.as_bytes(), b"/folder/", name.as_bytes()].concat()[..length].to_vec()
+}
+
 #[test]
-fn a_record_is_called_by_the_last_part_of_its_path() {
-    let plain = Plain::new(1);
-    let record = plain.view().get(FILE);
-    record.set_path(b"/folder/file");
-    assert!(record.is_called(b"file"));
-    for other in [&b"ile"[..], b"files", b"folder", b"", b"older/file", b"/folder/file"] {
-        assert!(!record.is_called(other), "{other:?}");
+fn a_record_is_known_by_its_path() {
+    let memory = rustix::fs::memfd_create("paths", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    let geometry = Geometry::for_tiers(4096, &[64 << 18]);
+    let roots = ["/store", "/", "/storehouse/deep"];
+    let segment = Segment::create(memory.as_fd(), &geometry, |header| {
+        header.stores = roots.len() as u32;
+        for (store, root) in header.store.iter_mut().zip(roots) {
+            set_text(&mut store.path, root.as_bytes());
+        }
+    });
+    let segment = segment.unwrap();
+    let (record, neighbour) = (segment.file(FILE), segment.file(FILE.next()));
+    // In the record, in either table, and as it fits just so into each.
+    let lengths = [20, 78, 79, 80, 81, 150, 198, 199, 200, 300, 759, PATH_BYTES];
+    let mut text = [1; PATH_BYTES + 1];
+    for (store, root) in roots.into_iter().enumerate() {
+        record.store.store(store as u32, Ordering::Relaxed);
+        for (&length, other) in lengths.iter().zip(lengths.iter().rev()) {
+            for root in [root, "/elsewhere"] {
+                let (path, beside) = (path_below(root, length), path_below(root, *other));
+                segment.set_path(neighbour, &beside);
+                segment.set_path(record, &path);
+                assert_eq!(segment.path_of(record), path);
+                assert_eq!(segment.path_of(neighbour), beside);
+                assert_eq!(segment.copy_path(record, &mut text).unwrap().to_bytes(), path);
+                assert!(segment.has_path(record, &path) && !segment.has_path(record, &path[1..]));
+                let name = last_part(&path);
+                assert!(segment.is_called(record, name));
+                let wrong = [&name[1..], b"folder", b"", &path[..], &path[1..]];
+                assert!(!wrong.iter().any(|other| segment.is_called(record, other)));
+                let renamed = [&path[..length - name.len()], b"new"].concat();
+                assert!(!segment.rename_last(record, b"other", b"new"));
+                assert!(segment.rename_last(record, name, b"new"));
+                assert_eq!(segment.path_of(record), renamed);
+                let back = renamed.len() - 3 + name.len() <= PATH_BYTES;
+                assert_eq!(segment.rename_last(record, b"new", name), back);
+                assert_eq!(segment.path_of(record), path);
+            }
+        }
     }
-    let mut path = [1; PATH_BYTES + 1];
-    assert_eq!(record.copy_path(&mut path), Some(c"/folder/file"));
+    // One directly in its store's directory, and one in another's.
+    record.store.store(0, Ordering::Relaxed);
+    segment.set_path(record, b"/store/file");
+    assert!(segment.is_called(record, b"file") && segment.rename_last(record, b"file", b"f"));
+    segment.set_path(record, b"/storehouse/deep/file");
+    assert_eq!(segment.path_of(record), b"/storehouse/deep/file");
+    segment.move_path(record, 2, b"/storehouse/deep/file");
+    assert_eq!(segment.path_of(record), b"/storehouse/deep/file");
+    assert_eq!(record.path_length.load(Ordering::Relaxed), 4);
+    // No path is better than a part of one.
+    segment.set_path(record, &path_below("/store", PATH_BYTES + 1));
+    assert_eq!(segment.copy_path(record, &mut text), Some(c""));
+    record.path_length.store(u32::MAX, Ordering::Relaxed);
+    assert_eq!(segment.path_of(record), b"");
+    segment.set_path(record, &path_below("/store", 100));
+    assert!(!segment.rename_last(record, last_part(&path_below("/store", 100)), &[b'x'; 800]));
+}
+
+#[test]
+fn the_table_of_files_grows_until_it_is_full() {
+    let files = 2 * FILES_PIECE + 100;
+    let geometry = Geometry { files, ..Geometry::for_tiers(4096, &[64 << 18]) };
+    let (segment, _file) = anonymous(&geometry).unwrap();
+    let me = Owner::new(1, 0);
+    let _inside = segment.enter_table(me);
+    assert_eq!(segment.header().files_ready(), FILES_PIECE);
+    let make = |inode| {
+        let identity = Identity { device: 1, inode };
+        segment.with_file_or_new(identity, me, |file, new| new.then_some(file)).flatten()
+    };
+    for inode in 0..u64::from(files) {
+        let file = make(inode).unwrap();
+        segment.set_path(segment.file(file), format!("/{inode}").as_bytes());
+    }
+    assert_eq!((make(u64::from(files)), segment.header().files_ready()), (None, files));
+    assert_eq!(segment.files().live().count() as u32, files);
+    assert_eq!(segment.check(), []);
+    for inode in [0, 1, u64::from(FILES_PIECE), u64::from(files) - 1] {
+        let file = segment.with_file(Identity { device: 1, inode }, me, |file| file).unwrap();
+        assert_eq!(segment.path_of(segment.file(file.unwrap())), format!("/{inode}").as_bytes());
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Records of files.
 
-use super::{LENGTHENERS, PATH_BYTES};
+use super::{LENGTHENERS, SHORT_PATH_BYTES};
 use crate::flags::{AtomicFlags, FileFlags};
 use crate::ranks::Append;
 use crate::seq_lock::RobustSeqLock;
@@ -19,7 +19,7 @@ pub mod file_state {
 pub const LENGTHENER_LEFT: u32 = u32::MAX;
 
 /// A file with buffered blocks or with an open description.
-#[repr(C, align(64))]
+#[repr(C, align(16))]
 pub struct FileRecord {
     /// See [`file_state`].
     pub state: AtomicU32,
@@ -69,7 +69,7 @@ pub struct FileRecord {
     /// Last flush error: a count in the upper 16 bits, bit 15 once a program has learned of it, the
     /// errno below.
     pub error: AtomicU32,
-    /// Length of `path`; 0 if it did not fit.
+    /// Bytes of the path that are kept; 0 if it was too long.
     pub path_length: AtomicU32,
     /// Which tiers held some of it since it was last without blocks: bit n for tier n.
     pub placed: AtomicU32,
@@ -101,8 +101,9 @@ pub struct FileRecord {
     /// Owners that are giving the store's file bytes behind its end, before the record says so, or
     /// [`LENGTHENER_LEFT`]; 0 is a free place, see `tail.rs`.
     pub lengtheners: [AtomicU32; LENGTHENERS],
-    /// Canonical path when opened; a hint, identity decides.
-    pub path: [AtomicU8; PATH_BYTES],
+    /// Canonical path when opened, if that is short: see `files/paths.rs`.
+    pub path: [AtomicU8; SHORT_PATH_BYTES],
 }
 
-pin_size!(FileRecord, 1024);
+// A million of them, with their hash heads, take less than 300 MiB.
+pin_size!(FileRecord, 304);

@@ -2,7 +2,8 @@
 
 use super::{
     BucketMeta, ClientSlot, DESCRIPTIONS_MAX, Description, FILES_MAX, FILES_PIECE, FileRecord,
-    Header, IndexNode, PAGES_PER_BUCKET, RuleRecord, STRIPES, SlotChecksums, SparsePages,
+    Header, IndexNode, LONGER_PATH_BYTES, PAGES_PER_BUCKET, PATH_BYTES, RuleRecord, STRIPES,
+    SlotChecksums, SparsePages,
 };
 use crate::queue::Queue;
 use crate::ranks::Stripe;
@@ -82,6 +83,8 @@ pub struct Offsets {
     pub(crate) stripes: usize,
     pub(crate) heads: usize,
     pub(crate) files: usize,
+    pub(crate) longer_paths: usize,
+    pub(crate) longest_paths: usize,
     pub(crate) descriptions: usize,
     pub(crate) nodes: usize,
     pub(crate) node_states: usize,
@@ -158,6 +161,8 @@ impl Offsets {
         let sparse = section(count(counts.sparse_buckets, size_of::<SparsePages>()));
         let fixed_end = section(0);
         let files = section(count(counts.files, size_of::<FileRecord>()));
+        let longer_paths = section(count(counts.files, LONGER_PATH_BYTES));
+        let longest_paths = section(count(counts.files, PATH_BYTES));
         let descriptions = section(count(counts.descriptions, size_of::<Description>()));
         let bitmaps = section(count(counts.clients, counts.descriptions as usize / 8));
         let data = section(0).next_multiple_of(DATA_ALIGN);
@@ -172,6 +177,8 @@ impl Offsets {
             stripes,
             heads,
             files,
+            longer_paths,
+            longest_paths,
             descriptions,
             nodes,
             node_states,

@@ -2,10 +2,17 @@
 
 use super::Segment;
 use crate::crash;
-use crate::layout::{DESCRIPTIONS_PIECE, Description, FILES_PIECE, FileRecord, Offsets};
+use crate::layout::{
+    DESCRIPTIONS_PIECE, Description, FILES_PIECE, FileRecord, LONGER_PATH_BYTES, Offsets,
+    PATH_BYTES,
+};
 use crate::sync::Ordering;
 use core::ops::Range;
+use core::sync::atomic::AtomicU8;
 use rustix::mm::Advice;
+
+/// What is given memory begins at a multiple of this: sections do.
+const PAGE: usize = 4096;
 
 /// Where the descriptions from `first` on, as many as get memory at a time, and the bits for them
 /// lie. Both begin where a page does.
@@ -68,9 +75,25 @@ impl Segment {
         true
     }
 
+    /// Where record `file` keeps a path that is too long for itself.
+    pub(crate) fn longer_path(&self, file: u32) -> &[AtomicU8] {
+        self.at::<[AtomicU8; LONGER_PATH_BYTES]>(self.offsets.longer_paths, file)
+    }
+
+    /// Where record `file` keeps a path that is too long for that, too.
+    pub(crate) fn longest_path(&self, file: u32) -> &[AtomicU8] {
+        self.at::<[AtomicU8; PATH_BYTES]>(self.offsets.longest_paths, file)
+    }
+
+    /// Gives memory to a place of a path; false if there is none.
+    pub(crate) fn populate_path(&self, place: &[AtomicU8]) -> bool {
+        let start = place.as_ptr().addr() - self.base.addr().get();
+        self.populate(start / PAGE * PAGE..start + place.len())
+    }
+
     /// Gives memory to a part of a table, which begins where a page does; false if there is none.
     fn populate(&self, piece: Range<usize>) -> bool {
-        let bytes = piece.len().next_multiple_of(4096);
+        let bytes = piece.len().next_multiple_of(PAGE);
         // SAFETY: inside the mapping. Where /dev/shm is full it fails, where a store would end the
         // process.
         let done = unsafe {

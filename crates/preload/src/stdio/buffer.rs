@@ -45,8 +45,8 @@ pub(super) fn choose_buffer(stream: Stream) {
 }
 
 /// Forgets what is in a locked stream's buffer, and takes the buffer away: it has to be chosen
-/// anew, as at first use. The area of what is pushed back goes too: glibc frees that when it chooses
-/// a buffer, and again when the stream is closed.
+/// anew, as at first use. The area of what is pushed back goes too: glibc frees that when it
+/// chooses a buffer, and again when the stream is closed.
 pub(super) fn forget_buffer(stream: Stream, cookie: &Cookie) {
     forget_pushed_back(stream);
     purge(stream);

@@ -19,7 +19,7 @@ pub(super) fn check(segment: &Segment, findings: &mut Vec<Finding>) {
         if !record.has(FileFlags::METADATA_DIRTY) || record.has(FileFlags::UNLINKED) {
             continue;
         }
-        let path = PathBuf::from(OsString::from_vec(record.path()));
+        let path = PathBuf::from(OsString::from_vec(segment.path_of(record)));
         let known = Known::of(record);
         let place = || format!("file {file} ({})", path.display());
         if !stores.hold(&path) {

@@ -57,7 +57,7 @@ pub(super) fn check(pool: &Inspected, findings: &mut Vec<Finding>) {
             let place = format!("tier {}, bucket {bucket}", text(&header.name).to_string_lossy());
             let file = meta.file.load(Ordering::Relaxed);
             let of = match segment.header().has_file(file) {
-                true => String::from_utf8_lossy(&segment.file(file).path()).into_owned(),
+                true => String::from_utf8_lossy(&segment.path_of(segment.file(file))).into_owned(),
                 false => format!("file {file}"),
             };
             let block = meta.block.load(Ordering::Relaxed);
