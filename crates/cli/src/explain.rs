@@ -3,6 +3,7 @@
 use crate::drain::bytes;
 use clap::Args;
 use forebay_node::explain::{Candidate, Explanation, Extent, Placement};
+use forebay_node::in_force::{InForce, Source};
 use forebay_node::profile::{bandwidth, latency};
 use forebay_node::runtime::Runtime;
 use forebay_node::status::Observer;
@@ -98,11 +99,18 @@ fn show(observer: &Observer, runtime: &Runtime, found: &Explanation, all: bool) 
         }
     }
     rules(line, found);
+    let _ = writeln!(line, "  in force  {}", in_force(&found.in_force));
     extents(line, &found.extents, all);
     if !found.bypass {
         placement(line, observer, &found.placement);
     }
     text
+}
+
+/// Policy, mode and trigger, each with who says so.
+pub fn in_force(found: &InForce) -> String {
+    let part = |(what, name, source): (_, _, Source)| format!("{what} {name} ({})", source.name());
+    found.parts().map(part).join(", ")
 }
 
 fn rules(text: &mut String, found: &Explanation) {

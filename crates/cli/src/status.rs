@@ -1,10 +1,11 @@
 //! `forebay status`.
 
 use crate::drain::bytes;
+use crate::explain::in_force;
 use crate::watch::stopped;
 use forebay_node::holders::{Holder, What};
 use forebay_node::runtime::{Runtime, newest_last_log};
-use forebay_node::status::{Count, FileStatus, Observer, TierStatus};
+use forebay_node::status::{Count, FileStatus, JobStatus, Observer, TierStatus};
 use serde_core::Serialize as _;
 use serde_json::ser::{Formatter, Serializer};
 use serde_json::{Map, Value, json};
@@ -102,12 +103,25 @@ fn json(runtime: &Runtime) -> Value {
     object["orphaned"] = json!(!is_served);
     object["stores"] = json!(observer.stores());
     object["clients"] = json!(observer.clients());
+    for (what, name, source) in observer.in_force().parts() {
+        object[what] = json!({ "name": name, "from": source.name() });
+    }
+    object["jobs"] = observer.jobs().iter().map(job_object).collect();
     object["tiers"] = observer.tiers().iter().map(tier_object).collect();
     object["counters"] = Value::Object(counters);
     object["holders"] = observer.holders().iter().map(holder_object).collect();
     object["conflicts"] = json!(observer.conflicts());
     object["files"] = observer.files().iter().map(file_object).collect();
     object
+}
+
+/// A run under way: mode and trigger are null where it was told none.
+fn job_object(job: &JobStatus) -> Value {
+    json!({
+        "number": job.number,
+        "mode": job.mode.map(|mode| mode.name()),
+        "trigger": job.trigger.map(|trigger| trigger.name()),
+    })
 }
 
 fn tier_object(tier: &TierStatus) -> Value {
@@ -176,6 +190,10 @@ fn show(runtime: &Runtime, observer: &Observer) {
     }
     println!("  stores   {}", observer.stores().join(", "));
     println!("  clients  {}", observer.clients());
+    println!(
+        "  in force {}, where neither rule nor run says otherwise",
+        in_force(&observer.in_force())
+    );
     for tier in observer.tiers() {
         let memory = match tier.backed < tier.capacity {
             true => format!(", {} in memory", bytes(tier.backed)),

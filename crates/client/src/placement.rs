@@ -60,6 +60,13 @@ impl Engine {
     }
 }
 
+/// The policy that places and moves the blocks of files whose rule sets this: the rule's, else the
+/// configured one.
+pub fn policy_of(segment: &Segment, settings: &Settings) -> PolicyId {
+    let configured = segment.header().policy.load(Ordering::Relaxed) as u8;
+    settings.policy.or_else(|| PolicyId::numbered(configured)).unwrap_or_default()
+}
+
 /// What the placement engine is asked about `bytes` more of a file whose rule sets this, and which
 /// policy answers. A file without a record is new.
 pub fn question(
@@ -68,18 +75,17 @@ pub fn question(
     settings: Settings,
     bytes: u64,
 ) -> (PolicyId, Request) {
-    let default = PolicyId::numbered(segment.header().policy.load(Ordering::Relaxed) as u8)
-        .unwrap_or_default();
+    let own = policy_of(segment, &settings);
     let policy = match settings.tier {
         // A rule that names a tier leaves nothing to decide but what does not fit.
-        Some(_) => PolicyId::named("user-defined").unwrap_or(default),
-        None => settings.policy.unwrap_or(default),
+        Some(_) => PolicyId::named("user-defined").unwrap_or(own),
+        None => own,
     };
     let request = Request {
         bytes: bytes.next_multiple_of(segment.bucket_bytes() as u64),
         priority: settings.priority,
         pinned: settings.tier.map(|tier| Destination::Tier(usize::from(tier))),
-        fallback: settings.policy.unwrap_or(default),
+        fallback: own,
         ..record.map_or_else(Request::default, |record| about(segment, record))
     };
     (policy, request)

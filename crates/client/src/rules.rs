@@ -118,8 +118,7 @@ impl Session {
     /// When a file's dirty blocks are flushed: as its rule says, else as configured.
     #[inline]
     pub(crate) fn trigger(&self, record: &FileRecord) -> Trigger {
-        let set = Trigger::from_code(record.trigger.load(Ordering::Relaxed));
-        set.unwrap_or_else(|| self.segment.header().flush_trigger())
+        self.segment.trigger_of(record)
     }
 
     /// Whether [`Session::trigger`] says that each write is followed by a flush.

@@ -197,6 +197,14 @@ impl Node {
         }
     }
 
+    /// Whether the blocks of a file move to lower tiers to make room, as its policy says.
+    pub fn moves_down(&self, file: FileId) -> bool {
+        let segment = &self.segment;
+        let rule = segment.header().has_file(file).then(|| segment.rule_of(segment.file(file)));
+        let settings = rule.flatten().map(RuleRecord::settings).unwrap_or_default();
+        forebay_client::policy_of(segment, &settings).policy().moves_down()
+    }
+
     /// What the journal has to know of this node.
     pub fn context(&self) -> journal::Context<'_> {
         let Node { segment, config, descriptors, .. } = self;

@@ -11,15 +11,15 @@
 //! // A clean block is dropped, a dirty one goes to the tier below while that has room.
 //! assert_eq!(fate(false, Reads::None, Keeps::Nothing), Fate::Dropped);
 //! assert_eq!(fate(true, Reads::None, Keeps::Nothing), Fate::Dirty);
-//! assert_eq!(way_down(&tiers, 0, 50, true, false), WayDown::Tier(1));
-//! assert_eq!(way_down(&tiers, 0, 70, true, false), WayDown::Flush);
+//! assert_eq!(way_down(&tiers, 0, 50, true), WayDown::Tier(1));
+//! assert_eq!(way_down(&tiers, 0, 70, true), WayDown::Flush);
 //! ```
 
 use crate::cost::Speeds;
 use crate::promote::Level;
 use crate::{Destination, Hierarchy, TierSnapshot, Watermarks, destination};
 
-/// Hotness of a file, in uses, from which its clean blocks are worth a place below.
+/// Hotness of a file, in accesses per byte, from which its clean blocks are worth a place below.
 const READ_AGAIN: f32 = 1.5;
 
 /// What becomes of a block that leaves its tier.
@@ -116,27 +116,21 @@ pub enum WayDown {
     Tier(usize),
     /// To the store, and then the blocks are clean and go.
     Flush,
-    /// Nowhere yet: they are flushed without being asked for, and leave when they are clean.
+    /// Nowhere yet: new blocks go to the tier below meanwhile, and these leave when they are clean.
     Wait,
 }
 
 /// Decides about `bytes` of dirty blocks that leave the tier `from`.
 ///
-/// `moves_down`: blocks may move to a lower tier, because the policy fills tiers from the top
-/// ([`Policy::moves_down`](crate::Policy::moves_down)) or because a write waits for their room.
-/// `is_flushed`: dirty blocks are flushed before their room is needed, as with the periodic
-/// trigger; a writer that begins to wait meanwhile shall not wait for the store.
-pub fn way_down(
-    hierarchy: &Hierarchy,
-    from: usize,
-    bytes: u64,
-    moves_down: bool,
-    is_flushed: bool,
-) -> WayDown {
+/// `moves_down`: blocks may move to a lower tier, because the policy of their files fills tiers
+/// from the top ([`Policy::moves_down`](crate::Policy::moves_down)) or because a write waits for
+/// their room. What starts a flush is not asked: no process is to wait for the store while a lower
+/// tier has room.
+pub fn way_down(hierarchy: &Hierarchy, from: usize, bytes: u64, moves_down: bool) -> WayDown {
     match destination(hierarchy, from, bytes) {
         Destination::Tier(below) if moves_down => WayDown::Tier(below),
-        Destination::Tier(_) if is_flushed => WayDown::Wait,
-        _ => WayDown::Flush,
+        Destination::Tier(_) => WayDown::Wait,
+        Destination::Store => WayDown::Flush,
     }
 }
 
@@ -189,13 +183,13 @@ mod tests {
     fn a_tier_below_is_used_only_if_blocks_may_move() {
         let tier = |free| TierSnapshot { capacity: 10, free, ..TierSnapshot::default() };
         let tiers = Hierarchy::new(&[tier(0), tier(4), tier(8)]).unwrap();
-        let way = |from, bytes, moves, flushed| way_down(&tiers, from, bytes, moves, flushed);
-        assert_eq!(way(0, 4, true, true), WayDown::Tier(1));
-        assert_eq!(way(0, 5, true, false), WayDown::Tier(2));
-        assert_eq!(way(0, 4, false, true), WayDown::Wait);
-        assert_eq!(way(0, 4, false, false), WayDown::Flush);
+        let way = |from, bytes, moves| way_down(&tiers, from, bytes, moves);
+        assert_eq!(way(0, 4, true), WayDown::Tier(1));
+        assert_eq!(way(0, 5, true), WayDown::Tier(2));
+        assert_eq!(way(0, 4, false), WayDown::Wait);
         // Without a tier that has the room, waiting would be for ever.
-        assert_eq!(way(0, 9, true, true), WayDown::Flush);
-        assert_eq!(way(2, 1, true, true), WayDown::Flush);
+        assert_eq!(way(0, 9, true), WayDown::Flush);
+        assert_eq!(way(0, 9, false), WayDown::Flush);
+        assert_eq!(way(2, 1, true), WayDown::Flush);
     }
 }

@@ -111,22 +111,25 @@ impl Simulation {
             self.start_move(node, Place::Tier(level as u8), level + 1, &kept);
         } else if !dirty.is_empty() {
             dirty.sort_unstable_by_key(|id| (self.blocks[*id].file, self.blocks[*id].number));
-            self.shelves[shelf].demoting = true;
             let batch = dirty.len() as u64 * size;
             let way = match to {
                 Some(Destination::Tier(below)) => WayDown::Tier(below),
                 Some(Destination::Store) => WayDown::Flush,
-                // The model has no flusher that would come by: room is made at once.
                 None => {
-                    let moves_down = self.run.strategy.demote;
-                    way_down(&self.hierarchy(node), level, batch, moves_down, false)
+                    let moves_down = self.run.strategy.demote || self.shelves[shelf].wanted > 0;
+                    way_down(&self.hierarchy(node), level, batch, moves_down)
                 }
             };
             match way {
                 WayDown::Tier(below) => {
+                    self.shelves[shelf].demoting = true;
                     self.start_move(node, Place::Tier(level as u8), below, &dirty);
                 }
-                WayDown::Flush | WayDown::Wait => self.start_flush(node, level, &dirty, true),
+                WayDown::Flush => {
+                    self.shelves[shelf].demoting = true;
+                    self.start_flush(node, level, &dirty, true);
+                }
+                WayDown::Wait => {}
             }
         }
         if !dropped.is_empty() {

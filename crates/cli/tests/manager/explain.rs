@@ -68,6 +68,33 @@ fn rules_places_and_plans_are_told() {
     assert_eq!(fs::metadata(site.store.join("by-dd")).unwrap().len(), 3 << 20);
 }
 
+#[test]
+fn a_flag_changes_what_it_names_and_it_is_said_where_everything_comes_from() {
+    let site = Site::new(&LAZY);
+    let config = fs::read_to_string(&site.config).unwrap().replace("on-exit", "periodic");
+    let placement = "[placement]\npolicy = \"max-locality\"\n\
+        [[rule]]\npath = \"*.log\"\npolicy = \"hot-data\"\ntrigger = \"per-file\"\n";
+    fs::write(&site.config, config + placement).unwrap();
+    let script = "echo > file; echo > a.log; \
+        for name in file a.log new; do \"$FOREBAY\" explain $name; done; \
+        \"$FOREBAY\" status; \"$FOREBAY\" status --json";
+    let config = site.config.to_str().unwrap();
+    let words = ["run", "--config", config, "--trigger", "on-exit", "--", "bash", "-c", script];
+    let said = site.end(site.forebay(&words)).expect(0).stdout;
+    let in_force = said.lines().filter_map(|line| line.trim().strip_prefix("in force "));
+    let expected = [
+        "policy max-locality (configuration), mode async (default), trigger on-exit (run)",
+        "policy hot-data (rule), mode async (default), trigger per-file (rule)",
+        // Which run will open it is not known.
+        "policy max-locality (configuration), mode async (default), trigger periodic (default)",
+        "policy max-locality (configuration), mode async (default), trigger periodic (default), \
+         where neither rule nor run says otherwise",
+    ];
+    assert_eq!(in_force.map(str::trim).collect::<Vec<_>>(), expected, "{said}");
+    has(&said, r#""policy": {"name": "max-locality", "from": "configuration"}"#);
+    has(&said, r#""mode": null, "trigger": "on-exit"}], "tiers""#);
+}
+
 #[track_caller]
 fn has(text: &str, wanted: &str) {
     assert!(text.contains(wanted), "no {wanted:?} in\n{text}");

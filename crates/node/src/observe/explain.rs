@@ -3,6 +3,7 @@
 //! What is said of new data is what a program would decide: the same questions to the same
 //! policies.
 
+use crate::observe::in_force::InForce;
 use crate::observe::status::Observer;
 use forebay_client::{hierarchy, question};
 use forebay_placement::cost::Speeds;
@@ -37,6 +38,8 @@ pub struct Explanation {
     pub rules: Vec<RuleVerdict>,
     /// What the rule that holds sets.
     pub settings: Settings,
+    /// Policy, mode and trigger, and who says so.
+    pub in_force: InForce,
     /// Where the bytes are.
     pub extents: Vec<Extent>,
     /// Where new bytes would go.
@@ -161,6 +164,7 @@ impl Observer {
             file: record.map(state_of),
             size,
             rules,
+            in_force: InForce::of(segment, record, &settings, Some(store)),
             settings,
             extents: record.map_or_else(Vec::new, |record| extents(segment, record, size)),
             placement: Placement {

@@ -9,6 +9,7 @@ pub mod log;
 
 pub mod explain;
 pub mod holders;
+pub mod in_force;
 pub(crate) mod mappers;
 pub mod status;
 pub(crate) mod trace;

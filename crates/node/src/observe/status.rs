@@ -1,9 +1,10 @@
 //! What a segment looks like from outside: for `forebay status`, progress bars and tests.
 
 use crate::observe::holders::Holder;
+use crate::observe::in_force::InForce;
 use crate::usage::{dirty_bytes, ranges, scratch_bytes, whole_buckets_of};
 use forebay_placement::TierId;
-use forebay_placement::schema::{Mode, Trigger};
+use forebay_placement::schema::{Mode, Settings, Trigger};
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::{ClientSlot, Counter, FileFlags, JobRecord, retirement, slot_state};
 use forebay_pool::segment::{open_pool, text};
@@ -133,6 +134,11 @@ impl Observer {
     /// Processes that hold something for which others wait, and do not go on.
     pub fn holders(&self) -> Vec<Holder> {
         crate::observe::holders::holders(&self.0)
+    }
+
+    /// What holds for files of which neither rule nor run nor directory say anything.
+    pub fn in_force(&self) -> InForce {
+        InForce::of(&self.0, None, &Settings::default(), None)
     }
 
     /// All tiers, fastest first.

@@ -7,6 +7,7 @@ use crate::node::{BlockRef, Node};
 use crate::organize::lend::{Lender, Wanted};
 use crate::organize::mover::{BATCH_BYTES, Mover};
 use crate::usage::{sparse_of, whole_buckets_of};
+use forebay_client::policy_of;
 use forebay_placement::admission::Trail;
 use forebay_placement::evict::{Candidate, choose};
 use forebay_placement::hotness::{AccessStats, HALF_LIFE_MS, Score};
@@ -109,8 +110,7 @@ impl Demoter {
         };
         let wanted = if asked && self.tier.is_ram() { unit } else { 0 };
         let event = Event::Space { tier: self.tier.index(), wanted };
-        let settings = self.node.organizer_settings();
-        let tasks = organize(&event, &hierarchy, &settings);
+        let tasks = organize(&event, &hierarchy, &self.node.organizer_settings());
         let bytes: u64 = tasks
             .iter()
             .map(|task| match task {
@@ -140,17 +140,14 @@ impl Demoter {
             freed += moved + if moved == 0 { self.evict(blocks) } else { 0 };
             self.post_freed(freed);
         }
-        for blocks in victims.dirty.chunks(piece) {
+        let moves = |file| is_awaited || self.node.moves_down(file);
+        let groups = victims.dirty.chunk_by(|a, b| moves(a.file) == moves(b.file));
+        let pieces: Vec<_> = groups.flat_map(|group| group.chunks(piece)).collect();
+        for blocks in pieces {
             let bytes = blocks.len() as u64 * unit;
+            let moves_down = is_awaited || self.node.moves_down(blocks[0].file);
             let hierarchy = self.node.hierarchy();
-            let moves = settings.moves_down || is_awaited;
-            freed += match way_down(
-                &hierarchy,
-                self.tier.index(),
-                bytes,
-                moves,
-                self.flushes_by_itself(),
-            ) {
+            freed += match way_down(&hierarchy, self.tier.index(), bytes, moves_down) {
                 WayDown::Tier(below) => self.mover.shift(blocks, self.tier, TierId::new(below)),
                 WayDown::Flush => self.flush_and_evict(blocks),
                 WayDown::Wait => 0,
@@ -161,11 +158,6 @@ impl Demoter {
             }
         }
         freed
-    }
-
-    /// Whether dirty blocks are flushed before a writer needs their room.
-    fn flushes_by_itself(&self) -> bool {
-        self.node.config.flush.trigger == Trigger::Periodic
     }
 
     fn post_freed(&self, freed: u32) {
@@ -183,9 +175,8 @@ impl Demoter {
         let segment = &node.segment;
         let now = node.now();
         let unit = segment.bucket_bytes() as u64;
-        let moves = node.organizer_settings().moves_down
-            && matches!(destination(hierarchy, self.tier.index(), unit), Destination::Tier(_));
-        self.look(now, moves, which);
+        let below = destination(hierarchy, self.tier.index(), unit);
+        self.look(now, below != Destination::Store, which);
         let eviction = node.config.placement.eviction;
         let found = choose(eviction, &mut self.blocks, want * CHOICE, now);
         for block in &self.blocks {
@@ -238,8 +229,9 @@ impl Demoter {
     }
 
     /// Fills `blocks` with what could leave the tier, and notes what placement wants to know of it.
-    /// `moves`: a lower tier has room, so that even what the store refuses can leave.
-    fn look(&mut self, now: u32, moves: bool, which: Which) {
+    /// `has_room_below`: of a lower tier, so that even what the store refuses can leave where it may
+    /// move there.
+    fn look(&mut self, now: u32, has_room_below: bool, which: Which) {
         let segment = &self.node.segment;
         let (mut pinned, mut clean, mut coldest) = (0, 0, f32::INFINITY);
         self.blocks.clear();
@@ -263,11 +255,12 @@ impl Demoter {
                 continue;
             }
             let record = segment.file(file);
-            let stuck = !moves && record.has(FileFlags::FAILING);
-            if stuck && meta.pages.dirty() != 0 {
+            let settings = segment.rule_of(record).map(RuleRecord::settings).unwrap_or_default();
+            let moves = || policy_of(segment, &settings).policy().moves_down();
+            let is_stuck = record.has(FileFlags::FAILING) && !(has_room_below && moves());
+            if is_stuck && meta.pages.dirty() != 0 {
                 continue;
             }
-            let settings = segment.rule_of(record).map(RuleRecord::settings).unwrap_or_default();
             if settings.pin {
                 pinned += 1;
             } else {

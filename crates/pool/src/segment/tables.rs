@@ -18,7 +18,7 @@ use crate::sync::{AtomicU64, Ordering};
 use crate::watches::Watches;
 use crate::{BucketId, FileId, Identity, liveness};
 use forebay_placement::mix;
-use forebay_placement::schema::RULES_MAX;
+use forebay_placement::schema::{RULES_MAX, Trigger};
 
 impl Segment {
     /// The rules of the buffering schema: the first that matches a file holds.
@@ -36,6 +36,13 @@ impl Segment {
     pub fn rule_of(&self, record: &FileRecord) -> Option<&RuleRecord> {
         let rule = record.rule.load(Ordering::Relaxed).checked_sub(1)?;
         self.rules().get(usize::from(rule))
+    }
+
+    /// What starts a flush of a record's file: as its rule or run says, else as configured.
+    #[inline]
+    pub fn trigger_of(&self, record: &FileRecord) -> Trigger {
+        let set = Trigger::from_code(record.trigger.load(Ordering::Relaxed));
+        set.unwrap_or_else(|| self.header().flush_trigger())
     }
 
     /// What clients tell the node manager that needs no descriptor.
