@@ -63,7 +63,7 @@ pub use limits::limits_changed;
 pub use open::OpenFlags;
 pub use open_file::OpenFile;
 pub use opening::PathAt;
-pub use placement::{hierarchy, policy_of, question};
+pub use placement::{hierarchy, hotness_of, policy_of, question};
 pub use range::{Advice, AllocateMode};
 pub use session::Session;
 pub use span::{Readable, Writable};

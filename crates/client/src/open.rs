@@ -259,7 +259,6 @@ impl Session {
             self.look_for_name(fd);
         }
         file.refresh(stat.st_size as u64, mtime_ns(stat))?;
-        file.used_file();
         // Only the kernel can say that no process was faster.
         let created = flags.contains(OFlags::CREATE | OFlags::EXCL);
         file.find_rule(created);

@@ -91,12 +91,19 @@ pub fn question(
     (policy, request)
 }
 
+/// The hotness of a file now.
+pub fn hotness_of(segment: &Segment, record: &FileRecord) -> f32 {
+    let now = segment.header().now_ms.load(Ordering::Relaxed);
+    let size = record.size.load(Ordering::Relaxed);
+    let score = Score(record.hotness.load(Ordering::Relaxed));
+    score.per_byte(now, HALF_LIFE_MS, size, segment.bucket_bytes() as u64)
+}
+
 /// What is known of a file.
 fn about(segment: &Segment, record: &FileRecord) -> Request {
-    let now = segment.header().now_ms.load(Ordering::Relaxed);
     Request {
         file_bytes: record.size.load(Ordering::Relaxed),
-        file_hotness: Score(record.hotness.load(Ordering::Relaxed)).value_at(now, HALF_LIFE_MS),
+        file_hotness: hotness_of(segment, record),
         dispersion: record.placed.load(Ordering::Relaxed) as u8,
         ..Request::default()
     }

@@ -1,43 +1,96 @@
 //! How often and how lately something was used: the hotness score of Hermes section 3.2.2 C, as
 //! words that fit into shared memory and change by compare-and-swap.
 //!
-//! A score is the number of accesses, each counting half as much for every half-life that has
-//! passed since. Under a steady rate of r accesses in a half-life it settles near 1.44 r. All
-//! arithmetic is in integers, so that every process computes the same. Times are milliseconds of a
-//! clock that wraps after 49 days; what seems older than 24 days is taken to be new.
+//! *Hotness is accesses per byte*, each counting half as much for every half-life that has passed
+//! since. Of a block: its uses. Of a file: the mean of its blocks, as if those that lie in no tier
+//! were counted, too. So what was written once has 1 while that is new, however large it is, and an
+//! index that is read sixty times has 61. Under a steady rate of r accesses in a half-life hotness
+//! settles near 1.44 r.
+//!
+//! A [`Score`] is the sum of a file's accesses in blocks, which does not change when the file
+//! grows; [`Score::per_byte`] is its hotness. Decay is computed in integers, so that every process
+//! computes the same. Times are milliseconds of a clock that wraps after 49 days; what seems older
+//! than 24 days is taken to be new.
 //!
 //! ```
 //! use forebay_placement::hotness::Score;
 //!
 //! const HALF_LIFE_MS: u32 = 60_000;
-//! let score = (0..8).fold(Score::default(), |score, _| score.touch(0, HALF_LIFE_MS));
-//! assert_eq!(score.value_at(0, HALF_LIFE_MS), 8.0);
-//! assert!((score.value_at(HALF_LIFE_MS, HALF_LIFE_MS) - 4.0).abs() < 0.01);
+//! const BLOCK: u64 = 256 << 10;
+//! // Eight uses of blocks of a file of four blocks.
+//! let score = (0..8).fold(Score::default(), |score, _| score.plus(1.0, 0, HALF_LIFE_MS));
+//! let per_byte = |now_ms| score.per_byte(now_ms, HALF_LIFE_MS, 4 * BLOCK, BLOCK);
+//! assert_eq!(per_byte(0), 2.0);
+//! assert!((per_byte(HALF_LIFE_MS) - 1.0).abs() < 0.01);
 //! ```
+
+use crate::random::mix;
 
 /// Bits of a file's stamp: milliseconds / 64, so that it wraps when the clock does.
 const STAMP_BITS: u32 = 26;
 const STAMP_SHIFT: u32 = 32 - STAMP_BITS;
-/// Bits behind the point of a file's score; 20 are left before it.
-const FRACTION_BITS: u32 = 18;
+/// Bits behind the point of a file's score; 28 are left before it: each block of 64 TiB used once.
+const FRACTION_BITS: u32 = 10;
 const VALUE_MAX: u64 = (1 << (64 - STAMP_BITS)) - 1;
 const ONE: u64 = 1 << FRACTION_BITS;
 
-/// A file's score: 38 bits of fixed point above 26 bits of time. Zero has never been used.
+/// One in so many uses is counted where they are sampled, as so many.
+const SAMPLE: u32 = 8;
+/// So many accesses of a file's blocks are counted one by one before its uses are sampled: then
+/// the standard deviation of n accesses, sqrt((SAMPLE - 1) (n - EXACT)), is 6 % of n at most.
+const EXACT: u64 = 512 * ONE;
+
+/// How many accesses one use counts as where uses are sampled, each of which has another number:
+/// one on average, whatever the rhythm of the program.
+#[inline]
+pub fn sampled(number: u64) -> u32 {
+    if mix(number).is_multiple_of(u64::from(SAMPLE)) { SAMPLE } else { 0 }
+}
+
+/// A file's accesses in blocks: 38 bits of fixed point above 26 bits of time. Zero has never been
+/// used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Score(pub u64);
 
 impl Score {
-    /// The score after one more access, to be stored in its place.
-    pub fn touch(self, now_ms: u32, half_life_ms: u32) -> Score {
-        let value = (self.value(now_ms, half_life_ms) + ONE).min(VALUE_MAX);
+    /// How many accesses one more use of a block counts as, which has another number than other
+    /// uses: one, and later one on average, so that what is used all the time is not written to.
+    #[inline]
+    pub fn counts(self, number: impl FnOnce() -> u64) -> u32 {
+        if self.0 >> STAMP_BITS < EXACT { 1 } else { sampled(number()) }
+    }
+
+    /// The score after so many more accesses in blocks, to be stored in its place.
+    pub fn plus(self, accesses: f32, now_ms: u32, half_life_ms: u32) -> Score {
+        let more = (accesses * ONE as f32).round() as u64;
+        let value = self.value(now_ms, half_life_ms).saturating_add(more).min(VALUE_MAX);
         // A process whose look at the clock is older must not turn the stamp back.
         let stamp = self.stamp().wrapping_add(self.age(now_ms)) & ((1 << STAMP_BITS) - 1);
         let stamp = if self.0 == 0 { now_ms >> STAMP_SHIFT } else { stamp };
         Score(value << STAMP_BITS | u64::from(stamp))
     }
 
-    /// The score at a later time: 0 to 1,048,576 accesses.
+    /// The score of a file that was cut from `before` to `after` bytes: the accesses of what is
+    /// gone are gone.
+    pub fn cut(self, before: u64, after: u64) -> Score {
+        let value = u128::from(self.0 >> STAMP_BITS) * u128::from(after.min(before));
+        let left = (value / u128::from(before.max(1))) as u64;
+        Score(left << STAMP_BITS | u64::from(self.stamp()))
+    }
+
+    /// The hotness at a later time of a file of so many bytes. What is smaller than a block is one.
+    pub fn per_byte(
+        self,
+        now_ms: u32,
+        half_life_ms: u32,
+        file_bytes: u64,
+        block_bytes: u64,
+    ) -> f32 {
+        let blocks = file_bytes.max(block_bytes) as f32 / block_bytes.max(1) as f32;
+        self.value_at(now_ms, half_life_ms) / blocks.max(1.0)
+    }
+
+    /// The accesses in blocks at a later time: 0 to 268,435,456.
     pub fn value_at(self, now_ms: u32, half_life_ms: u32) -> f32 {
         self.value(now_ms, half_life_ms) as f32 / ONE as f32
     }
@@ -209,7 +262,7 @@ mod tests {
     fn scores_halve_with_each_half_life() {
         let mut score = Score::default();
         for _ in 0..64 {
-            score = score.touch(1_000_000, HALF_LIFE);
+            score = score.plus(1.0, 1_000_000, HALF_LIFE);
         }
         for (half_lives, expected) in [(0, 64.0), (1, 32.0), (3, 8.0), (30, 0.0)] {
             let now = 1_000_000 + half_lives * HALF_LIFE;
@@ -227,7 +280,7 @@ mod tests {
     fn a_steady_rate_settles() {
         let mut score = Score::default();
         for n in 0..20 * HALF_LIFE / 600 {
-            score = score.touch(n * 600, HALF_LIFE);
+            score = score.plus(1.0, n * 600, HALF_LIFE);
         }
         let value = score.value_at(20 * HALF_LIFE, HALF_LIFE);
         assert!((value - 144.27).abs() < 1.0, "100 accesses in a half-life settle at {value}");
@@ -236,10 +289,10 @@ mod tests {
     #[test]
     fn the_clock_may_wrap_and_may_be_read_late() {
         let before = u32::MAX - 30_000;
-        let score = Score::default().touch(before, HALF_LIFE).touch(before, HALF_LIFE);
+        let score = Score::default().plus(2.0, before, HALF_LIFE);
         let value = score.value_at(before.wrapping_add(HALF_LIFE), HALF_LIFE);
         assert!((value - 1.0).abs() < 0.01, "{value}");
-        let late = score.touch(before - 10_000, HALF_LIFE);
+        let late = score.plus(1.0, before - 10_000, HALF_LIFE);
         assert_eq!(late.value_at(before, HALF_LIFE), 3.0, "the stamp stays the newer one");
         let access_stats = AccessStats::arriving(before, false).counted();
         assert_eq!(access_stats.age_ms(before.wrapping_add(60_000)) / 1_000, 60);
@@ -249,10 +302,54 @@ mod tests {
     #[test]
     fn values_end_at_their_limits() {
         let mut score = Score(u64::MAX << STAMP_BITS);
-        assert_eq!(score.value_at(0, HALF_LIFE), 1_048_576.0);
-        score = score.touch(0, HALF_LIFE);
-        assert_eq!(score.value_at(0, HALF_LIFE), 1_048_576.0);
+        assert_eq!(score.value_at(0, HALF_LIFE), 268_435_456.0);
+        score = score.plus(f32::MAX, 0, HALF_LIFE);
+        assert_eq!(score.value_at(0, HALF_LIFE), 268_435_456.0);
         assert_eq!(score.value_at(1 << 30, 0), 0.0);
+    }
+
+    #[test]
+    fn small_and_often_used_is_hotter_than_large_and_used_once() {
+        const BLOCK: u64 = 256 << 10;
+        // Each as it grows: 300 MiB written once, 1 MiB written once and read sixty times.
+        let (mut large, mut small) = (Score::default(), Score::default());
+        (0..1200).for_each(|_| large = large.plus(1.0, 0, HALF_LIFE));
+        (0..4 * 61).for_each(|_| small = small.plus(1.0, 0, HALF_LIFE));
+        assert_eq!(large.per_byte(0, HALF_LIFE, 300 << 20, BLOCK), 1.0);
+        assert_eq!(small.per_byte(0, HALF_LIFE, 1 << 20, BLOCK), 61.0);
+        let page = Score::default().plus(3.0, 0, HALF_LIFE);
+        assert_eq!(page.per_byte(0, HALF_LIFE, 4096, BLOCK), 3.0, "less than a block is one");
+        assert_eq!(Score::default().per_byte(0, HALF_LIFE, 0, 0), 0.0);
+        // A file that is cut and written anew is not hot because of what it was.
+        let anew = large.cut(300 << 20, 0);
+        assert_eq!(anew.per_byte(0, HALF_LIFE, 0, BLOCK), 0.0);
+        assert_eq!(large.cut(300 << 20, 3 << 20).per_byte(0, HALF_LIFE, 3 << 20, BLOCK), 1.0);
+        assert_eq!(large.cut(0, 0).value_at(0, HALF_LIFE), 0.0);
+    }
+
+    /// Whatever the rhythm in which uses are numbered, on average each counts as one.
+    #[test]
+    fn sampling_has_no_bias() {
+        const USES: u64 = 40_000;
+        for rhythm in [1, 2, 7, 8, 64, 1 << 20, 1 << 40, (1 << 32) + 8] {
+            let mut score = Score::default();
+            for number in (0..USES).map(|use_| use_ * rhythm) {
+                score = score.plus(score.counts(|| number) as f32, 0, HALF_LIFE);
+            }
+            let counted = f64::from(score.value_at(0, HALF_LIFE));
+            let sampled = USES as f64 - EXACT as f64 / ONE as f64;
+            let deviation = (f64::from(SAMPLE - 1) * sampled).sqrt();
+            let off = (counted - USES as f64).abs();
+            assert!(off < 4.0 * deviation, "{counted} of {USES} uses in steps of {rhythm}");
+        }
+    }
+
+    #[test]
+    fn few_uses_are_counted_one_by_one() {
+        let count = |score: Score, _| score.plus(score.counts(|| 0) as f32, 0, HALF_LIFE);
+        let score = (0..512).fold(Score::default(), count);
+        assert_eq!(score.value_at(0, HALF_LIFE), 512.0);
+        assert!([0, SAMPLE].contains(&score.counts(|| 0)));
     }
 
     #[test]

@@ -13,7 +13,7 @@ pub struct Request {
     pub bytes: u64,
     /// Bytes of the file that are placed already.
     pub file_bytes: u64,
-    /// The file's decayed count of accesses, see [`crate::hotness`].
+    /// The file's decayed accesses per byte, see [`crate::hotness`].
     pub file_hotness: f32,
     /// Which tiers hold some of the file: bit n for tier n. The number of bits is the degree of
     /// dispersion.

@@ -54,6 +54,7 @@ use crate::segment::Segment;
 use crate::sync::{AtomicU64, Ordering};
 use crate::{BucketId, FileId};
 use core::ops::Range;
+use forebay_placement::hotness::Score;
 use rustix::io::Errno;
 
 /// What a truncate needs from outside shared memory.
@@ -107,6 +108,10 @@ impl Segment {
         record.store_size.store(size, Ordering::Release);
         let before = record.size.swap(size, Ordering::AcqRel);
         crash::point("truncate.size");
+        if size < before {
+            let score = Score(record.hotness.load(Ordering::Relaxed)).cut(before, size);
+            record.hotness.store(score.0, Ordering::Relaxed);
+        }
         let result =
             if size < before { self.discard_beyond(file, size, owner, files) } else { Ok(()) };
         crash::point("truncate.discarded");

@@ -52,7 +52,7 @@ pub(crate) struct File {
     pub levels: [u32; TIERS_MAX],
     /// Ranks that have it open.
     pub open: u32,
-    /// How often it was used, and how lately.
+    /// How often its blocks were used, and how lately.
     pub score: Score,
 }
 
@@ -86,10 +86,13 @@ impl Blocks {
         &mut self.files[index]
     }
 
-    /// A file's hotness; of a file that is not there, none.
-    pub fn hotness(&self, file: u32, now_ms: u32, half_life_ms: u32) -> f32 {
+    /// The hotness of a file of blocks of this size; of a file that is not there, none.
+    pub fn hotness(&self, file: u32, block: u64, now_ms: u32, half_life_ms: u32) -> f32 {
         let file = self.files.get(file as usize);
-        file.map_or(0.0, |file| file.score.value_at(now_ms, half_life_ms))
+        file.map_or(0.0, |file| {
+            let size = file.blocks.len() as u64 * block;
+            file.score.per_byte(now_ms, half_life_ms, size, block)
+        })
     }
 
     /// The block of a file, if there is one.

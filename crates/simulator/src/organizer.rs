@@ -10,7 +10,7 @@ use forebay_placement::promote::{self, Level, promoted, promotes};
 use forebay_placement::{Destination, Plan, Watermarks};
 
 use crate::blocks::{Block, BlockId, Place};
-use crate::simulation::{HALF_LIFE_MS, Simulation, Task};
+use crate::simulation::{Simulation, Task};
 use crate::strategy::Trigger;
 
 /// Bytes that move or are flushed at once, by each worker, but at least one block.
@@ -185,7 +185,7 @@ impl Simulation {
         let mut victims = Victims::default();
         for id in candidates[..chosen].iter().map(|candidate| candidate.id) {
             let Block { file, number, dirty, access_stats, .. } = self.blocks[id];
-            let hotness = self.blocks.hotness(file, self.now_ms(), HALF_LIFE_MS);
+            let hotness = self.hotness(file);
             let (trail, key) = self.trail(node, file, number);
             let is_copy = trail.is_from_device(key);
             match fate(dirty > 0, Reads::of(hotness, access_stats.is_main(), is_copy), keeps) {
@@ -408,7 +408,7 @@ impl Simulation {
             return;
         }
         let (first, _) = blocks[0];
-        let hotness = self.blocks.hotness(self.blocks[first].file, self.now_ms(), HALF_LIFE_MS);
+        let hotness = self.hotness(self.blocks[first].file);
         let bytes = blocks.len() as u64 * self.run.cluster.block;
         let from_tier = Destination::Tier(usize::from(below));
         self.refresh_coldest(node);

@@ -110,6 +110,28 @@ fn a_rule_puts_a_file_on_the_tier_it_names() {
     assert!(status.count("write_around") >= 4, "{}", status.text);
 }
 
+#[test]
+fn hotness_counts_accesses_of_each_byte() {
+    let site = Site::new(&Setup { ram: "64MiB", flush: "trigger = \"on-exit\"", ..DATASET });
+    let script = "dd if=/dev/zero of=large bs=64k count=320 status=none; \
+        dd if=/dev/zero of=index bs=256k count=1 status=none; \
+        for i in $(seq 20); do cat index > /dev/null; done; \
+        dd if=/dev/zero of=cut bs=1M count=8 status=none; : > cut; echo > cut; sleep 0.2; \
+        for name in large index cut; do \"$FOREBAY\" explain $name | grep hotness; done";
+    let said = site.run_buffered(script).0.expect(0).stdout;
+    let hotness = |line: &str| {
+        let (_, number) = line.split_once("hotness of the file ").unwrap();
+        number.trim_end_matches(':').parse::<f64>().unwrap()
+    };
+    let [large, index, cut] = said.lines().map(hotness).collect::<Vec<_>>()[..] else {
+        panic!("{said}");
+    };
+    // Each byte was accessed once; each of the index by dd and by twenty times cat.
+    assert!((0.9..=1.1).contains(&large), "{said}");
+    assert!((19.0..=22.0).contains(&index), "{said}");
+    assert!((0.9..=2.0).contains(&cut), "{said}");
+}
+
 /// What status says that RAM holds.
 fn held(said: &str) -> Vec<&str> {
     said.lines().filter_map(|line| line.trim().strip_prefix("tier ram")).map(str::trim).collect()

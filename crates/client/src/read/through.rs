@@ -142,6 +142,17 @@ impl EnteredFile<'_> {
         }
     }
 
+    /// The same of a read through, which is an access of the file, too.
+    fn note_read(&self, offset: u64, bytes: usize, origin: Origin, took_ns: u64) {
+        self.note(offset, bytes, origin, took_ns);
+        let mut done = 0;
+        while done < bytes {
+            let part = Part::first(&self.session.segment, offset + done as u64, bytes - done);
+            self.accessed_through(part);
+            done += part.bytes;
+        }
+    }
+
     /// Reads from the store to the program's memory. Returns the bytes, fewer than there is room
     /// for at the end of the file, or where the kernel says so and not `all` have to be there; and
     /// where they came from.
@@ -163,7 +174,7 @@ impl EnteredFile<'_> {
         if asks {
             match self.store_read_cached(to, offset) {
                 Ok(got) => {
-                    self.note(offset, got, Origin::Memory, 0);
+                    self.note_read(offset, got, Origin::Memory, 0);
                     if got == to.len() {
                         return Ok((got, Origin::Memory));
                     }
@@ -187,7 +198,7 @@ impl EnteredFile<'_> {
         };
         let took = clock::monotonic_ns().saturating_sub(began);
         let origin = origin.unwrap_or_else(|| Origin::of(got as u64, took));
-        self.note(offset, got, origin, took);
+        self.note_read(offset, got, origin, took);
         Ok((cached + got, origin))
     }
 

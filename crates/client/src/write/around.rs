@@ -57,6 +57,7 @@ impl EnteredFile<'_> {
                 other => return other.map(|_| None),
             }
         }
+        self.accessed_through(part.part);
         let result = self.write_store(cursor, offset, part.bytes);
         crash::point("around.written");
         if let Some(lengthens) = lengthens {

@@ -21,6 +21,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 /// How often descriptions and records are swept.
 const SWEEP: Timer = Timer::ms(200);
+/// How often a process's use of one and the same bucket counts anew.
+const SAME_USE: Timer = Timer::seconds(1);
 /// How often the store is asked whether another program has deleted what is not yet flushed: about
 /// once before a flush. Names that our programs remove are noted.
 const NAMES: Timer = Timer::seconds(1);
@@ -41,6 +43,8 @@ pub(crate) struct Housekeeper {
     /// When the store was last asked whether closed files have lost their names, and whether the
     /// sweep under way asks.
     names_asked: u32,
+    /// When uses of one bucket in a row ended last.
+    uses_ended: u32,
     asks_for_names: bool,
     /// Descriptions that were not free at the last sweep.
     used: u32,
@@ -62,6 +66,7 @@ impl Housekeeper {
             // Long ago, on a clock that wraps: zero might be in the future.
             last_sweep: node.now().wrapping_sub(1_000),
             names_asked: node.now(),
+            uses_ended: node.now(),
             asks_for_names: false,
             used: 0,
             crowded: false,
@@ -96,6 +101,15 @@ impl Housekeeper {
             && clients.used().all(|(slot, client)| is_watched(slot, client))
     }
 
+    /// Lets the next use of the bucket that a process has used last count as another one.
+    fn end_uses(&self) {
+        for (_, client) in self.node.segment.clients().used() {
+            if client.last_bucket.load(Ordering::Relaxed) != 0 {
+                client.last_bucket.store(0, Ordering::Relaxed);
+            }
+        }
+    }
+
     /// One round.
     pub fn look_around(&mut self) {
         self.look_at_clients();
@@ -109,6 +123,10 @@ impl Housekeeper {
             self.asks_for_names = asked_for >= NAMES.as_stamp();
             if self.asks_for_names {
                 self.names_asked = now;
+            }
+            if forebay_pool::clock::stamp_age(now, self.uses_ended) >= SAME_USE.as_stamp() {
+                self.uses_ended = now;
+                self.end_uses();
             }
             self.watch_standing(now);
             self.look_at_tiers(now);

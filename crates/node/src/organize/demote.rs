@@ -7,10 +7,10 @@ use crate::node::{BlockRef, Node};
 use crate::organize::lend::{Lender, Wanted};
 use crate::organize::mover::{BATCH_BYTES, Mover};
 use crate::usage::{sparse_of, whole_buckets_of};
-use forebay_client::policy_of;
+use forebay_client::{hotness_of, policy_of};
 use forebay_placement::admission::Trail;
 use forebay_placement::evict::{Candidate, choose};
-use forebay_placement::hotness::{AccessStats, HALF_LIFE_MS, Score};
+use forebay_placement::hotness::AccessStats;
 use forebay_placement::leave::{Fate, Keeps, Reads, WayDown, fate, keeping_pays, way_down};
 use forebay_placement::organizer::{Event, Task, organize};
 use forebay_placement::{Destination, Hierarchy, destination};
@@ -19,7 +19,7 @@ use forebay_pool::backoff::Backoff;
 use forebay_pool::clock::Timer;
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::*;
-use forebay_pool::{FileId, Owner, futex};
+use forebay_pool::{Owner, futex};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -176,7 +176,7 @@ impl Demoter {
         let now = node.now();
         let unit = segment.bucket_bytes() as u64;
         let below = destination(hierarchy, self.tier.index(), unit);
-        self.look(now, below != Destination::Store, which);
+        self.look(below != Destination::Store, which);
         let eviction = node.config.placement.eviction;
         let found = choose(eviction, &mut self.blocks, want * CHOICE, now);
         for block in &self.blocks {
@@ -210,7 +210,7 @@ impl Demoter {
                 true => keeps.get(node.store_of(file)).copied().unwrap_or(Keeps::Nothing),
                 false => Keeps::Nothing,
             };
-            let reads = if keeps == Keeps::Nothing { Reads::None } else { self.reads(&found, now) };
+            let reads = if keeps == Keeps::Nothing { Reads::None } else { self.reads(&found) };
             let list = match fate(meta.pages.dirty() != 0, reads, keeps) {
                 Fate::Dirty => &mut victims.dirty,
                 Fate::Kept => &mut victims.kept,
@@ -229,9 +229,9 @@ impl Demoter {
     }
 
     /// Fills `blocks` with what could leave the tier, and notes what placement wants to know of it.
-    /// `has_room_below`: of a lower tier, so that even what the store refuses can leave where it may
-    /// move there.
-    fn look(&mut self, now: u32, has_room_below: bool, which: Which) {
+    /// `has_room_below`: a lower tier has, so that even what the store refuses can leave where it
+    /// may move there.
+    fn look(&mut self, has_room_below: bool, which: Which) {
         let segment = &self.node.segment;
         let (mut pinned, mut clean, mut coldest) = (0, 0, f32::INFINITY);
         self.blocks.clear();
@@ -265,7 +265,7 @@ impl Demoter {
                 pinned += 1;
             } else {
                 clean += u32::from(meta.pages.dirty() == 0);
-                coldest = score(record, now).min(coldest);
+                coldest = hotness_of(segment, record).min(coldest);
             }
             self.blocks.push(Candidate {
                 id: bucket.raw(),
@@ -286,20 +286,14 @@ impl Demoter {
     }
 
     /// What is known of the reads of a block of a file that is there.
-    fn reads(&self, found: &BlockRef, now: u32) -> Reads {
+    fn reads(&self, found: &BlockRef) -> Reads {
         let segment = &self.node.segment;
         let stats =
             segment.bucket(found.bucket).map(|meta| meta.access_stats.load(Ordering::Relaxed));
         let (trail, key) = segment.trail(segment.file(found.file).identity(), found.block);
         let is_copy = Trail(trail.load(Ordering::Relaxed)).is_from_device(key);
         let is_again = stats.is_some_and(|stats| AccessStats(stats).is_main());
-        Reads::of(self.hotness(found.file, now), is_again, is_copy)
-    }
-
-    /// The hotness of a file; none has a number out of range.
-    fn hotness(&self, file: FileId, now: u32) -> f32 {
-        let segment = &self.node.segment;
-        if segment.header().has_file(file) { score(segment.file(file), now) } else { 0.0 }
+        Reads::of(hotness_of(segment, segment.file(found.file)), is_again, is_copy)
     }
 
     /// Drops blocks that are clean; returns how many were.
@@ -337,8 +331,4 @@ impl Demoter {
         }
         freed
     }
-}
-
-fn score(record: &FileRecord, now: u32) -> f32 {
-    Score(record.hotness.load(Ordering::Relaxed)).value_at(now, HALF_LIFE_MS)
 }

@@ -46,6 +46,8 @@ impl Segment {
         self.descriptions().release_all(slot);
         self.watches().remove_of(slot);
         self.header().past.take_over(&client.counters);
+        // The next process's use of the same bucket is another one.
+        client.last_bucket.store(0, Ordering::Relaxed);
         client.vacate();
         Some(inside)
     }

@@ -105,7 +105,8 @@ pub struct ClientSlot {
     /// Of a reserved slot: the child it is for, as soon as the parent knows, see
     /// [`ClientSlot::child`].
     pub child: AtomicU32,
-    /// The bucket that was used last, plus one: uses that follow each other count as one.
+    /// The bucket that was used last, plus one: uses that follow each other count as one until the
+    /// node manager forgets it, once in a second.
     pub last_bucket: AtomicU32,
     /// What this process did.
     pub counters: Counters,

@@ -77,7 +77,7 @@ pub struct FileRecord {
     pub retry_at: AtomicU32,
     /// When the file was born, nanoseconds; 0 if the store does not know.
     pub born_ns: AtomicU64,
-    /// How often, and how lately, the file was used: a [`forebay_placement::hotness::Score`].
+    /// How often, and how lately, its blocks were used: a [`forebay_placement::hotness::Score`].
     pub hotness: AtomicU64,
     /// Size in bytes from which another rule may hold; `u64::MAX` if none.
     pub rule_review: AtomicU64,

@@ -169,16 +169,17 @@ impl Simulation {
         (self.trails.entry((node, place)).or_default(), key)
     }
 
-    /// Counts one use of each file.
+    /// Counts for their files that blocks are used: one that no tier has by the share that is read.
     pub(super) fn touch(&mut self, blocks: &[(BlockId, u64)]) {
-        let now_ms = self.now_ms();
-        let mut last = None;
-        for (id, _) in blocks {
-            let number = self.blocks[*id].file;
-            if last.replace(number) != Some(number) {
-                let file = self.blocks.file(number);
-                file.score = file.score.touch(now_ms, HALF_LIFE_MS);
-            }
+        let (now_ms, size) = (self.now_ms(), self.run.cluster.block);
+        for &(id, bytes) in blocks {
+            let Block { file, place, .. } = self.blocks[id];
+            let accesses = match place {
+                Place::Store => bytes as f32 / size as f32,
+                Place::Tier(_) => 1.0,
+            };
+            let file = self.blocks.file(file);
+            file.score = file.score.plus(accesses, now_ms, HALF_LIFE_MS);
         }
     }
 }

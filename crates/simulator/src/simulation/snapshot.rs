@@ -53,14 +53,19 @@ impl Simulation {
         }
     }
 
+    /// The hotness of a file now.
+    pub fn hotness(&self, file: u32) -> f32 {
+        self.blocks.hotness(file, self.run.cluster.block, self.now_ms(), HALF_LIFE_MS)
+    }
+
     /// Looks for the lowest hotness in each of a node's tiers, unless that was done just now.
     pub fn refresh_coldest(&mut self, node: u32) {
-        let (now_ns, now_ms) = (self.now_ns(), self.now_ms());
+        let now_ns = self.now_ns();
         for level in 0..self.levels.len() {
             let shelf = self.shelf(node, level);
             if self.shelves[shelf].coldest.1 <= now_ns {
                 let files = self.shelves[shelf].list.iter().map(|id| self.blocks[*id].file);
-                let hotness = files.map(|file| self.blocks.hotness(file, now_ms, HALF_LIFE_MS));
+                let hotness = files.map(|file| self.hotness(file));
                 let coldest = hotness.reduce(f32::min).unwrap_or(0.0);
                 self.shelves[shelf].coldest = (coldest, now_ns + COLDEST_NS);
             }

@@ -4,7 +4,7 @@ use forebay_placement::evict::Eviction;
 use forebay_placement::{Destination, Request};
 
 use super::rank::Portion;
-use super::{HALF_LIFE_MS, Simulation, Task};
+use super::{Simulation, Task};
 use crate::blocks::{BlockId, Place};
 use crate::strategy::Trigger;
 use crate::workload::Range;
@@ -53,7 +53,7 @@ impl Simulation {
     fn request(&mut self, file: u32, bytes: u64, rank: u64) -> Request {
         let seed = self.run.seed ^ (u64::from(file) << 32 | rank);
         let size = self.run.cluster.block;
-        let file_hotness = self.blocks.hotness(file, self.now_ms(), HALF_LIFE_MS);
+        let file_hotness = self.hotness(file);
         let file = self.blocks.file(file);
         Request {
             bytes,
