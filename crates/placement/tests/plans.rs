@@ -72,6 +72,7 @@ fn equation(name: &str, hierarchy: &Hierarchy, request: &Request) -> Equation {
                 let held = if held { unit.min(threshold) } else { 0 };
                 unit -= held;
                 room[index] = room[index].min(threshold - held);
+                limit[index] = limit[index].min(threshold - held);
             }
             let weight = |place: usize| {
                 let held = place < tiers.len() && request.dispersion >> place & 1 == 1;

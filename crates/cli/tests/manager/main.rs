@@ -12,6 +12,7 @@ mod logs;
 mod memory;
 mod modes;
 mod organizer;
+mod placement;
 mod runs;
 mod schema;
 mod signals;

@@ -22,9 +22,12 @@ use forebay_pool::layout::*;
 use forebay_pool::{Owner, futex};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// How often a tier's free space is looked at without being asked.
 const LOOK: Timer = Timer::ms(500);
+/// For how long a writer waits for room at most, while none is made.
+const WAIT_MAX: Timer = Timer::seconds(5);
 /// The least number of pieces in which a tier is emptied.
 const PIECES: u64 = 16;
 /// So many times as many blocks as shall leave are considered: those that cost least to move leave.
@@ -65,6 +68,10 @@ pub(crate) struct Demoter {
     flusher: Flusher,
     lender: Lender,
     blocks: Vec<Candidate>,
+    /// How often writers had begun to wait for room at the last look, and when that was seen to
+    /// have changed.
+    waits: u64,
+    waited_at: Option<Instant>,
 }
 
 impl Demoter {
@@ -77,6 +84,8 @@ impl Demoter {
             flusher: Flusher::new(node),
             lender: Lender::default(),
             blocks: Vec::new(),
+            waits: 0,
+            waited_at: None,
             node: Arc::clone(node),
         }
     }
@@ -125,7 +134,7 @@ impl Demoter {
             return 0;
         }
         // A plan of any policy may move what is in the way of a write.
-        let is_awaited = wanted > snapshot.free;
+        let is_awaited = wanted > snapshot.free && self.has_writer_waiting();
         let mut victims = self.choose((bytes / unit) as usize, &hierarchy, Which::Whole);
         victims.add(self.choose(small.blocks(bytes, snapshot.capacity), &hierarchy, Which::Sparse));
         let mut freed = self.evict(&victims.dropped);
@@ -140,12 +149,13 @@ impl Demoter {
             freed += moved + if moved == 0 { self.evict(blocks) } else { 0 };
             self.post_freed(freed);
         }
-        let moves = |file| is_awaited || self.node.moves_down(file);
-        let groups = victims.dirty.chunk_by(|a, b| moves(a.file) == moves(b.file));
+        let moves = |found: &BlockRef| self.node.moves_down(found.file);
+        let groups = victims.dirty.chunk_by(|a, b| moves(a) == moves(b));
         let pieces: Vec<_> = groups.flat_map(|group| group.chunks(piece)).collect();
         for blocks in pieces {
             let bytes = blocks.len() as u64 * unit;
-            let moves_down = is_awaited || self.node.moves_down(blocks[0].file);
+            // Of those that should stay no more than the writers wait for.
+            let moves_down = self.node.moves_down(blocks[0].file) || is_awaited && freed == 0;
             let hierarchy = self.node.hierarchy();
             freed += match way_down(&hierarchy, self.tier.index(), bytes, moves_down) {
                 WayDown::Tier(below) => self.mover.shift(blocks, self.tier, TierId::new(below)),
@@ -158,6 +168,19 @@ impl Demoter {
             }
         }
         freed
+    }
+
+    /// Whether a writer has begun to wait for room so lately that it may wait still.
+    fn has_writer_waiting(&mut self) -> bool {
+        let segment = &self.node.segment;
+        let of_slots = segment.clients().used().map(|(_, client)| &client.counters);
+        let waits = of_slots.chain([&segment.header().past]);
+        let waits = waits.map(|counters| counters.backpressure.load(Ordering::Relaxed));
+        let waits = waits.fold(0, u64::wrapping_add);
+        if waits != self.waits {
+            (self.waits, self.waited_at) = (waits, Some(Instant::now()));
+        }
+        self.waited_at.is_some_and(|at| at.elapsed() < WAIT_MAX.as_duration())
     }
 
     fn post_freed(&self, freed: u32) {

@@ -35,12 +35,12 @@ impl Policy for MaxLocality {
         let thresholds = thresholds(hierarchy, request);
         for (index, tier) in hierarchy.tiers().iter().enumerate() {
             let room = places[index].room.min(thresholds[index]);
-            // ReOrganize lifts the threshold too, and not only where the tier is full.
-            let movable = tier.capacity.saturating_sub(tier.pinned).saturating_sub(room);
+            // ReOrganize keeps a unit together as long as the tier may have so much of one: what
+            // is above the threshold goes on to the next tier, and moves nothing.
+            let movable = tier.movable().min(thresholds[index] - room);
             (places[index].room, places[index].movable) = (room, movable);
         }
-        // Not hidden, unlike Move: the paper's MaxLocality goes on to the next tier without moving
-        // data, unless that keeps a unit together.
+        // Not hidden, unlike Move: a writer waits for what it makes others give up.
         solve(request.bytes, &places[..=tiers], |from, to| match model {
             Model::Physical => moving(model, &speeds, from, to),
             Model::Paper => Rate { fixed: 0.0, byte: speeds.paces()[to].write_ns },
@@ -122,6 +122,29 @@ mod tests {
         let request = Request { priority: 255, ..Request::default() };
         assert_eq!(thresholds(&hierarchy(), &request)[0], 32 << 30);
         assert!(usual < 1 << 30);
+    }
+
+    /// A file larger than what a tier may have of one is divided over all, and nothing moves for
+    /// it; a small one that was begun in a tier stays there though that has become full.
+    #[test]
+    fn only_what_a_tier_may_have_of_a_unit_makes_others_move() {
+        let mut full = hierarchy();
+        full.tiers_mut().iter_mut().zip([80, 19, 4]).for_each(|(tier, ns)| {
+            (tier.write_bandwidth, tier.read_bandwidth) = (ns * 100_000_000, ns * 100_000_000);
+        });
+        full.tiers_mut()[0].free = 0;
+        let request = |file_bytes| Request {
+            bytes: 1 << 20,
+            file_bytes,
+            dispersion: 1,
+            ..Request::default()
+        };
+        let plan = |request| {
+            let plan = MaxLocality.plan(&full, &request);
+            (plan.first(), plan.pieces()[0].room)
+        };
+        assert_eq!(plan(request(1 << 20)), (crate::Destination::Tier(0), 1 << 20));
+        assert_eq!(plan(request(1 << 30)), (crate::Destination::Tier(1), 0));
     }
 
     #[test]

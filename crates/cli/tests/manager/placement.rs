@@ -1,0 +1,147 @@
+//! Where the data of one program lies under each policy: a small index that is read again and
+//! again, some files that fit, and one that is larger than the fast tiers.
+
+use crate::harness::{Site, TINY};
+use std::collections::BTreeMap;
+use std::fs;
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+/// A store so slow that a program which waits for it is noticed.
+const HIERARCHY: &str = r#"
+[[backing]]
+path = "store"
+emulate = { bandwidth = "23MB/s", latency = "4ms" }
+[[tier]]
+name = "ram"
+kind = "ram"
+capacity = "16MiB"
+[[tier]]
+name = "nvme"
+kind = "file"
+path = "nvme"
+capacity = "32MiB"
+emulate = { bandwidth = "1034MB/s", latency = "20us" }
+[[tier]]
+name = "bb"
+kind = "file"
+path = "bb"
+capacity = "128MiB"
+emulate = { bandwidth = "345MB/s", latency = "60us" }
+"#;
+
+const PROGRAM: &str = "set -e; dd if=/dev/zero of=index bs=256k count=1 status=none
+    for time in $(seq 20); do cat index > /dev/null; done
+    for part in 1 2 3 4 5 6; do dd if=/dev/zero of=part$part bs=1M count=4 status=none; done
+    dd if=/dev/zero of=huge bs=1M count=75 status=none";
+
+/// What was seen when the program had ended, and nothing was flushed yet.
+#[derive(Debug)]
+struct Seen {
+    /// Bytes of each file on each place.
+    lies: BTreeMap<(String, String), u64>,
+    /// Bytes that moved, by what the trace calls it, from where and to where.
+    moved: BTreeMap<(String, String, String), u64>,
+    around: u64,
+}
+
+impl Seen {
+    fn of(&self, file: &str, place: &str) -> u64 {
+        self.lies.get(&(file.to_owned(), place.to_owned())).copied().unwrap_or(0)
+    }
+
+    /// Bytes of all files on a place.
+    fn on(&self, place: &str) -> u64 {
+        self.lies.iter().filter(|((_, on), _)| on == place).map(|(_, bytes)| bytes).sum()
+    }
+
+    fn moved(&self, what: &str) -> u64 {
+        self.moved.iter().filter(|((kind, ..), _)| kind == what).map(|(_, bytes)| bytes).sum()
+    }
+}
+
+/// Runs the program, and more after it, with a configuration's `[placement]` and `[flush]`, and
+/// words more for `forebay run`.
+fn run(settings: &str, more_words: &[&str]) -> Seen {
+    let site = Site::new(&TINY);
+    fs::create_dir(site.root().join("bb")).unwrap();
+    fs::write(&site.config, format!("{settings}{HIERARCHY}")).unwrap();
+    let trace = site.root().join("trace.csv");
+    let script = format!(
+        "{PROGRAM}; for file in index part1 part2 part3 part4 part5 part6 huge; do \
+         echo \"file $file\"; \"$FOREBAY\" explain --all $file; done; \
+         \"$FOREBAY\" status | grep write_around"
+    );
+    let (config, trace_name) = (site.config.to_str().unwrap(), trace.to_str().unwrap());
+    let words = ["run", "--config", config, "--trace", trace_name];
+    let ran =
+        site.end(site.forebay(&[&words, more_words, &["--", "bash", "-c", &script]].concat()));
+    let said = ran.expect(0).stdout;
+    let mut seen = Seen { lies: BTreeMap::new(), moved: BTreeMap::new(), around: 0 };
+    let mut file = "";
+    for line in said.lines() {
+        let words: Vec<_> = line.trim().trim_start_matches("lies").split_whitespace().collect();
+        match words[..] {
+            ["file", name] => file = name,
+            [start, "..", end, place, ..] => {
+                let bytes = end.parse::<u64>().unwrap() - start.parse::<u64>().unwrap();
+                *seen.lies.entry((file.to_owned(), place.to_owned())).or_default() += bytes;
+            }
+            ["count", "write_around", count, ..] => seen.around = count.parse().unwrap(),
+            _ => {}
+        }
+    }
+    assert_eq!(seen.lies.values().sum::<u64>(), 256 * KIB + 99 * MIB, "{said}");
+    for line in fs::read_to_string(&trace).unwrap().lines().skip(1) {
+        let words: Vec<_> = line.split(',').collect();
+        let [_, _, what, from, to, bytes] = words[..] else { panic!("{line}") };
+        let kind = (what.to_owned(), from.to_owned(), to.to_owned());
+        *seen.moved.entry(kind).or_default() += bytes.parse::<u64>().unwrap();
+    }
+    // No write waited for the store: there is room for all of it in the tiers.
+    assert_eq!((seen.on("store"), seen.around), (0, 0), "{seen:?}");
+    seen
+}
+
+fn placement(policy: &str) -> String {
+    format!("[placement]\npolicy = \"{policy}\"\n[flush]\ntrigger = \"on-exit\"\n")
+}
+
+#[test]
+fn max_bandwidth_makes_room_in_ram_by_moving_down() {
+    let seen = run(&placement("max-bandwidth"), &[]);
+    // 99 MiB came to RAM, whose 16 MiB are kept between an empty quarter and a tenth.
+    assert!(seen.on("ram") >= 8 * MIB, "{seen:?}");
+    assert!(seen.moved("demote") >= 80 * MIB && seen.on("bb") > 32 * MIB, "{seen:?}");
+}
+
+#[test]
+fn max_locality_uses_all_tiers_and_moves_nothing() {
+    let once = run(&placement("max-locality"), &[]);
+    // Of one file RAM takes at most 16 MiB x 16/176, NVMe 32 MiB x 48/176.
+    let (ram, nvme) = (16 * MIB * 16 / 176, 32 * MIB * 48 / 176);
+    assert_eq!(once.of("index", "ram"), 256 * KIB, "{once:?}");
+    for file in ["part1", "part6", "huge"] {
+        let of_ram = once.of(file, "ram");
+        assert!(of_ram.abs_diff(ram) <= 512 * KIB, "{file}: {once:?}");
+    }
+    // Decisions are remembered for sizes of three significant bits: steps of 2 MiB above 8.
+    assert!(once.of("huge", "nvme").abs_diff(nvme) <= 2 * MIB, "{once:?}");
+    assert!(once.of("huge", "bb") > 60 * MIB && once.of("part6", "bb") == 0, "{once:?}");
+    assert_eq!((once.moved("demote"), once.moved("promote")), (0, 0), "{once:?}");
+
+    // The same trigger from the command line changes nothing of that.
+    let periodic = "[placement]\npolicy = \"max-locality\"\n[flush]\ntrigger = \"periodic\"\n";
+    let again = run(periodic, &["--trigger", "on-exit"]);
+    assert_eq!(again.lies, once.lies);
+    assert_eq!((again.moved("demote"), again.moved("promote")), (0, 0), "{again:?}");
+}
+
+#[test]
+fn a_rule_puts_the_huge_file_below_and_leaves_the_fast_tiers_to_the_others() {
+    let rule = "[[rule]]\npath = \"huge\"\ntier = \"bb\"\n";
+    let seen = run(&format!("{rule}{}", placement("max-locality")), &[]);
+    assert_eq!(seen.of("huge", "bb"), 75 * MIB, "{seen:?}");
+    assert_eq!(seen.moved("demote"), 0, "{seen:?}");
+}
