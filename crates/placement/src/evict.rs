@@ -25,6 +25,7 @@
 //! assert_eq!(blocks[0].id, 2);
 //! ```
 
+use crate::Worth;
 use crate::hotness::AccessStats;
 use crate::random::mix;
 
@@ -89,6 +90,8 @@ pub struct Candidate {
     pub pinned: bool,
     /// Blocks of lower priority leave first.
     pub priority: u8,
+    /// Of those of one priority, blocks of files that are worth less.
+    pub worth: Worth,
     /// Set by [`choose`]: it leaves.
     pub leaves: bool,
 }
@@ -104,14 +107,15 @@ pub fn choose(eviction: Eviction, blocks: &mut [Candidate], want: usize, now_ms:
         Eviction::Lfu => block.access_stats.count(),
         Eviction::Lru | Eviction::S3Fifo => 0,
     };
+    let rank = |block: &Candidate| (block.priority, block.worth);
     let queue = |block: &Candidate| eviction == Eviction::S3Fifo && block.access_stats.is_main();
     blocks.sort_unstable_by_key(|block| {
         let age = u32::MAX - block.access_stats.age_ms(now_ms);
-        (block.pinned, block.priority, queue(block), uses(block), age, block.id)
+        (block.pinned, rank(block), queue(block), uses(block), age, block.id)
     });
     let free_to_leave = blocks.partition_point(|block| !block.pinned);
     let mut left = want;
-    for group in blocks[..free_to_leave].chunk_by_mut(|a, b| a.priority == b.priority) {
+    for group in blocks[..free_to_leave].chunk_by_mut(|a, b| rank(a) == rank(b)) {
         if left == 0 {
             break;
         }

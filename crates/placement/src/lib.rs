@@ -32,7 +32,7 @@ pub use hierarchy::{Hierarchy, TIERS_MAX, TierSnapshot};
 pub use ids::{NodeId, TierId};
 pub use memo::Memo;
 pub use pace::{Paced, Speed, occupy, pace, transfer_ns};
-pub use policies::{Policy, PolicyId, names, policy};
+pub use policies::{Policy, PolicyId, Worth, names, policy};
 pub use random::{Random, mix};
 pub use request::{Piece, Plan, Request};
 pub use room::{Destination, Watermarks, destination, room_needed};

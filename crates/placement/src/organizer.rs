@@ -14,7 +14,6 @@
 //! assert_eq!(tasks.iter().collect::<Vec<_>>(), [down]);
 //! ```
 
-use crate::promote::Level;
 use crate::{Destination, Hierarchy, Plan, TIERS_MAX, Watermarks, destination, room_needed};
 
 /// The most tasks of one event: a flush and a demotion for each tier.
@@ -46,15 +45,6 @@ pub enum Event<'a> {
     },
     /// The placement engine wants Move, ReOrganize or Evict.
     Placed(&'a Plan),
-    /// A file was used so often that its blocks might go up.
-    Hotter {
-        /// Where they are.
-        from: Destination,
-        /// How many bytes of them.
-        bytes: u64,
-        /// The file's hotness score.
-        hotness: f32,
-    },
 }
 
 /// Something to do.
@@ -73,15 +63,6 @@ pub enum Task {
         from: usize,
         /// Where they go: a lower tier, or the store, that is flush and drop.
         to: Destination,
-        /// How many.
-        bytes: u64,
-    },
-    /// Move bytes up. Which of them, [`crate::promote::promotes`] says.
-    Promote {
-        /// Where they lie.
-        from: Destination,
-        /// The tier they go to.
-        to: usize,
         /// How many.
         bytes: u64,
     },
@@ -109,7 +90,7 @@ impl Tasks {
 /// What is to be done about an event.
 ///
 /// Tasks of one answer never count on the same free space, nor on space that another is still to
-/// make, and no byte is both demoted and promoted.
+/// make.
 pub fn organize(event: &Event<'_>, hierarchy: &Hierarchy, settings: &Settings) -> Tasks {
     let mut tasks = Tasks { tasks: [None; TASKS_MAX], len: 0 };
     let mut space = *hierarchy;
@@ -132,9 +113,6 @@ pub fn organize(event: &Event<'_>, hierarchy: &Hierarchy, settings: &Settings) -
                 let bytes = wanted.min(tier.movable());
                 demote(&mut space, from, Some(piece.room_to), bytes, &mut tasks);
             }
-        }
-        Event::Hotter { from, bytes, hotness } => {
-            tasks_up(hierarchy, from, bytes, hotness, settings, &mut tasks);
         }
     }
     tasks
@@ -183,34 +161,6 @@ fn demote(
         below.pinned += bytes;
     }
     tasks.push(Task::Demote { from, to, bytes });
-}
-
-/// The fastest tier that a hot file's blocks may go to: one with room, or one whose coldest blocks
-/// are clearly colder.
-fn tasks_up(
-    hierarchy: &Hierarchy,
-    from: Destination,
-    bytes: u64,
-    hotness: f32,
-    settings: &Settings,
-    tasks: &mut Tasks,
-) {
-    let lowest = match from {
-        Destination::Tier(tier) => tier.min(hierarchy.len()),
-        Destination::Store => hierarchy.len(),
-    };
-    for (to, tier) in hierarchy.tiers()[..lowest].iter().enumerate() {
-        let level = Level::of(tier, settings.marks, 0);
-        let bytes = match level.is_roomy {
-            true => bytes.min(tier.free),
-            false => bytes.min(tier.free.saturating_add(tier.movable())),
-        };
-        let hotter = hotness >= tier.coldest.max(0.0) * crate::promote::MARGIN + 1.0;
-        if !level.wants_room && bytes > 0 && (level.is_roomy || hotter) {
-            tasks.push(Task::Promote { from, to, bytes });
-            return;
-        }
-    }
 }
 
 #[cfg(test)]
@@ -288,20 +238,6 @@ mod tests {
         assert_eq!(done, [expected]);
     }
 
-    #[test]
-    fn hot_files_go_to_the_fastest_tier_they_may() {
-        let cold = TierSnapshot { coldest: 1.0, ..tier(100, 20, 0) };
-        let event = |hotness| Event::Hotter { from: Destination::Store, bytes: 8 * MIB, hotness };
-        let up = |to| [Task::Promote { from: Destination::Store, to, bytes: 8 * MIB }];
-        let roomy = tier(1000, 600, 0);
-        assert_eq!(tasks(event(2.5), &[cold, roomy], &settings()), up(0));
-        assert_eq!(tasks(event(2.4), &[cold, roomy], &settings()), up(1));
-        assert_eq!(tasks(event(9.9), &[tier(100, 2, 0), roomy], &settings()), up(1));
-        assert_eq!(tasks(event(1.0), &[cold], &settings()), []);
-        let event = Event::Hotter { from: Destination::Tier(0), bytes: MIB, hotness: 99.0 };
-        assert_eq!(tasks(event, &[cold, roomy], &settings()), [], "it is as high as can be");
-    }
-
     /// Every hierarchy of up to three tiers of 4 MiB, at every level of use and dirt.
     #[test]
     fn no_answer_moves_more_than_there_is_or_fits() {
@@ -328,7 +264,6 @@ mod tests {
                                 taken[to] += bytes;
                             }
                         }
-                        Task::Promote { .. } => panic!("nothing got hotter"),
                     }
                 }
                 for index in 0..3 {

@@ -25,7 +25,7 @@ use crate::hotness::AccessStats;
 use crate::{TierSnapshot, Watermarks};
 
 /// How many times hotter than its rival a block has to be.
-pub const MARGIN: f32 = 1.5;
+const MARGIN: f32 = 1.5;
 /// How many uses it has to have besides.
 const USES: f32 = 2.0;
 

@@ -73,7 +73,6 @@ impl Cluster {
                     Task::Flush { tier, bytes } => self.flush(tier, bytes, step),
                     // Room that only a flush can make is made by the flush above.
                     Task::Demote { to: Destination::Store, .. } => {}
-                    Task::Promote { .. } => unreachable!("nothing is read"),
                 }
             }
         }

@@ -4,9 +4,9 @@
 mod common;
 
 use common::seeded;
-use forebay_placement::Random;
 use forebay_placement::evict::{Candidate, Eviction, Ghosts, choose};
 use forebay_placement::hotness::AccessStats;
+use forebay_placement::{Random, Worth};
 use std::collections::HashMap;
 
 const BLOCKS: usize = 256;
@@ -171,7 +171,8 @@ fn any_blocks(random: &mut Random) -> Vec<Candidate> {
             id,
             access_stats: AccessStats(random.next_u64() as u32),
             pinned: random.below(4) == 0,
-            priority: random.below(3) as u8,
+            priority: random.below(2) as u8,
+            worth: Worth::of(random.below(2) as f32 * 7.0),
             leaves: random.below(2) == 0,
         })
         .collect()
@@ -191,13 +192,14 @@ fn every_choice_keeps_its_promises() {
             assert_eq!(victims, want.min(free_to_leave), "{context}");
             assert!(blocks[..victims].iter().all(|block| block.leaves && !block.pinned));
             assert!(blocks[victims..].iter().all(|block| !block.leaves), "{context}");
-            let last = blocks[..victims].iter().map(|block| block.priority).max().unwrap_or(0);
+            let rank = |block: &Candidate| (block.priority, block.worth);
+            let last = blocks[..victims].iter().map(rank).max().unwrap_or((0, Worth::of(0.0)));
             let stays = blocks[victims..].iter().filter(|block| !block.pinned);
-            assert!(stays.clone().all(|block| block.priority >= last), "{context}");
+            assert!(stays.clone().all(|block| rank(block) >= last), "{context}");
             let mut ids: Vec<_> = blocks.iter().map(|block| block.id).collect();
             ids.sort_unstable();
             assert!(ids.iter().copied().eq(0..before.len() as u32), "{context}");
-            let same = |block: &&Candidate| block.priority == last;
+            let same = |block: &&Candidate| rank(block) == last;
             match eviction {
                 Eviction::Lru => {
                     let youngest = blocks[..victims].iter().filter(same);

@@ -90,9 +90,13 @@ impl Blocks {
     pub fn hotness(&self, file: u32, block: u64, now_ms: u32, half_life_ms: u32) -> f32 {
         let file = self.files.get(file as usize);
         file.map_or(0.0, |file| {
-            let size = file.blocks.len() as u64 * block;
-            file.score.per_byte(now_ms, half_life_ms, size, block)
+            file.score.per_byte(now_ms, half_life_ms, file.blocks.len() as u64 * block, block)
         })
+    }
+
+    /// Bytes of a file of blocks of this size.
+    pub fn bytes(&self, file: u32, block: u64) -> u64 {
+        self.files.get(file as usize).map_or(0, |file| file.blocks.len() as u64 * block)
     }
 
     /// The block of a file, if there is one.

@@ -7,7 +7,7 @@ use forebay_placement::hotness::AccessStats;
 use forebay_placement::leave::{Fate, Keeps, Reads, WayDown, fate, keeping_pays, way_down};
 use forebay_placement::organizer::{Event, Settings, Task as Decided, organize};
 use forebay_placement::promote::{self, Level, promoted, promotes};
-use forebay_placement::{Destination, Plan, Watermarks};
+use forebay_placement::{Destination, Plan, Watermarks, Worth, policy};
 
 use crate::blocks::{Block, BlockId, Place};
 use crate::simulation::{Simulation, Task};
@@ -35,10 +35,7 @@ impl Simulation {
 
     /// What the data organizer of a node decides about an event.
     fn decide(&self, node: u32, event: &Event<'_>) -> impl Iterator<Item = Decided> + use<> {
-        let mut hierarchy = self.hierarchy(node);
-        if let Event::Hotter { .. } = event {
-            self.add_coldest(node, &mut hierarchy);
-        }
+        let hierarchy = self.hierarchy(node);
         let settings = Settings {
             marks: self.watermarks(),
             unit: self.run.cluster.block,
@@ -83,7 +80,6 @@ impl Simulation {
             match task {
                 Decided::Flush { tier, .. } => self.flush(self.shelf(node, tier)),
                 Decided::Demote { from, .. } => self.make_room(self.shelf(node, from)),
-                Decided::Promote { .. } => {}
             }
         }
     }
@@ -161,6 +157,15 @@ impl Simulation {
             let block = &self.blocks[**id];
             block.writers == 0 && !block.moving && !block.flushing
         };
+        // Looked up only where it matters: a shelf may have many blocks.
+        let goes_by = policy(&self.run.strategy.policy).filter(|policy| policy.compares_hotness());
+        let worth = |file| match goes_by {
+            Some(policy) => {
+                let bytes = self.blocks.bytes(file, self.run.cluster.block);
+                policy.worth(self.hotness(file), bytes, self.shelves[shelf].capacity)
+            }
+            None => Worth::USUAL,
+        };
         let mut candidates: Vec<Candidate> = self.shelves[shelf]
             .list
             .iter()
@@ -168,6 +173,7 @@ impl Simulation {
             .map(|&id| Candidate {
                 id,
                 access_stats: self.blocks[id].access_stats,
+                worth: worth(self.blocks[id].file),
                 ..Candidate::default()
             })
             .collect();
@@ -407,15 +413,10 @@ impl Simulation {
         if !self.run.strategy.promote || below == 0 {
             return;
         }
-        let (first, _) = blocks[0];
-        let hotness = self.hotness(self.blocks[first].file);
-        let bytes = blocks.len() as u64 * self.run.cluster.block;
-        let from_tier = Destination::Tier(usize::from(below));
-        self.refresh_coldest(node);
-        let event = Event::Hotter { from: from_tier, bytes, hotness };
-        for task in self.decide(node, &event) {
-            let Decided::Promote { to, .. } = task else { continue };
-            self.promote_to(node, from, to, blocks);
+        for to in 0..usize::from(below) {
+            if self.promote_to(node, from, to, blocks) {
+                return;
+            }
         }
     }
 
@@ -454,12 +455,12 @@ impl Simulation {
         quiet && !block.lost && block.valid > 0
     }
 
-    /// Moves those of the blocks up that are hot enough.
-    fn promote_to(&mut self, node: u32, from: Place, to: usize, blocks: &[(BlockId, u64)]) {
+    /// Moves those of the blocks up that are hot enough; whether any is.
+    fn promote_to(&mut self, node: u32, from: Place, to: usize, blocks: &[(BlockId, u64)]) -> bool {
         let target = self.shelf(node, to);
-        let Some(tier) = self.hierarchy(node).tier(to) else { return };
+        let Some(tier) = self.hierarchy(node).tier(to) else { return false };
         if self.shelves[target].promoting {
-            return;
+            return false;
         }
         let uses = self.shelves[target].list.iter().map(|id| self.blocks[*id].access_stats.count());
         let level = Level::of(&tier, self.watermarks(), uses.min().unwrap_or(0));
@@ -476,6 +477,7 @@ impl Simulation {
             self.shelves[target].promoting = true;
             self.start_move(node, from, to, &hot);
         }
+        !hot.is_empty()
     }
 
     fn owner(&self, shelf: usize) -> (u32, usize) {

@@ -139,6 +139,22 @@ fn max_locality_uses_all_tiers_and_moves_nothing() {
 }
 
 #[test]
+fn hot_data_keeps_the_index_on_top_and_gives_up_the_huge_file_first() {
+    let seen = run(&placement("hot-data"), &[]);
+    assert_eq!(seen.of("index", "ram"), 256 * KIB, "{seen:?}");
+    // The newest of it is there until room is made.
+    assert!(seen.of("huge", "ram") < 8 * MIB, "{seen:?}");
+    let parts = |place| (1..=6).map(|part| seen.of(&format!("part{part}"), place)).sum::<u64>();
+    assert!(parts("ram") > 6 * MIB && parts("bb") == 0, "{seen:?}");
+
+    // Of that policy only what a rule gives it is treated so.
+    let rule = "[[rule]]\npath = \"index\"\npolicy = \"hot-data\"\n";
+    let seen = run(&format!("{rule}{}", placement("max-bandwidth")), &[]);
+    assert_eq!(seen.of("index", "ram"), 256 * KIB, "{seen:?}");
+    assert_eq!(seen.of("part1", "ram"), 0, "{seen:?}");
+}
+
+#[test]
 fn a_rule_puts_the_huge_file_below_and_leaves_the_fast_tiers_to_the_others() {
     let rule = "[[rule]]\npath = \"huge\"\ntier = \"bb\"\n";
     let seen = run(&format!("{rule}{}", placement("max-locality")), &[]);

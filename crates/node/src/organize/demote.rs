@@ -4,6 +4,7 @@
 
 use crate::drain::{FlushScope, Flusher};
 use crate::node::{BlockRef, Node};
+use crate::organize::coldest::Coldest;
 use crate::organize::lend::{Lender, Wanted};
 use crate::organize::mover::{BATCH_BYTES, Mover};
 use crate::usage::{sparse_of, whole_buckets_of};
@@ -68,6 +69,7 @@ pub(crate) struct Demoter {
     flusher: Flusher,
     lender: Lender,
     blocks: Vec<Candidate>,
+    coldest: Coldest,
     /// How often writers had begun to wait for room at the last look, and when that was seen to
     /// have changed.
     waits: u64,
@@ -84,6 +86,7 @@ impl Demoter {
             flusher: Flusher::new(node),
             lender: Lender::default(),
             blocks: Vec::new(),
+            coldest: Coldest::default(),
             waits: 0,
             waited_at: None,
             node: Arc::clone(node),
@@ -113,6 +116,7 @@ impl Demoter {
         header.free.store((snapshot.free / unit) as u32, Ordering::Relaxed);
         let low = (snapshot.capacity as f64 * self.node.watermarks.low) as u64 / unit;
         header.low.store(low.max(1) as u32, Ordering::Relaxed);
+        self.coldest.refresh(&self.node, self.tier);
         let small = match self.tier.is_ram() {
             true => self.lender.tend(&self.node, self.owner, asked),
             false => Wanted::default(),
@@ -256,7 +260,9 @@ impl Demoter {
     /// may move there.
     fn look(&mut self, has_room_below: bool, which: Which) {
         let segment = &self.node.segment;
-        let (mut pinned, mut clean, mut coldest) = (0, 0, f32::INFINITY);
+        let (mut pinned, mut clean) = (0, 0);
+        let buckets = self.node.header().tier[self.tier].buckets;
+        let capacity = u64::from(buckets) * segment.bucket_bytes() as u64;
         self.blocks.clear();
         let (whole, sparse) = match which {
             Which::Whole => (Some(whole_buckets_of(segment, self.tier)), 0..0),
@@ -279,8 +285,9 @@ impl Demoter {
             }
             let record = segment.file(file);
             let settings = segment.rule_of(record).map(RuleRecord::settings).unwrap_or_default();
-            let moves = || policy_of(segment, &settings).policy().moves_down();
-            let is_stuck = record.has(FileFlags::FAILING) && !(has_room_below && moves());
+            let policy = policy_of(segment, &settings).policy();
+            let may_move = has_room_below && policy.moves_down();
+            let is_stuck = record.has(FileFlags::FAILING) && !may_move;
             if is_stuck && meta.pages.dirty() != 0 {
                 continue;
             }
@@ -288,13 +295,17 @@ impl Demoter {
                 pinned += 1;
             } else {
                 clean += u32::from(meta.pages.dirty() == 0);
-                coldest = hotness_of(segment, record).min(coldest);
             }
             self.blocks.push(Candidate {
                 id: bucket.raw(),
                 access_stats: AccessStats(meta.access_stats.load(Ordering::Relaxed)),
                 pinned: settings.pin,
                 priority: settings.priority,
+                worth: policy.worth(
+                    hotness_of(segment, record),
+                    record.size.load(Ordering::Relaxed),
+                    capacity,
+                ),
                 leaves: false,
             });
         }
@@ -304,8 +315,6 @@ impl Demoter {
         let header = &self.node.header().tier[self.tier];
         header.pinned.store(pinned, Ordering::Relaxed);
         header.clean.store(clean, Ordering::Relaxed);
-        let coldest = if coldest.is_finite() { coldest } else { 0.0 };
-        header.coldest.store(coldest.to_bits(), Ordering::Relaxed);
     }
 
     /// What is known of the reads of a block of a file that is there.

@@ -3,6 +3,7 @@
 //!
 //! May use `drain`, which makes dirty blocks clean, `node`, and what those use.
 
+mod coldest;
 pub(crate) mod demote;
 pub(crate) mod grow;
 mod lend;

@@ -1,8 +1,8 @@
 //! HotData, equation 3 of Hermes' appendix: what is used often lies high, and what is large lies
 //! low.
 
-use super::Policy;
 use super::max_bandwidth::{moving, places, writing};
+use super::{Policy, Worth};
 use crate::cost::{Model, Pace, Speeds};
 use crate::solve::{Rate, solve};
 use crate::{Hierarchy, Plan, Request};
@@ -28,7 +28,7 @@ impl Policy for HotData {
             let tier = hierarchy.tiers().get(place);
             match model {
                 Model::Physical => {
-                    let scarce = tier.map_or(0.0, |tier| size / (tier.capacity.max(1)) as f64);
+                    let scarce = tier.map_or(0.0, |tier| scarce(size, tier.capacity));
                     using(pace, hotness).times(1.0 + scarce)
                 }
                 Model::Paper => {
@@ -56,6 +56,12 @@ impl Policy for HotData {
         })
     }
 
+    /// By score and size, weighted as in the plan: what is used often stays, and of files that are
+    /// used alike the small ones.
+    fn worth(&self, hotness: f32, file_bytes: u64, capacity: u64) -> Worth {
+        Worth::of(hotness.max(0.0) / (1.0 + scarce(file_bytes as f64, capacity) as f32))
+    }
+
     fn class(&self, request: &Request) -> Request {
         Request {
             bytes: request.bytes,
@@ -66,11 +72,35 @@ impl Policy for HotData {
     }
 }
 
+/// How much of a tier a file takes: what large files pay for small ones.
+fn scarce(file_bytes: f64, capacity: u64) -> f64 {
+    file_bytes / capacity.max(1) as f64
+}
+
 /// Writing once, and reading as often as the file was lately used.
 fn using(pace: &Pace, hotness: f64) -> Rate {
     let write = writing(Model::Physical, pace);
     Rate {
         fixed: write.fixed + hotness * pace.latency_ns,
         byte: write.byte + hotness * pace.read_ns,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hot_and_small_is_worth_more() {
+        const GB: u64 = 1_000_000_000;
+        let worth = |hotness, bytes| HotData.worth(hotness, bytes, GB);
+        assert_eq!(worth(1.0, 0), Worth::USUAL);
+        assert!(worth(60.0, 1_000_000) > worth(1.0, 1_000_000), "used more often");
+        assert!(worth(1.0, 1_000_000) > worth(1.0, 5 * GB), "smaller");
+        assert!(worth(60.0, 5 * GB) > worth(1.0, 1_000_000), "so hot that size matters less");
+        assert_eq!(worth(1.0, 1_000_000), worth(1.1, 2_000_000), "about alike");
+        let order = [0.0, 1e-30, 0.01, 1.0, 1e9, f32::INFINITY].map(|hotness| worth(hotness, 0));
+        assert!(order.is_sorted(), "{order:?}");
+        assert_eq!(worth(f32::NAN, 0), worth(0.0, 0));
     }
 }

@@ -30,9 +30,37 @@ pub trait Policy: Send + Sync {
         true
     }
 
-    /// Whether plans depend on [`crate::TierSnapshot::coldest`].
+    /// Whether plans depend on [`crate::TierSnapshot::coldest`], or [`Policy::worth`] on hotness.
     fn compares_hotness(&self) -> bool {
         true
+    }
+
+    /// What it is worth to keep a file of this hotness and size in a tier of this capacity: of two
+    /// files, the blocks of that with less leave first. Files of equal worth are the eviction's.
+    fn worth(&self, _hotness: f32, _file_bytes: u64, _capacity: u64) -> Worth {
+        Worth::USUAL
+    }
+}
+
+/// How much a file is worth to a tier: in steps of half an octave, so that files which are about
+/// alike do not displace each other in turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Worth(u8);
+
+impl Worth {
+    /// That of a file whose policy does not go by its use, and of a small one that was used once.
+    pub const USUAL: Worth = Worth(128);
+
+    /// Of so many accesses per byte, weighted.
+    pub fn of(accesses: f32) -> Worth {
+        let steps = (2.0 * accesses.max(f32::MIN_POSITIVE).log2()).round();
+        Worth((f32::from(Self::USUAL.0) + steps).clamp(0.0, 255.0) as u8)
+    }
+}
+
+impl Default for Worth {
+    fn default() -> Self {
+        Self::USUAL
     }
 }
 
