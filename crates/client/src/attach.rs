@@ -4,6 +4,7 @@
 use crate::attachment::Attachment;
 use crate::descriptors::Sparse;
 use crate::fd::{borrow, each_descriptor};
+use crate::file_mappings::FileMappings;
 use crate::manager::ManagerLink;
 use crate::manager_watch::ManagerWatch;
 use crate::open::{OpenStat, identity_of};
@@ -242,6 +243,7 @@ impl Session {
             references,
             duplicating: AtomicU32::new(0),
             mapped,
+            mappings: FileMappings::new(),
             populated,
             waited_in_vain: AtomicU64::new(u64::MAX),
             waited_for_pages: AtomicU64::new(u64::MAX),
@@ -286,13 +288,20 @@ impl Session {
             }
             Managed::These(all, count) => all[..count].iter().for_each(|&fd| adopt(fd)),
         }
-        // What the image before the exec held and this one has not inherited.
+        // What the image before the exec held and this one has not inherited; a vforked child has
+        // what is mapped in the memory that it shares.
         let descriptions = self.segment.descriptions();
+        let stays = |id: u32| {
+            let flags = descriptions.get(id).flags.load(Ordering::Relaxed);
+            !self.mappings.are_followed() && flags.contains(DescriptionFlags::MAPPING)
+        };
         for word in 0..descriptions.words() {
             let held = descriptions.held(self.slot(), word).load(Ordering::Relaxed);
             for id in (0..64).filter(|bit| held >> bit & 1 == 1).map(|bit| word * 64 + bit) {
                 let references = self.references.get(id as usize);
-                if references.is_some_and(|references| references.load(Ordering::SeqCst) == 0) {
+                if references.is_some_and(|references| references.load(Ordering::SeqCst) == 0)
+                    && !stays(id)
+                {
                     descriptions.release(self.slot(), id);
                 }
             }
@@ -353,6 +362,7 @@ impl Drop for Session {
             }
             self.forget(file.fd);
         }
+        self.keep_mapped_direct();
         for file in &self.tier_files {
             if let Some(fd) = file.load(Ordering::Relaxed).checked_sub(1) {
                 // SAFETY: the session's own descriptor, and no other thread has the session.

@@ -86,6 +86,8 @@ impl Session {
         for file in self.files() {
             self.segment.descriptions().hold(fork.slot, file.description_id());
         }
+        self.mappings.forked();
+        self.hold_mapped(fork.slot);
         self.segment.client(fork.slot).joined();
         self.duplicating.store(0, Ordering::Relaxed);
         self.lending.store(0, Ordering::Relaxed);

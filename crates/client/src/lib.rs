@@ -16,6 +16,7 @@ mod copy;
 mod descriptors;
 mod dir_cache;
 mod fd;
+mod file_mappings;
 mod fork;
 mod lending;
 mod limits;

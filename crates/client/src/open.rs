@@ -258,6 +258,9 @@ impl Session {
             forebay_pool::crash::point("open.named");
             self.look_for_name(fd);
         }
+        if file.record.has(FileFlags::UNMAPPED) {
+            file.buffer_again();
+        }
         file.refresh(stat.st_size as u64, mtime_ns(stat))?;
         // Only the kernel can say that no process was faster.
         let created = flags.contains(OFlags::CREATE | OFlags::EXCL);

@@ -86,7 +86,7 @@ impl OpenFile<'_> {
             other => other,
         };
         record.mode.store(mode as u8, Ordering::Release);
-        if mode == Mode::Bypass && !record.has(FileFlags::DIRECT) {
+        if mode == Mode::Bypass && !record.stays_direct() {
             // What cannot be flushed stays buffered.
             let _ = self.turn_direct();
         }

@@ -3,6 +3,7 @@
 use crate::attachment::Attachment;
 use crate::descriptors::Sparse;
 use crate::fd::{borrow, duplicate_hidden, may_be_own};
+use crate::file_mappings::FileMappings;
 use crate::manager::ManagerLink;
 use crate::manager_watch::ManagerWatch;
 use crate::open::identity_of;
@@ -35,6 +36,8 @@ pub struct Session {
     pub(crate) duplicating: AtomicU32,
     /// File record -> its generation (plus one) when this process mapped it.
     pub(crate) mapped: Sparse,
+    /// The mappings of this process that are followed.
+    pub(crate) mappings: FileMappings,
     /// Piece of RAM -> whether its pages are mapped here.
     pub(crate) populated: Sparse,
     /// The `room_made` at which a thread last waited in vain for pages of small files.

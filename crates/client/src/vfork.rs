@@ -9,6 +9,7 @@
 use crate::attach::StartError;
 use crate::descriptors::Sparse;
 use crate::fd::borrow;
+use crate::file_mappings::FileMappings;
 use crate::fork::Fork;
 use crate::manager::ManagerLink;
 use crate::manager_watch::ManagerWatch;
@@ -84,6 +85,7 @@ impl Session {
             for file in self.files() {
                 self.segment.descriptions().hold(fork.slot(), file.description_id());
             }
+            self.hold_mapped(fork.slot());
         }
         Ok(())
     }
@@ -128,6 +130,8 @@ impl Session {
             table: Sparse::new(self.table.count()),
             references: Sparse::new(self.references.count()),
             mapped: Sparse::new(self.mapped.count()),
+            // What it maps is in the parent's memory, and stays there when it has gone.
+            mappings: FileMappings::none(),
             populated: Sparse::new(self.populated.count()),
             waited_in_vain: AtomicU64::new(u64::MAX),
             waited_for_pages: AtomicU64::new(u64::MAX),

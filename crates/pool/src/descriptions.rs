@@ -413,6 +413,24 @@ impl<'a> Descriptions<'a> {
         (0..self.ready()).any(|id| writes(id) && is_held(id))
     }
 
+    /// Whether some process may have `file` mapped in a way that keeps it direct. Certain for a
+    /// thread that has the file exclusively: a process that maps it takes a description before it
+    /// waits for that.
+    pub fn is_mapped(self, file: FileId) -> bool {
+        let maps = |description: &Description| {
+            state(description.word.load(Ordering::SeqCst)) != description_state::FREE
+                && description.file.load(Ordering::Acquire) == file
+                && description.flags.load(Ordering::Relaxed).contains(DescriptionFlags::MAPPING)
+        };
+        self.all[..self.ready() as usize].iter().any(maps)
+    }
+
+    /// Whether the description of `marker` has not been freed since it was that.
+    pub fn is_in_use(self, marker: Marker) -> bool {
+        let word = self.get(marker.description).word.load(Ordering::SeqCst);
+        generation(word) == marker.generation && state(word) != description_state::FREE
+    }
+
     /// Which of the `files` records are of files that some process has open. For the node manager.
     pub fn open_files(self, files: u32) -> Vec<bool> {
         let mut open = vec![false; files as usize];
@@ -485,6 +503,23 @@ impl<'a> Descriptions<'a> {
         }
     }
 
+    /// Those of mappings that no process holds: to be [freed](Descriptions::free), which the sweep
+    /// does not do.
+    pub fn left_mappings(self) -> impl Iterator<Item = GivenUp> {
+        // Before the bits, as when a process gives one up.
+        let forks = self.forks.load(Ordering::SeqCst);
+        let is_left = move |&id: &u32| {
+            let description = self.get(id);
+            state(description.word.load(Ordering::SeqCst)) == description_state::LIVE
+                && description.flags.load(Ordering::Relaxed).contains(DescriptionFlags::MAPPING)
+        };
+        (0..self.words()).flat_map(move |word| {
+            let held = self.held_by_any(word);
+            let unheld = self.ids_in(word).filter(move |id| held >> (id % 64) & 1 == 0);
+            unheld.filter(is_left).map(move |id| GivenUp { marker: self.marker(id), forks })
+        })
+    }
+
     /// Whether each that is not free is held by some process: there is nothing to sweep.
     pub fn are_settled(self) -> bool {
         (0..self.words()).all(|word| {
@@ -500,6 +535,10 @@ impl<'a> Descriptions<'a> {
     /// step nearer to being free, if it is time.
     fn age(self, id: u32, seen: u64, now: u32, grace_ms: u32, flight_ms: u32) {
         let description = self.get(id);
+        // No exec wants it, and no clock tells when a child is there: see `left_mappings`.
+        if description.flags.load(Ordering::Acquire).contains(DescriptionFlags::MAPPING) {
+            return;
+        }
         let next = match state(seen) {
             // It is its opener's, or that of the process that frees it, for as long as that lives.
             description_state::OPENING | description_state::CLOSING => return,

@@ -246,3 +246,31 @@ fn a_table_grows_by_whole_pieces_when_all_are_in_use() {
     segment.descriptions().sweep(0, 0, 0, |_| {});
     assert_eq!(open().map(|marker| marker.description), Some(5));
 }
+
+#[test]
+fn a_mapping_ends_with_the_last_process_that_has_it() {
+    let plain = Plain::new(128);
+    let descriptions = plain.view();
+    let (parent, manager) = (Owner::new(1, 0), Owner::new(0, 0));
+    let map = || descriptions.open(FILE, &plain.record[0], DescriptionFlags::MAPPING, parent);
+    let marker = map().unwrap();
+    plain.open(1, parent).unwrap();
+    assert!(descriptions.is_mapped(FILE) && !descriptions.is_mapped(FileId::from_raw(1)));
+    descriptions.hold(2, marker.description);
+    descriptions.release(1, marker.description);
+    assert_eq!(descriptions.left_mappings().count(), 0, "the child has it");
+    descriptions.release(2, marker.description);
+    // No clock ends it: a child may be on its way that has it.
+    for now in [1, 100, 100_000] {
+        descriptions.sweep(now, 0, 0, |_| {});
+    }
+    let left = || descriptions.left_mappings().next().unwrap();
+    assert!(!descriptions.free(left(), manager, |slot| slot == 3));
+    assert!(descriptions.is_mapped(FILE) && descriptions.is_in_use(marker));
+    let before = left();
+    plain.forks.fetch_add(1, Ordering::SeqCst);
+    assert!(!descriptions.free(before, manager, |_| false), "a fork began");
+    assert!(descriptions.free(left(), manager, |_| false));
+    assert!(!descriptions.is_mapped(FILE) && !descriptions.is_in_use(marker));
+    assert_eq!(descriptions.left_mappings().count(), 0);
+}

@@ -1,7 +1,7 @@
 //! The C library's `syscall`: the numbers that concern managed descriptors are sent to the
 //! functions of the same name, which check again.
 
-use crate::memory::remapped;
+use crate::memory::{remapped, remapping};
 use crate::real::{real, without_cancellation};
 use crate::session::session;
 use forebay_client::OpenFlags;
@@ -113,14 +113,23 @@ unsafe fn dispatch(
                         as *mut c_void
                 }) as c_long
             }
-            libc::SYS_munmap | libc::SYS_mprotect => {
+            libc::SYS_munmap => {
+                let call =
+                    || real!(c"syscall"(number => c_long, a => c_long, b => c_long) -> c_long);
+                let result =
+                    crate::memory::unmapping((pa, b as usize), call, |&result| result == 0);
+                memory_changed(pa, b as usize);
+                result
+            }
+            libc::SYS_mprotect => {
                 let result = real!(c"syscall"(number => c_long, a => c_long, b => c_long, c => c_long) -> c_long);
                 memory_changed(pa, b as usize);
                 result
             }
             libc::SYS_mremap => {
-                let result = real!(c"syscall"(number => c_long, a => c_long, b => c_long, c => c_long, d => c_long, e => c_long) -> c_long);
                 let (old, new) = ((pa, b as usize), (e as *mut c_void, c as usize));
+                remapping(old, new, d as c_int);
+                let result = real!(c"syscall"(number => c_long, a => c_long, b => c_long, c => c_long, d => c_long, e => c_long) -> c_long);
                 remapped(old, new, d as c_int, result as *mut c_void);
                 result
             }

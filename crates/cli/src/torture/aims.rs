@@ -2,7 +2,7 @@
 //! managers, while others work; with what leads there.
 
 use super::operations::Operation::{
-    self, Allocate, Common, CopyRange, Exec, Extend, Far, Fdatasync, Fork, Fsync, Inherit,
+    self, Allocate, Common, CopyRange, Exec, Extend, Far, Fdatasync, Fork, Fsync, Inherit, MapRead,
     MapWrite, OpenAppend, OpenEmpty, Over, Punch, Read, ReadCommon, Sparse, Stored, Truncate,
     Verify, Whole, Write,
 };
@@ -258,6 +258,10 @@ fn lead(aim: &Aim) -> Lead {
             Lead { often: &[Fsync, Stored, Write], events: &[Absence], ..PLAIN }
         }
         ("write-back", _) => Lead { often: &[Fsync, Write], ..PLAIN },
+        ("mapping", _) => Lead { often: &[MapRead, MapWrite], ..PLAIN },
+        ("housekeeping", "unmapped") => {
+            Lead { often: &[MapRead, MapWrite], victims: "mapping.direct", ..PLAIN }
+        }
         ("flush", "failed") => Lead { faults: "store write fail EIO every 3", ..PLAIN },
         ("record" | "slot" | "move", _) if aim.point != "slot.reserved" => {
             Lead { tiers: Tiers::Full, ..PLAIN }

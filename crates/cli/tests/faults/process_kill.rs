@@ -185,6 +185,27 @@ fn managers_killed_again_and_again_are_replaced() {
     assert_complete(&site, writes, false, "managers killed again and again");
 }
 
+#[test]
+fn mappings_show_each_write_while_managers_are_killed() {
+    let site = Site::new(&RESTLESS);
+    if !site.compile("unmaps.c", &["-pthread"]) {
+        return;
+    }
+    let mut run = site.start(site.buffered(&["sh", "-c", "exec $BIN/unmaps race file 3 8"]));
+    let mut last = 0;
+    for _ in 0..4 {
+        std::thread::sleep(Duration::from_secs(1));
+        let manager = wait_for("another manager", LONG, || {
+            let manager = site.status().manager;
+            (manager != last && is_alive(manager)).then_some(manager)
+        });
+        assert!(run.is_running(), "{} {}", run.stdout(), run.stderr());
+        last = manager;
+        kill(manager, Signal::KILL);
+    }
+    assert_eq!(run.end().expect(0).stdout, "wrong: 0\n");
+}
+
 /// `sync FILE` opens it to read.
 #[test]
 fn without_a_manager_a_descriptor_that_may_only_read_syncs() {
@@ -495,17 +516,22 @@ match sys.argv[1]:
     case 'extend': os.ftruncate(fd, 9000)
     case 'allocate': os.posix_fallocate(fd, 0, 9000)
     case 'map': mmap.mmap(fd, 0)
+    case 'unmap':
+        mmap.mmap(fd, 0).close()
+        os.pread(fd, 1, 0)
 '''
 POINTS = {
     'write': 'write.store-written write.metadata-dirty write.marked write.dirty write.size write.copied',
     'cut': 'truncate.intent truncate.quiesced truncate.store truncate.size truncate.discarded truncate.done',
     'extend': 'truncate.intent truncate.store truncate.size truncate.done',
     'allocate': 'lengthen.begun allocate.store lengthen.ending',
-    'map': 'passthrough.begin lengthen.begun passthrough.end lengthen.ending',
+    'map': 'mapping.held passthrough.begin lengthen.begun mapping.direct passthrough.end lengthen.ending',
+    'unmap': 'mapping.gone mapping.given-up mapping.unmapped mapping.buffering mapping.buffered',
 }
 if 'around' in sys.argv:
     POINTS = {'write': 'around.busy lengthen.begun store.written lengthen.ending around.written'}
-MAY = {'write': range(KEPT, 3501), 'cut': (300, KEPT), 'extend': (KEPT, END), 'allocate': (KEPT, END), 'map': (KEPT,)}
+MAY = {'write': range(KEPT, 3501), 'cut': (300, KEPT), 'extend': (KEPT, END), 'allocate': (KEPT, END), 'map': (KEPT,),
+       'unmap': (KEPT,)}
 manager = int(sys.argv[1])
 def let_go_on(seen_all, timeout):
     while not seen_all.wait(timeout):
@@ -544,7 +570,7 @@ for kind, points in POINTS.items():
                 words = [sys.executable, '-IS', '-c', CHANGE, kind, path, str(stopped)]
                 ended = subprocess.Popen(words, env=env)
                 # To map a file takes one that goes on, and so may anything if it was stopped with a lock.
-                timeout = 0.1 if kind == 'map' else 1.0
+                timeout = 0.1 if kind in ('map', 'unmap') else 1.0
                 seen_all = threading.Event()
                 threading.Thread(target=let_go_on, args=(seen_all, timeout)).start()
                 ended = ended.wait()

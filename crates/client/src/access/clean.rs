@@ -1,6 +1,6 @@
 //! Making a file clean for calls that go through the kernel, or direct for as long as it is open.
 
-use super::ExclusiveFile;
+use super::{EnteredFile, ExclusiveFile};
 use crate::fd::borrow;
 use crate::open_file::OpenFile;
 use crate::store;
@@ -46,7 +46,7 @@ impl OpenFile<'_> {
             let record = self.record;
             if record.has(FileFlags::METADATA_DIRTY) {
                 // From here on the store's file is the truth, whatever becomes of this process.
-                file.resize_from_store();
+                let _ = file.resize_from_store();
             }
             record.set(FileFlags::STORE_WRITTEN);
             crash::point("passthrough.begin");
@@ -55,7 +55,7 @@ impl OpenFile<'_> {
                 let result = act();
                 record.clear(FileFlags::SYNCED);
                 crash::point("passthrough.end");
-                file.resize_from_store();
+                let _ = file.resize_from_store();
                 result
             }))
         })
@@ -70,9 +70,51 @@ impl OpenFile<'_> {
     pub fn make_direct<R>(&self, act: impl FnOnce() -> R) -> Result<R, Errno> {
         self.with_clean(|| {
             self.session.segment.raise_stat_epoch();
-            self.record.set(FileFlags::DIRECT);
+            self.record.turn_direct();
             act()
         })
+    }
+
+    /// The same until no process has the file mapped. The caller holds a description for the
+    /// mapping that `act` makes.
+    ///
+    /// # Errors
+    /// As of [`OpenFile::make_direct`].
+    pub(crate) fn make_mapped<R>(&self, act: impl FnOnce() -> R) -> Result<R, Errno> {
+        self.with_clean(|| {
+            self.session.segment.raise_stat_epoch();
+            self.record.turn_mapped();
+            crash::point("mapping.direct");
+            act()
+        })
+    }
+
+    /// Buffers the file again if it was direct only because of mappings, of which none is left.
+    /// Not while others are inside for more than a moment, or if the store fails: it stays direct
+    /// then, and a later call tries again.
+    pub(crate) fn buffer_again(&self) {
+        let (record, segment) = (self.record, &self.session.segment);
+        let owner = self.session.owner();
+        let Ok(guard) = self.enter_beside(owner) else { return };
+        let entered = EnteredFile { file: self, owner, guard };
+        // Before the look: a mapping that ends later sets it again.
+        record.clear(FileFlags::UNMAPPED);
+        let is_unmapped =
+            || record.has(FileFlags::MAPPED) && !segment.descriptions().is_mapped(self.id);
+        // Not to exclude others for nothing.
+        if !is_unmapped() {
+            return;
+        }
+        crash::point("mapping.unmapped");
+        let guard = segment.try_lock_exclusive(&entered.guard, self.id, owner);
+        let done = guard.is_some_and(|guard| {
+            let file = ExclusiveFile { entered: &entered, guard };
+            file.complete_left();
+            !is_unmapped() || file.end_direct().is_ok()
+        });
+        if !done {
+            record.set(FileFlags::UNMAPPED);
+        }
     }
 
     /// [`OpenFile::make_direct`] where it must not be left undone: signal handlers run, but end no
@@ -130,33 +172,9 @@ impl OpenFile<'_> {
     /// may be expected to follow it.
     pub fn may_change(&self) -> bool {
         self.may(DescriptionFlags::WRITE)
-            || self.record.has(FileFlags::REGISTERED)
+            // Those that have written it while it was mapped have not registered it.
+            || (self.record.has(FileFlags::REGISTERED) || self.record.has(FileFlags::MAPPED))
                 && self.session.segment.descriptions().is_open_for_writing(self.id)
-    }
-
-    /// Keeps the file direct for as long as this process or a child of it may have it mapped.
-    pub fn hold_mapping(&self) {
-        let generation = self.record.generation.load(Ordering::Relaxed).wrapping_add(1);
-        let held = self.session.mapped.get(self.id.index());
-        if held.is_some_and(|held| held.swap(generation, Ordering::AcqRel) == generation) {
-            return;
-        }
-        let flags = DescriptionFlags::MAPPING;
-        let identity = self.record.identity();
-        // Without a description to spare the file may turn buffered again after its last close,
-        // while a mapping still shows what was there before.
-        let open = |file| {
-            let owner = self.session.owner();
-            let held = self.session.segment.open_description(file, flags, owner);
-            if held.is_none() {
-                self.session.segment.clients().note_unrecorded(identity, owner);
-            }
-        };
-        let _ = surely(|| {
-            let owner = self.session.owner();
-            let _inside = self.session.segment.enter_table(owner);
-            self.session.segment.reopen_file(identity, owner, open)
-        });
     }
 }
 
@@ -178,6 +196,25 @@ impl ExclusiveFile<'_> {
             }
         }
         Err(self.last_error().unwrap_or(Errno::IO))
+    }
+
+    /// Buffers a file again of which no mapping is left.
+    ///
+    /// # Errors
+    /// The store's errno: it stays direct.
+    fn end_direct(&self) -> Result<(), Errno> {
+        let record = self.record;
+        self.clean_up_store()?;
+        self.resize_from_store()?;
+        // What mappings have written may come to the store's device, and to the file's times,
+        // later; and times that programs have seen were the kernel's.
+        record.set(FileFlags::STORE_WRITTEN);
+        record.set(FileFlags::LOOKED_AT);
+        record.clear(FileFlags::SYNCED);
+        crash::point("mapping.buffering");
+        record.clear(FileFlags::DIRECT | FileFlags::MAPPED);
+        crash::point("mapping.buffered");
+        Ok(())
     }
 
     /// Before the kernel changes a file in ways of its own: what journal and slots have of it
@@ -212,9 +249,14 @@ impl ExclusiveFile<'_> {
         }
     }
 
-    fn resize_from_store(&self) {
+    /// Gives the record, of a clean file, the size and the times that the store's file has.
+    ///
+    /// # Errors
+    /// The store's errno: they are what they were.
+    fn resize_from_store(&self) -> Result<(), Errno> {
         let record = self.record;
-        if let Ok(stat) = store::stat(self.fd) {
+        let found = store::stat(self.fd);
+        if let Ok(stat) = &found {
             record.size.store(stat.size, Ordering::Release);
             record.store_size.store(stat.size, Ordering::Release);
             record.store_mtime_ns.store(stat.modified_ns as u64, Ordering::Release);
@@ -229,5 +271,6 @@ impl ExclusiveFile<'_> {
                 | FileFlags::STORE_WRITTEN
                 | FileFlags::CONFLICT_CHECKED,
         );
+        found.map(|_| ())
     }
 }

@@ -171,7 +171,14 @@ impl EnteredFile<'_> {
     ) -> Result<usize, Errno> {
         let known = self.known_of(offset, length);
         if self.record.has(FileFlags::DIRECT) || known == 0 {
-            return self.read_through(cursor, offset, length, None);
+            let result = self.read_through(cursor, offset, length, None);
+            if self.record.has(FileFlags::UNMAPPED) {
+                let _ = self.outside(|file| {
+                    file.buffer_again();
+                    Ok(())
+                });
+            }
+            return result;
         }
         let ahead = self.predict(offset, known, Destination::Store);
         self.want_next(self.session.segment.block_at(offset + known as u64 - 1).0 + 1);

@@ -174,6 +174,13 @@ impl EnteredFile<'_> {
             self.session.count_up(&counters.writes, 1);
             self.session.count_up(&counters.write_bytes, done as u64);
         }
+        if record.has(FileFlags::UNMAPPED) {
+            // What follows is buffered; what was written counts, whatever becomes of this.
+            let _ = self.outside(|file| {
+                file.buffer_again();
+                Ok(())
+            });
+        }
         if done > 0 { Ok(done) } else { result.map(|()| 0) }
     }
 

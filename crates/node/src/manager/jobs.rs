@@ -317,7 +317,7 @@ pub(crate) fn lay_down(node: &Node, file: FileId) {
         node.descriptors.close(&node.segment, file);
     }
     if !node.segment.clients().is_unrecorded(record.identity()) {
-        record.clear(FileFlags::DIRECT);
+        record.clear(FileFlags::DIRECT | FileFlags::MAPPED | FileFlags::UNMAPPED);
     }
 }
 

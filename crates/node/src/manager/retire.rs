@@ -202,7 +202,7 @@ fn is_done(node: &Node, file: FileId, direct: bool) -> bool {
     let record = node.segment.file(file);
     let scratch = record.has(FileFlags::SCRATCH);
     match direct {
-        true => scratch || record.has(FileFlags::DIRECT) && is_clean(node, file),
+        true => scratch || record.stays_direct() && is_clean(node, file),
         false => (!scratch || record.has(FileFlags::UNLINKED)) && is_clean(node, file),
     }
 }
@@ -302,7 +302,7 @@ fn finish_held(
     }
     if direct {
         node.segment.raise_stat_epoch();
-        record.set(FileFlags::DIRECT);
+        record.turn_direct();
         crash::point("manager.direct");
     }
     Outcome::Done

@@ -36,6 +36,28 @@ impl FileRecord {
         self.flags.clear(flags, Ordering::AcqRel).intersects(flags)
     }
 
+    /// Whether it is used through the kernel for as long as any process has it open.
+    pub fn stays_direct(&self) -> bool {
+        self.has(FileFlags::DIRECT) && !self.has(FileFlags::MAPPED)
+    }
+
+    /// Has it used through the kernel for as long as any process has it open. The caller has it
+    /// exclusively, and clean.
+    pub fn turn_direct(&self) {
+        // In this order: a process that dies here leaves it as it was, or direct.
+        self.clear(FileFlags::MAPPED | FileFlags::UNMAPPED);
+        self.set(FileFlags::DIRECT);
+    }
+
+    /// Has it used through the kernel for as long as any process has it mapped. The caller has it
+    /// exclusively, and clean, and holds a description for the mapping.
+    pub fn turn_mapped(&self) {
+        self.clear(FileFlags::UNMAPPED);
+        if !self.has(FileFlags::DIRECT) {
+            self.set(FileFlags::DIRECT | FileFlags::MAPPED);
+        }
+    }
+
     /// Whether a recovery would apply something of it, from the journal or from slots.
     pub fn is_tracked(&self) -> bool {
         self.flags.load(Ordering::Acquire).intersects(FileFlags::LOGGED | FileFlags::SLOTTED)

@@ -170,6 +170,14 @@ impl Segment {
         })
     }
 
+    /// Frees the descriptions of mappings whose processes have ended, or executed another program.
+    /// For the node manager.
+    pub fn free_left_mappings(&self, owner: Owner) {
+        for given in self.descriptions().left_mappings() {
+            self.free_description(given, owner);
+        }
+    }
+
     /// The processes that hold a description of `file`.
     pub fn holders(&self, file: FileId) -> impl Iterator<Item = u32> {
         let holders = self.descriptions().holders(file);

@@ -47,6 +47,7 @@ impl Housekeeper {
         let files: Vec<(FileId, Opens)> = segment.files().live().filter_map(counted).collect();
         self.crowded = files.len() > KEPT_RECORDS.min(segment.header().files as usize / 2);
         let mut open = vec![false; segment.header().files as usize];
+        let mut mapped = open.clone();
         // When they are short, those that were closed wait less for an exec that wants them.
         let (grace, flight) = match self.used > segment.header().descriptions / 2 {
             true => (SHORT_ADOPTION, SHORT_FLIGHT),
@@ -54,14 +55,30 @@ impl Housekeeper {
         };
         let (grace, flight) = (grace.as_stamp(), flight.as_stamp());
         let mut used = 0;
+        segment.free_left_mappings(self.owner);
         segment.descriptions().sweep(now, grace, flight, |description| {
             used += 1;
             let description = segment.description(description);
-            if let Some(open) = open.get_mut(description.file.load(Ordering::Acquire).index()) {
+            let file = description.file.load(Ordering::Acquire).index();
+            if let Some(open) = open.get_mut(file) {
                 *open = true;
+            }
+            let flags = description.flags.load(Ordering::Acquire);
+            if flags.contains(DescriptionFlags::MAPPING)
+                && let Some(mapped) = mapped.get_mut(file)
+            {
+                *mapped = true;
             }
         });
         self.used = used;
+        for &(file, _) in &files {
+            let record = segment.file(file);
+            let is_known = record.has(FileFlags::UNMAPPED);
+            if record.has(FileFlags::MAPPED) && !mapped[file.index()] && !is_known {
+                crash::point("housekeeping.unmapped");
+                record.set(FileFlags::UNMAPPED);
+            }
+        }
         segment.clients().forget_unrecorded();
         crate::manager::jobs::end_lifetimes(&node, self.owner, &files, &open);
         let table = segment.enter_table(self.owner);
