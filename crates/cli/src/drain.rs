@@ -1,6 +1,7 @@
 //! Waiting for a drain, with a progress bar on a terminal and plain lines elsewhere.
 
 use crate::holders::Holders;
+use crate::text::{bytes, counted, files as files_of};
 use crate::watch::Watch;
 use forebay_node::Connection;
 use forebay_node::runtime::Runtime;
@@ -17,11 +18,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const SHORT: Duration = Duration::from_millis(300);
 /// Time between two plain lines.
 const LINE_EVERY: Duration = Duration::from_secs(2);
-
-/// Bytes for people.
-pub fn bytes(bytes: u64) -> String {
-    indicatif::BinaryBytes(bytes).to_string()
-}
 
 /// When all will be safe that takes `seconds` from `now` on.
 fn safe_at(now: SystemTime, seconds: f64) -> String {
@@ -347,7 +343,8 @@ impl Stuck {
             if files.is_empty() {
                 return "the node manager does not answer".to_owned();
             }
-            let mut text = format!("{} files are not finished:", files.len());
+            let unfinished = counted(files.len(), "file is", "files are");
+            let mut text = format!("{unfinished} not finished:");
             for (path, pids) in files.iter().take(20) {
                 text.push_str(&format!("\n  {path}"));
                 if !pids.is_empty() {
@@ -387,7 +384,8 @@ pub fn processes(pids: &[u32]) -> String {
 
 /// Says which files could not be drained.
 pub fn describe(files: &[FileStatus]) -> String {
-    let mut text = format!("{} files could not be drained; their data is kept:", files.len());
+    let count = files_of(files.len());
+    let mut text = format!("{count} could not be drained; the data is kept:");
     for file in files.iter().take(20) {
         let why = match file.errno {
             None => "not yet tried".to_owned(),

@@ -1,6 +1,6 @@
 //! `forebay explain`.
 
-use crate::drain::bytes;
+use crate::text::bytes;
 use clap::Args;
 use forebay_node::explain::{Candidate, Explanation, Extent, Placement};
 use forebay_node::in_force::{InForce, Source};

@@ -1,9 +1,10 @@
 //! `forebay flush`: brings files to the store now.
 
-use crate::drain::{Progress, bytes};
+use crate::drain::Progress;
 use crate::elsewhere;
 use crate::holders::Holders;
 use crate::named::{Named, Pool};
+use crate::text::{bytes, files};
 use crate::watch::Watch;
 use clap::Args;
 use forebay_pool::{FileId, FoundFile, SyncState, futex};
@@ -120,7 +121,7 @@ pub fn flush(arguments: &FlushArguments) -> Result<ExitCode, String> {
     errors.extend(elsewhere::unknown(&named, &pools)?);
     errors.extend(named.iter().filter_map(|named| named.sync_store().err()));
     if errors.is_empty() {
-        println!("flushed {count} files ({})", bytes(sum));
+        println!("flushed {} ({})", files(count), bytes(sum));
     }
     Ok(report(&errors))
 }

@@ -1,7 +1,7 @@
 //! `forebay fsck`: checks pools without changing them.
 
-use crate::drain::bytes;
 use crate::instance::InstanceArguments;
+use crate::text::{bytes, counted, files};
 use clap::Args;
 use forebay_node::Config;
 use forebay_node::fsck::{Checked, Finding, JournalState, Remedy, check, check_left};
@@ -101,20 +101,22 @@ fn check_without_pool(runtime: &Runtime, config: &Config) -> u8 {
 fn show_journal(journal: &JournalState, verb: &str) {
     let name = journal.path.display();
     let (used, size, left) = (bytes(journal.used), bytes(journal.size), bytes(journal.bytes));
-    let (records, files) = (journal.records, journal.files);
-    println!(
-        "{name}: {records} records ({used} of {size}); {verb} {left} of {files} files from it"
-    );
+    let records = counted(journal.records, "record", "records");
+    let files = files(journal.files);
+    println!("{name}: {records} ({used} of {size}); {verb} {left} of {files} from it");
 }
 
 fn show(pool: &Path, checked: &Checked) -> u8 {
     show_findings(pool, &checked.findings, true);
     let name = pool.display();
     let state = if checked.in_use { "in use" } else { "not served" };
-    let (ahead, left) = (checked.ahead, bytes(checked.dirty));
+    let (ahead, left) = (files(checked.ahead), bytes(checked.dirty));
     match checked.findings.len() {
-        0 => println!("{name}: clean ({state}; {ahead} files ahead of the store, {left} to drain)"),
-        count => println!("{name}: {count} findings ({state}; {ahead} files ahead of the store)"),
+        0 => println!("{name}: clean ({state}; {ahead} ahead of the store, {left} to drain)"),
+        count => {
+            let findings = counted(count, "finding", "findings");
+            println!("{name}: {findings} ({state}; {ahead} ahead of the store)");
+        }
     }
     if let Some(journal) = &checked.journal {
         show_journal(journal, "if the pool were lost, `forebay recover` would bring");

@@ -26,6 +26,7 @@ mod signals;
 mod simulate;
 mod status;
 mod task;
+mod text;
 mod timeline;
 #[cfg(feature = "torture")]
 mod torture;

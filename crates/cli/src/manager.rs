@@ -12,9 +12,9 @@ pub use recover::recover;
 pub use serve::{NodeArguments, node};
 pub use stop::stop;
 
-use crate::drain;
 use crate::signals;
 use crate::task;
+use crate::text::bytes;
 use crate::watch::Watch;
 use forebay_node::runtime::Runtime;
 use forebay_node::status::Observer;
@@ -118,7 +118,7 @@ pub fn revive(runtime: &Runtime) -> Result<Connection, String> {
     eprintln!(
         "forebay: instance {} has no node manager, and {} are not yet on the store: another goes on",
         runtime.instance,
-        drain::bytes(dirty)
+        bytes(dirty)
     );
     let joined =
         join(&config, &mut runtime.clone(), None).map_err(|error| keeps_all(error, runtime))?;

@@ -1,8 +1,8 @@
 //! Which buffered files a path means, and in whose pools they are: what `flush`, `wait` and
 //! `elsewhere` ask.
 
-use crate::drain::bytes;
 use crate::manager;
+use crate::text::bytes;
 use forebay_node::Connection;
 use forebay_node::runtime::Runtime;
 use forebay_node::status::Observer;

@@ -1,7 +1,9 @@
 //! What the command prints. One writer for each stream: an error is met once, is said, and is in
 //! the exit status; none is a panic, as it is with the macros of the standard library, which these
-//! replace in the whole crate.
+//! replace in the whole crate. Errors of the system are said by
+//! their names, without numbers.
 
+use crate::text::without_numbers;
 use rustix::io::{Errno, FdFlags};
 use std::fmt;
 use std::io::{self, ErrorKind, Write};
@@ -61,7 +63,7 @@ macro_rules! eprintln {
 
 /// Writes to the standard output. [`finish`] tells of an error.
 pub fn write(text: fmt::Arguments<'_>) {
-    print_by(|| io::stdout().write_fmt(text));
+    print_by(|| io::stdout().write_all(without_numbers(&text.to_string()).as_bytes()));
 }
 
 /// Lets `print` write to the standard output. [`finish`] tells of an error.
@@ -84,7 +86,8 @@ fn note(written: io::Result<()>) {
 /// Writes a line to the standard error, in one piece; a node manager's with the time. An error is
 /// not told: there is no other place.
 pub fn tell(text: fmt::Arguments<'_>) {
-    forebay_node::log::tell(text);
+    let text = text.to_string();
+    forebay_node::log::tell(format_args!("{}", without_numbers(&text)));
 }
 
 /// Writes what is left, and says if anything could not be written. A reader that went away has seen

@@ -1,6 +1,6 @@
 //! `forebay profile`.
 
-use crate::drain::bytes;
+use crate::text::bytes;
 use clap::Args;
 use forebay_node::Config;
 use forebay_node::profile::{

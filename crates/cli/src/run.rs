@@ -5,6 +5,7 @@ use crate::instance::InstanceArguments;
 use crate::manager::{self, Joined};
 use crate::signals;
 use crate::task;
+use crate::text::{self, counted};
 use crate::watch::Watch;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
@@ -143,8 +144,8 @@ fn begin(
                 return Err(format!(
                     "{} cannot be reserved; {} could be now. Ask for less, or give the tiers more \
                      capacity",
-                    drain::bytes(asked),
-                    drain::bytes(bytes)
+                    text::bytes(asked),
+                    text::bytes(bytes)
                 ));
             }
             Some(Message::Refused) => {
@@ -281,10 +282,10 @@ fn describe_left(runtime: &Runtime) -> String {
         _ => observer.stores().join(" "),
     };
     format!(
-        "{} of {} files are not yet on the backing store; node manager {manager} goes on in the background. \
+        "{} of {} not yet on the backing store; node manager {manager} goes on in the background. \
          `forebay status` shows it, `forebay wait {path}` waits for it",
-        drain::bytes(observer.dirty()),
-        left.len()
+        text::bytes(observer.dirty()),
+        counted(left.len(), "file are", "files are")
     )
 }
 
@@ -317,8 +318,9 @@ fn mention_processes(runtime: &Runtime, job: Option<u32>) {
     let left = left().len();
     if left > 0 {
         eprintln!(
-            "forebay: {left} processes still use the buffered files; the node manager drains \
-             what they write and ends after them"
+            "forebay: {} the buffered files; the node manager drains what is written \
+             and ends after that",
+            counted(left, "process still uses", "processes still use")
         );
     }
 }

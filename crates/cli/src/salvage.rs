@@ -1,8 +1,8 @@
 //! `forebay salvage`: writes what the tiers hold for a store that cannot take it to another
 //! directory.
 
-use crate::drain::bytes;
 use crate::fsck::PoolArguments;
+use crate::text::{bytes, files};
 use clap::Args;
 use forebay_node::salvage::{Salvaged, Source, prepare_target, salvage as salvage_pool};
 use std::fs::File;
@@ -57,7 +57,8 @@ pub fn salvage(arguments: &SalvageArguments) -> Result<ExitCode, String> {
     }
     manifest.sync_all().map_err(explain)?;
     println!(
-        "salvaged {count} files ({} from the tiers) to {}; the pools are as they were; {} lists every range",
+        "salvaged {} ({} from the tiers) to {}; the pools are as they were; {} lists every range",
+        files(count),
         bytes(sum),
         target.display(),
         list.display()

@@ -1,7 +1,7 @@
 //! `forebay status`.
 
-use crate::drain::bytes;
 use crate::explain::in_force;
+use crate::text::{bytes, counted};
 use crate::watch::stopped;
 use forebay_node::holders::{Holder, What};
 use forebay_node::runtime::{Runtime, newest_last_log};
@@ -246,8 +246,8 @@ fn show(runtime: &Runtime, observer: &Observer) {
     }
     if observer.refused() > 0 {
         println!(
-            "  {} opens were not buffered: the tables are full; more tier capacity makes them larger",
-            observer.refused()
+            "  {} not buffered: the tables are full; more tier capacity makes them larger",
+            counted(observer.refused(), "open was", "opens were")
         );
     }
     for holder in observer.holders() {
@@ -261,8 +261,8 @@ fn show(runtime: &Runtime, observer: &Observer) {
     }
     if observer.conflicts() > 0 {
         println!(
-            "  {} times files were found changed on the store by others; {} says which",
-            observer.conflicts(),
+            "  {} changed on the store by others; {} says which",
+            counted(observer.conflicts(), "time a file was found", "times files were found"),
             runtime.readable_log().display()
         );
     }

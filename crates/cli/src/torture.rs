@@ -73,7 +73,7 @@ pub struct TortureArguments {
     /// Programs at a time
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=shadow::SHARERS))]
     programs: u64,
-    /// A trouble to spare the programs, to find out what a loss comes from; can be given several
+    /// Leave out this kind of trouble, to find out what a loss comes from; can be given several
     /// times
     #[arg(long, value_name = "KIND")]
     without: Vec<Kind>,
@@ -99,29 +99,29 @@ pub struct TortureArguments {
 /// What makes trouble.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Kind {
-    /// Programs are killed
+    /// Kills of programs
     Workers,
-    /// Node managers are killed
+    /// Kills of node managers
     Managers,
-    /// Everything is killed at once
+    /// Kills of everything at once
     Everything,
-    /// Everything is killed, and what is in memory is lost
+    /// Kills of everything, with the loss of what is in memory
     Memory,
-    /// Processes kill themselves at points
+    /// Processes that kill themselves at crash points
     Points,
-    /// Threads pause at points
+    /// Threads that pause at crash points
     Pauses,
-    /// Processes are stopped by signals and continued
+    /// Stopping processes by signals, and continuing them
     Freezes,
-    /// The store fails
+    /// Failures of the store
     Faults,
-    /// The file tier fails
+    /// Failures of the file tier
     Tiers,
-    /// Node managers are stopped under load
+    /// `forebay stop` under load
     Stops,
     /// Other commands under load
     Commands,
-    /// Another user tries to read, to change and to block what is not its own
+    /// Another user, who tries to read, to change and to block what is not its own
     Users,
 }
 

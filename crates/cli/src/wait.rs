@@ -1,10 +1,11 @@
 //! `forebay wait`: waits until files are on the store, without pushing them there.
 
-use crate::drain::{Progress, bytes};
+use crate::drain::Progress;
 use crate::elsewhere;
 use crate::flush::{REVIVALS, report};
 use crate::holders::Holders;
 use crate::named::{Named, Pool};
+use crate::text::bytes;
 use crate::watch::Watch;
 use clap::Args;
 use forebay_pool::FileId;
@@ -52,9 +53,18 @@ pub fn wait(arguments: &WaitArguments) -> Result<ExitCode, String> {
         errors.extend(named.iter().filter_map(|named| named.sync_store().err()));
     }
     if errors.is_empty() {
-        println!("safe: {count} files were not yet on the store, now they are");
+        println!("safe: {}", describe(count));
     }
     Ok(report(&errors))
+}
+
+/// What was waited for.
+fn describe(files: usize) -> String {
+    match files {
+        0 => "everything was on the store already".to_owned(),
+        1 => "1 file was not yet on the store, now it is".to_owned(),
+        _ => format!("{files} files were not yet on the store, now they are"),
+    }
 }
 
 /// Waits until nothing is pending of what was of `files` at first, or what is cannot be written.

@@ -407,7 +407,7 @@ fn impossible_sizes() {
     let huge = site.load(&with("").replace("64MiB", "1000TiB")).unwrap_err();
     assert!(
         huge.starts_with(
-            "site.toml:7: tier[0].capacity: 1024000GiB is more than this machine's memory ("
+            "site.toml:7: tier[0].capacity: 1000TiB is more than this machine's memory ("
         ) && huge.ends_with("); give less"),
         "{huge}"
     );
@@ -415,7 +415,7 @@ fn impossible_sizes() {
     let huge = site.load(&file_tier(tier)).unwrap_err();
     assert!(
         huge.starts_with(
-            "site.toml:11: tier[1].capacity: 1024000000GiB is more than its file system ("
+            "site.toml:11: tier[1].capacity: 1000000TiB is more than its file system ("
         ),
         "{huge}"
     );

@@ -3,6 +3,7 @@
 use super::start::{StartError, keeps_all, start, write_config};
 use crate::drain::{self, Ended};
 use crate::task::task_flags;
+use crate::text::bytes;
 use crate::watch::Watch;
 use forebay_node::fsck;
 use forebay_node::runtime::Runtime;
@@ -168,7 +169,7 @@ pub(super) fn try_to_drain(runtime: &Runtime) -> Option<Result<(), String>> {
     if fsck::is_sound(&runtime.pool)
         && let Ok(observer) = Observer::of(&runtime.pool)
     {
-        let left = drain::bytes(observer.dirty());
+        let left = bytes(observer.dirty());
         let stores = observer.stores().join(", ");
         eprintln!("forebay: draining {left} that an earlier run left for {stores}");
         files = observer.files();
@@ -197,7 +198,7 @@ pub(super) fn try_to_drain(runtime: &Runtime) -> Option<Result<(), String>> {
     };
     for file in files {
         if !left.iter().any(|left| left.path == file.path) {
-            eprintln!("forebay: recovered {} ({})", file.path, drain::bytes(file.size));
+            eprintln!("forebay: recovered {} ({})", file.path, bytes(file.size));
         }
     }
     Some(result.map(drop))

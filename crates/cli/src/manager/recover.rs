@@ -4,6 +4,7 @@ use super::orphans::{Keeper, drain_orphan, drain_orphans, pools};
 use super::start::write_config;
 use crate::drain;
 use crate::instance::InstanceArguments;
+use crate::text::counted;
 use std::process::ExitCode;
 
 /// `forebay recover`.
@@ -44,7 +45,8 @@ pub fn recover(arguments: &InstanceArguments) -> Result<ExitCode, String> {
     match pools.len() {
         0 => println!("nothing to recover"),
         count if failures.is_empty() => {
-            println!("recovered {count} pools: everything is on the backing store");
+            let pools = counted(count, "pool", "pools");
+            println!("recovered {pools}: everything is on the backing store");
         }
         _ => return Err(failures.join("\n")),
     }

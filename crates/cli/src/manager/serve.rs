@@ -1,7 +1,7 @@
 //! `forebay node`: this process becomes a node manager.
 
-use crate::drain;
 use crate::instance::InstanceArguments;
+use crate::text::{self, counted, files as files_of};
 use clap::Args;
 use forebay_node::runtime::{Runtime, read_private};
 use forebay_node::{Config, Ending, Options, Rebuilt, serve};
@@ -105,8 +105,9 @@ pub(super) fn serve_instance(
             Ok(ExitCode::SUCCESS)
         }
         Ending::Kept { failing, bytes } => Err(format!(
-            "{failing} files ({}) could not be written; {} keeps them for `forebay recover`",
-            drain::bytes(bytes),
+            "{} ({}) could not be written; {} keeps the data for `forebay recover`",
+            files_of(failing),
+            text::bytes(bytes),
             runtime.pool.display()
         )),
     }
@@ -126,17 +127,21 @@ pub(super) fn spare_from_oom() {
 pub(super) fn describe_rebuilt(rebuilt: Rebuilt) -> String {
     let Rebuilt { files, bytes, removed, kept, kept_in } = rebuilt;
     let mut said = format!(
-        "recovered {files} files ({}) from the tiers of an earlier run",
-        drain::bytes(bytes)
+        "recovered {} ({}) from the tiers of an earlier run",
+        files_of(files),
+        text::bytes(bytes)
     );
     if removed > 0 {
-        said.push_str(&format!("; data of {removed} files that were removed since is dropped"));
+        said.push_str(&format!(
+            "; data of {} removed since is dropped",
+            counted(removed, "file that was", "files that were")
+        ));
     }
     if kept > 0 {
         let folders: Vec<_> = kept_in.iter().map(|folder| folder.display().to_string()).collect();
         said.push_str(&format!(
-            "; what fsync has acknowledged of {kept} files that are not on their store any more is kept in {}: remove \
-             it if it is not wanted",
+            "; what fsync has acknowledged of {} not on the store any more is kept in {}: remove it if it is not wanted",
+            counted(kept, "file that is", "files that are"),
             folders.join(", ")
         ));
     }

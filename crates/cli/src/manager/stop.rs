@@ -3,6 +3,7 @@
 use super::orphans::{await_answer, overlap};
 use crate::drain::{self, Ended};
 use crate::instance::InstanceArguments;
+use crate::text::counted;
 use forebay_node::Config;
 use forebay_node::runtime::Runtime;
 use forebay_node::status::Observer;
@@ -64,9 +65,9 @@ pub(super) fn mention_processes(observer: &Observer, ended: &Ended) {
     let named: Vec<_> = left.iter().take(NAMED).map(name).collect();
     let more = if left.len() > NAMED { ", ..." } else { "" };
     eprintln!(
-        "forebay: {} processes run on, without buffering: they read and write the backing store directly \
-         from now on: {}{more}{}",
-        left.len(),
+        "forebay: {} on, without buffering: the backing store is read and written directly from now \
+         on: {}{more}{}",
+        counted(left.len(), "process runs", "processes run"),
         named.join(", "),
         match ended {
             Ended::InUse => "; the node manager ends with the last of them",
@@ -110,7 +111,7 @@ pub fn stop(arguments: &InstanceArguments) -> Result<ExitCode, String> {
     if found == 0 && arguments.is_given() {
         return Err(nothing_to_stop(&arguments.load()?, &instances[0])?);
     }
-    println!("stopped {stopped} node managers");
+    println!("stopped {}", counted(stopped, "node manager", "node managers"));
     match failures.is_empty() {
         true => Ok(ExitCode::SUCCESS),
         false => Err(failures.join("\n")),

@@ -7,7 +7,7 @@ use super::lists::Listed;
 use super::operations::ALL;
 use super::other_user::Attempts;
 use super::points::{BUILT, KNOWN, Seen};
-use crate::drain::bytes;
+use crate::text::bytes;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write};

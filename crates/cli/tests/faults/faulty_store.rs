@@ -539,7 +539,7 @@ fn the_journal_lies_on_the_fastest_tier_that_takes_it() {
     let script = format!("{FULL}{script}").replace("$SECOND", second.to_str().unwrap());
     let Some(ran) = with_tier(&site, &script) else { return };
     let wanted = "synced\nfiles: config index journal slots\nbehind\n\
-        recovered 1 pools: everything is on the backing store\nrecover 0\nfiles:\nfiles: filler\nsame\n";
+        recovered 1 pool: everything is on the backing store\nrecover 0\nfiles:\nfiles: filler\nsame\n";
     assert_eq!(ran.stdout, wanted, "{ran:?}");
     assert!(!ran.stderr.contains("no file tier takes the journal"), "{ran:?}");
 }

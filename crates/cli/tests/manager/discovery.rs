@@ -43,7 +43,7 @@ fn a_manager_with_another_runtime_folder_is_seen_joined_and_stopped() {
     let said = from_elsewhere(&site, &["status", "--json"]).expect(0).stdout;
     assert!(said.contains(&format!("\"manager\": {manager}")), "{said}");
     let said = from_elsewhere(&site, &["fsck"]).expect(0).stdout;
-    assert!(said.contains("in use; 1 files ahead"), "{said}");
+    assert!(said.contains("in use; 1 file ahead"), "{said}");
     // A run with the same configuration sees what the first has written.
     let said = from_elsewhere(&site, &["run", "--config", config, "--", "cat", "file"]);
     assert_eq!(said.expect(0).stdout, "text\n");
@@ -78,7 +78,7 @@ fn what_a_dead_manager_with_another_runtime_folder_left_is_seen_and_drained() {
             said.contains("no node manager").then_some(())
         });
         let said = from_elsewhere(&site, &["fsck"]).expect(0).stdout;
-        assert!(said.contains("not served; 1 files ahead"), "{said}");
+        assert!(said.contains("not served; 1 file ahead"), "{said}");
         // With another configuration, for the directory that it has.
         let store = site.store.to_str().unwrap();
         let words = match command {

@@ -16,7 +16,7 @@ fn a_flushed_file_is_on_the_store_while_the_program_goes_on() {
     steps.at("1");
     assert_eq!(sees(&file), "", "nothing flushes it by itself");
     let said = site.end(site.forebay(&["flush", "file"])).expect(0);
-    assert_eq!(said.stdout, "flushed 1 files (4.00 KiB)\n");
+    assert_eq!(said.stdout, "flushed 1 file (4.00 KiB)\n");
     assert_eq!(sees(&file), "one\n");
     steps.past("1");
     steps.at("2");
@@ -189,7 +189,10 @@ fn waiting_pushes_nothing_and_ends_when_all_is_safe() {
     assert_eq!(sees(&site.store.join("file")), "");
     site.end(site.forebay(&["flush", "file"])).expect(0);
     let said = waiting.end().expect(0);
-    assert!(said.stdout.starts_with("safe: 1 files"), "{said:?}");
+    assert!(
+        said.stdout.starts_with("safe: 1 file was not yet on the store, now it is"),
+        "{said:?}"
+    );
     assert_eq!(sees(&site.store.join("other")), "");
     steps.past("1");
     steps.end();

@@ -195,7 +195,7 @@ fn what_ends_a_drain_leaves_it_to_the_manager_and_says_so() {
         let store = site.store.display();
         assert!(is_alive(manager), "{ran:?}");
         for said in [
-            "MiB of 1 files are not yet on the backing store",
+            "MiB of 1 file are not yet on the backing store",
             &format!("node manager {manager} goes on in the background"),
             "`forebay status`",
             &format!("`forebay wait {store}/data`"),

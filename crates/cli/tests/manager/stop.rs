@@ -363,7 +363,7 @@ fn a_stop_says_that_another_manager_serves_when_its_own_has_ended() {
     wait_for("the end of the stop", LONG, || (!stopping.is_running()).then_some(()));
     let ran = stopping.end().expect(125);
     assert!(ran.stderr.contains("has ended, and another run has started one"), "{ran:?}");
-    assert!(ran.stdout.contains("stopped 1 node managers"), "{ran:?}");
+    assert!(ran.stdout.contains("stopped 1 node manager"), "{ran:?}");
     fs::write(site.out.join("end"), "").unwrap();
     run.end().expect(0);
     quiet(&site);

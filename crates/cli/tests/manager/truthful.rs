@@ -81,6 +81,32 @@ fn programs_find_closed_what_the_run_was_started_without() {
     }
 }
 
+#[test]
+fn errors_and_counts_are_said_as_people_say_them() {
+    let site = Site::new(&USUAL);
+    for words in [&["flush", "none"][..], &["wait", "none"], &["run", "--config", "none", "true"]] {
+        let said = site.end(site.forebay(words)).stderr;
+        assert!(said.contains("No such file or directory"), "{said}");
+        assert!(!said.contains("os error"), "{said}");
+    }
+    assert_eq!(site.end(site.forebay(&["stop"])).expect(0).stdout, "stopped 0 node managers\n");
+    let text = fs::read_to_string(&site.config).unwrap().replace("64MiB", "65536GiB");
+    fs::write(&site.config, text).unwrap();
+    let said = site.end(site.buffered(&["true"])).expect(125).stderr;
+    assert!(said.contains("64TiB is more than this machine's memory ("), "{said}");
+    let limit = said.split('(').nth(1).unwrap().split(')').next().unwrap();
+    assert!(limit.len() < 12 && limit.ends_with("iB"), "{limit}");
+}
+
+#[cfg(feature = "torture")]
+#[test]
+fn torture_leaves_out_what_without_names() {
+    let site = Site::new(&USUAL);
+    let help = site.end(site.forebay(&["torture", "--help"])).expect(0).stdout;
+    assert!(help.contains("Leave out this kind of trouble"), "{help}");
+    assert!(help.contains("Kills of programs"), "{help}");
+}
+
 /// Runs `forebay` as another user, who has a runtime folder of its own.
 fn as_nobody(site: &Site, words: &[&str]) -> harness::Ran {
     let runtime = site.root().join("run-of-nobody");
@@ -123,10 +149,10 @@ fn nothing_is_safe_that_another_user_may_have_in_memory() {
     fs::set_permissions(&elsewhere, fs::Permissions::from_mode(0o700)).unwrap();
     let mut flush = site.forebay(&["flush", "file"]);
     flush.env("FOREBAY_RUNTIME_DIR", &elsewhere);
-    assert_eq!(site.end(flush).expect(0).stdout, "flushed 1 files (1.00 MiB)\n");
+    assert_eq!(site.end(flush).expect(0).stdout, "flushed 1 file (1.00 MiB)\n");
     assert_eq!(fs::metadata(site.store.join("file")).unwrap().len(), 1 << 20);
     let safe = site.end(site.forebay(&["wait", "--durable", "file"])).expect(0);
-    assert!(safe.stdout.starts_with("safe: 0 files"), "{safe:?}");
+    assert!(safe.stdout.starts_with("safe: everything was on the store already\n"), "{safe:?}");
     steps.past("1");
     steps.end();
 }
@@ -171,8 +197,8 @@ fn stop_says_when_nothing_fits() {
     assert!(is_alive(manager));
     let sleeper = named(run.pid(), "sleep");
     let stopped = site.end(site.forebay(&["stop", "--config", config])).expect(0);
-    assert_eq!(stopped.stdout, "stopped 1 node managers\n");
-    assert!(stopped.stderr.contains("1 processes run on, without buffering"), "{stopped:?}");
+    assert_eq!(stopped.stdout, "stopped 1 node manager\n");
+    assert!(stopped.stderr.contains("1 process runs on, without buffering"), "{stopped:?}");
     assert!(stopped.stderr.contains(&format!("{sleeper} (sleep)")), "{stopped:?}");
     kill(sleeper, Signal::TERM);
     run.end().expect(143);

@@ -520,7 +520,7 @@ fn another_file_never_gets_the_bytes() {
     for name in ["a", "b"] {
         assert_eq!(fs::read_to_string(site.store.join(name)).unwrap(), "another", "{log}");
     }
-    assert!(log.contains("recovered 1 files"), "{log}");
+    assert!(log.contains("recovered 1 file"), "{log}");
     // What fsync has acknowledged is not thrown away: another program may have replaced the file.
     assert!(log.contains("2 files that are not on their store any more is kept in "), "{log}");
     let folders = fs::read_dir(&site.nvme).unwrap().map(|entry| entry.unwrap().path());

@@ -235,7 +235,7 @@ fn a_left_pool_is_clean_and_rubbish_is_none() {
     let name = site.seen(&pool);
     let name = name.to_str().unwrap();
     let said = site.end(site.forebay(&["fsck"])).expect(0);
-    assert!(said.stdout.contains("clean (not served; 1 files"), "{said:?}");
+    assert!(said.stdout.contains("clean (not served; 1 file"), "{said:?}");
     let rubbish = site.out.join("rubbish");
     fs::write(&rubbish, vec![7; 1 << 20]).unwrap();
     let rubbish = rubbish.to_str().unwrap();
@@ -309,7 +309,7 @@ fn a_pool_whose_runtime_folder_is_gone_is_named_and_drained_by_its_configuration
         assert!(said.stdout.contains(instance), "{words:?}: {said:?}");
     }
     let said = site.end(site.forebay(&["salvage", "--to", "../out/saved"])).expect(0);
-    assert!(said.stdout.contains("salvaged 1 files"), "{said:?}");
+    assert!(said.stdout.contains("salvaged 1 file"), "{said:?}");
     for words in [["wait", "file"], ["flush", "file"]] {
         let said = site.end(site.forebay(&words)).expect(1);
         assert!(said.stderr.contains(name), "{words:?}: {said:?}");
@@ -405,7 +405,7 @@ fn after_a_reboot_that_took_the_runtime_folder_fsck_looks_at_the_journal_of_a_co
     }
     let words = ["fsck", "--config", site.config.to_str().unwrap()];
     let said = site.end(site.forebay(&words)).expect(0);
-    assert!(said.stdout.contains("of 1 files from it"), "{said:?}");
+    assert!(said.stdout.contains("of 1 file from it"), "{said:?}");
     assert!(!said.stderr.contains(site.seen(&pool).to_str().unwrap()), "{said:?}");
     // Both copies of the superblock are damaged: nothing of a pool that is gone is advised.
     let files = fs::read_dir(&site.nvme).unwrap().map(|entry| entry.unwrap().path());

@@ -2,7 +2,7 @@
 
 use super::places::Places;
 use super::types::{BUCKETS_MIN, Config, ConfigError, Result, Speed, Tier, TierKind};
-use super::units::{SIZE_UNITS, quantity, round_down, size};
+use super::units::{SIZE_UNITS, Size, quantity, round_down, size};
 use forebay_placement::glob;
 use rustix::fs::{Access, access, statfs, statvfs};
 use std::ops::Range;
@@ -26,7 +26,7 @@ impl Config {
             };
             if let Some(limit) = limit.filter(|&limit| tier.capacity > limit) {
                 let capacity = size(tier.capacity);
-                let limit = size(limit);
+                let limit = Size(limit);
                 return Err(ConfigError::new(
                     &place.capacity,
                     format_args!("{capacity} is more than {what} ({limit}); give less"),

@@ -55,7 +55,7 @@ impl fmt::Display for Size {
 
 /// A size as it is written in the file: exact where it can be.
 pub(crate) fn size(bytes: u64) -> String {
-    let unit = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)]
+    let unit = [("TiB", 1u64 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)]
         .into_iter()
         .find(|(_, scale)| bytes >= *scale && bytes.is_multiple_of(*scale));
     match unit {

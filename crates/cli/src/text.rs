@@ -1,0 +1,68 @@
+//! How what commands say is written: sizes, counts, and errors of the system, for people.
+
+use std::borrow::Cow;
+use std::fmt::Display;
+
+/// Bytes for people.
+pub fn bytes(bytes: u64) -> String {
+    indicatif::BinaryBytes(bytes).to_string()
+}
+
+/// So many of something: the word for one of it, and the word for several.
+pub fn counted<N: Display + PartialEq + From<u8>>(count: N, one: &str, several: &str) -> String {
+    format!("{count} {}", if count == N::from(1) { one } else { several })
+}
+
+/// So many files.
+pub fn files(count: usize) -> String {
+    counted(count, "file", "files")
+}
+
+/// A text without the numbers that the standard library puts behind the names of errors, as in "(os
+/// error 2)".
+pub fn without_numbers(text: &str) -> Cow<'_, str> {
+    const MARK: &str = " (os error ";
+    let Some(at) = text.find(MARK) else { return Cow::Borrowed(text) };
+    let (mut kept, mut rest) = (String::from(&text[..at]), &text[at..]);
+    loop {
+        let behind = rest.strip_prefix(MARK).and_then(|rest| rest.split_once(')'));
+        match behind.filter(|(number, _)| number.parse::<u32>().is_ok()) {
+            Some((_, behind)) => rest = behind,
+            None => {
+                kept.push_str(MARK);
+                rest = &rest[MARK.len()..];
+            }
+        }
+        let next = rest.find(MARK).unwrap_or(rest.len());
+        kept.push_str(&rest[..next]);
+        rest = &rest[next..];
+        if rest.is_empty() {
+            return Cow::Owned(kept);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_is_not_several() {
+        assert_eq!(
+            (files(0), files(1), files(2)),
+            ("0 files".into(), "1 file".into(), "2 files".into())
+        );
+        assert_eq!(counted(1u64, "process uses", "processes use"), "1 process uses");
+    }
+
+    #[test]
+    fn errors_have_names_alone() {
+        let error = std::io::Error::from_raw_os_error(libc::ENOENT);
+        let said = format!("a: {error}; b: {error}");
+        let plain = "a: No such file or directory; b: No such file or directory";
+        assert_eq!(without_numbers(&said), plain);
+        for untouched in ["", "none", "a (os error x) b", "a (os error ", "a (os error 2"] {
+            assert_eq!(without_numbers(untouched), untouched);
+        }
+    }
+}
