@@ -30,6 +30,7 @@ mod text;
 mod timeline;
 #[cfg(feature = "torture")]
 mod torture;
+mod trace;
 mod wait;
 mod watch;
 

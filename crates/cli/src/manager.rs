@@ -22,7 +22,6 @@ use forebay_node::{Config, Connection};
 use forebay_pool::message::Message;
 use orphans::{await_release_while, recorded};
 use start::{START_TRIES, StartError, keeps_all, start};
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How a run's node manager came to be.
@@ -45,11 +44,7 @@ pub fn await_leftover(runtime: &Runtime) {
 
 /// Makes sure that a node manager serves the instance, and holds it. `runtime` is then that
 /// manager's.
-pub fn join(
-    config: &Config,
-    runtime: &mut Runtime,
-    trace: Option<&Path>,
-) -> Result<(Connection, Joined), String> {
+pub fn join(config: &Config, runtime: &mut Runtime) -> Result<(Connection, Joined), String> {
     let mut watch = Watch::default();
     let mut tries = 0;
     for _ in 0..50 {
@@ -64,7 +59,7 @@ pub fn join(
         match runtime.lock() {
             Ok(Some(lock)) => {
                 drop(lock);
-                match start(config, runtime, trace, &["--ephemeral"]) {
+                match start(config, runtime, &["--ephemeral"]) {
                     Err(StartError::Died(why)) if tries < START_TRIES => {
                         tries += 1;
                         eprintln!("forebay: {why}; starting another");
@@ -120,8 +115,7 @@ pub fn revive(runtime: &Runtime) -> Result<Connection, String> {
         runtime.instance,
         bytes(dirty)
     );
-    let joined =
-        join(&config, &mut runtime.clone(), None).map_err(|error| keeps_all(error, runtime))?;
+    let joined = join(&config, &mut runtime.clone()).map_err(|error| keeps_all(error, runtime))?;
     Ok(joined.0)
 }
 

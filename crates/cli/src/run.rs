@@ -6,6 +6,7 @@ use crate::manager::{self, Joined};
 use crate::signals;
 use crate::task;
 use crate::text::{self, counted};
+use crate::trace::Trace;
 use crate::watch::Watch;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
@@ -167,22 +168,16 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
     let library = find_library()?;
     refuse_other_layout(&library)?;
     manager::drain_orphans(&config, &runtime)?;
-    if arguments.trace.is_some() {
-        manager::await_leftover(&runtime);
-    }
+    let trace = arguments.trace.as_deref().map(Trace::to).transpose()?;
+    let trace = trace.as_ref();
     // From here on there may be a node manager of ours.
     signals::install()?;
-    let joined = manager::join(&config, &mut runtime, arguments.trace.as_deref());
+    let joined = manager::join(&config, &mut runtime);
     if let Some(signal) = signals::early() {
         return Ok(end_before_start(signal, joined.ok(), None, &runtime));
     }
     let (mut connection, joined) = joined?;
-    if arguments.trace.is_some() && matches!(joined, Joined::Running) {
-        eprintln!(
-            "forebay: --trace: nothing is recorded: the node manager was running already; end it \
-             first with `forebay stop`"
-        );
-    }
+    trace.map_or(Ok(()), |trace| trace.begin(&connection, &runtime))?;
     if arguments.instance.config.is_none() && matches!(joined, Joined::Started) {
         // A pool that was found goes on with its own tiers.
         let served = runtime.read_config().unwrap_or_else(|| config.clone());
@@ -194,7 +189,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
         match begin(&connection, &runtime, arguments)? {
             Begun::Job(job) => break job,
             Begun::Signalled => break None,
-            Begun::Gone(_) if tries < STARTS => match rejoin(&config, &mut runtime) {
+            Begun::Gone(_) if tries < STARTS => match rejoin(&config, &mut runtime, trace) {
                 Err(_) if signals::early().is_some() => break None,
                 joined => connection = joined?,
             },
@@ -215,7 +210,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
         }
     };
     signals::attend(child.id());
-    let status = attend(&mut child, &config, &mut runtime, &mut connection)?;
+    let status = attend(&mut child, &config, &mut runtime, &mut connection, trace)?;
     let code = exit_code(status);
     for _ in 0..STARTS {
         if let Some(number) = job {
@@ -239,7 +234,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
                 return Ok(ExitCode::from(crate::FAILED));
             }
             // A new manager finds everything in the pool.
-            Drained::Lost => connection = rejoin(&config, &mut runtime)?,
+            Drained::Lost => connection = rejoin(&config, &mut runtime, trace)?,
         }
     }
     Err(format!("node managers end again and again; see {}", runtime.readable_log().display()))
@@ -325,9 +320,14 @@ fn mention_processes(runtime: &Runtime, job: Option<u32>) {
     }
 }
 
-fn rejoin(config: &Config, runtime: &mut Runtime) -> Result<Connection, String> {
+fn rejoin(
+    config: &Config,
+    runtime: &mut Runtime,
+    trace: Option<&Trace>,
+) -> Result<Connection, String> {
     eprintln!("forebay: the node manager is gone; starting another");
-    let (connection, _) = manager::join(config, runtime, None)?;
+    let (connection, _) = manager::join(config, runtime)?;
+    trace.map_or(Ok(()), |trace| trace.begin(&connection, runtime))?;
     Ok(connection)
 }
 
@@ -362,6 +362,7 @@ fn attend(
     config: &Config,
     runtime: &mut Runtime,
     connection: &mut Connection,
+    trace: Option<&Trace>,
 ) -> Result<ExitStatus, String> {
     let (ended, wait) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
@@ -377,7 +378,7 @@ fn attend(
                 }
                 Err(_) if connection.receive(Duration::ZERO).is_err() => {
                     // Without one the command goes on, more slowly.
-                    if let Ok(new) = rejoin(config, runtime) {
+                    if let Ok(new) = rejoin(config, runtime, trace) {
                         *connection = new;
                     }
                 }

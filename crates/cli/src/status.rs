@@ -9,6 +9,7 @@ use forebay_node::status::{Count, FileStatus, JobStatus, Observer, TierStatus};
 use serde_core::Serialize as _;
 use serde_json::ser::{Formatter, Serializer};
 use serde_json::{Map, Value, json};
+use std::cmp::Reverse;
 use std::io;
 use std::process::ExitCode;
 
@@ -18,7 +19,13 @@ pub struct StatusArguments {
     /// As JSON: an array with one object for each pool
     #[arg(long)]
     json: bool,
+    /// All files that are not yet on the store, not the largest ones alone
+    #[arg(long, conflicts_with = "json")]
+    files: bool,
 }
+
+/// Files that are shown without `--files`.
+const FILES_SHOWN: usize = 10;
 
 /// Prints what every instance of this user holds.
 pub fn status(arguments: &StatusArguments) -> Result<ExitCode, String> {
@@ -35,7 +42,10 @@ pub fn status(arguments: &StatusArguments) -> Result<ExitCode, String> {
         }
         shown += 1;
         match Observer::of(&runtime.pool) {
-            Ok(observer) => show(&runtime, &observer),
+            Ok(observer) => {
+                show(&runtime, &observer);
+                show_files(observer.files(), arguments.files);
+            }
             Err(error) => println!("{}: {error}", runtime.pool.display()),
         }
     }
@@ -242,7 +252,7 @@ fn show(runtime: &Runtime, observer: &Observer) {
         println!("  job {:8} {run}{mode}{trigger}{reserved}{scratch}", job.number);
     }
     for Count { name, unit, help, value } in observer.counters() {
-        println!("  count {name:12} {value} {unit} {help}");
+        println!("  count {name:12} {value} {unit}: {help}");
     }
     if observer.refused() > 0 {
         println!(
@@ -266,7 +276,16 @@ fn show(runtime: &Runtime, observer: &Observer) {
             runtime.readable_log().display()
         );
     }
-    for file in observer.files() {
+}
+
+/// Those that fail or are in conflict first, then the largest.
+fn show_files(mut files: Vec<FileStatus>, all: bool) {
+    files.sort_by_key(|file| {
+        let is_trouble = file.errno.is_some() || file.conflict;
+        Reverse((is_trouble, file.dirty, file.size))
+    });
+    let shown = if all { files.len() } else { files.len().min(FILES_SHOWN) };
+    for file in &files[..shown] {
         let error = file.errno.map_or(String::new(), |errno| {
             format!("  FAILING: {}", io::Error::from_raw_os_error(errno))
         });
@@ -286,5 +305,14 @@ fn show(runtime: &Runtime, observer: &Observer) {
                 f64::from(failing.retry_ms) / 1e3
             );
         }
+    }
+    let rest = &files[shown..];
+    if !rest.is_empty() {
+        let left = rest.iter().map(|file| file.dirty).sum();
+        println!(
+            "  and {} ahead of the store with {} (--files names them)",
+            counted(rest.len(), "further file", "further files"),
+            bytes(left)
+        );
     }
 }

@@ -29,14 +29,16 @@ impl Segment {
     }
 
     /// Makes a job for the `forebay run` of process `pid`, which started at `start`; `None` if
-    /// there are too many. For the node manager, which then sets it up and lets it live.
+    /// there are too many. Numbers count up from 1, but for those whose place is taken. For the node
+    /// manager, which then sets it up and lets it live.
     pub fn begin_job(&self, pid: u32, start: u64) -> Option<u32> {
-        let free = |job: &&JobRecord| job.state.load(Ordering::SeqCst) == job_state::FREE;
-        let (place, job) = (0..).zip(&self.header().job).find(|(_, job)| free(job))?;
-        let turn = job.number.load(Ordering::Relaxed) / JOBS_MAX as u32 + 1;
-        // Numbers run out after 100 million jobs in one place, and begin again.
-        let number = turn % (u32::MAX / JOBS_MAX as u32) * JOBS_MAX as u32 + place;
-        let number = if number < JOBS_MAX as u32 { number + JOBS_MAX as u32 } else { number };
+        let jobs = &self.header().job;
+        // Numbers run out after four billion jobs, and begin again.
+        let last = jobs.iter().map(|job| job.number.load(Ordering::Relaxed)).max()?;
+        let last = if last > u32::MAX - JOBS_MAX as u32 { 0 } else { last };
+        let (number, job) = (last + 1..=last + JOBS_MAX as u32)
+            .map(|number| (number, &jobs[number as usize % JOBS_MAX]))
+            .find(|(_, job)| job.state.load(Ordering::SeqCst) == job_state::FREE)?;
         job.pid.store(pid, Ordering::Relaxed);
         job.start.store(start, Ordering::Relaxed);
         job.mode.store(0, Ordering::Relaxed);
@@ -317,6 +319,9 @@ mod tests {
         let late = segment.clients().claim(pid, 1).unwrap();
         assert!(!segment.join_job(late, number) && !segment.join_job(late, number + 1));
         assert!(!segment.clients().has_of_job(number));
+        assert_eq!((number, segment.begin_job(pid, 1)), (1, Some(2)));
+        segment.end_job(2);
+        assert_eq!(segment.begin_job(pid, 1), Some(3));
         while segment.begin_job(pid, 1).is_some() {}
         assert_eq!(segment.jobs().count(), JOBS_MAX);
     }

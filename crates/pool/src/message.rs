@@ -61,6 +61,11 @@ pub enum Message {
     Hold,
     /// Answer to `Hold`.
     Held,
+    /// A regular file comes with it, in which every movement is recorded from now on until this
+    /// connection ends. Answered by `Recording`, or by `Refused`.
+    Record,
+    /// Answer to `Record`.
+    Recording,
     /// Flush everything; answered by `Drained` as soon as nothing is dirty, or what is cannot be
     /// written.
     Drain,
@@ -152,6 +157,8 @@ impl Message {
             Message::AwaitEnd => (15, 0, 0, 0, 0),
             Message::GoesOn => (16, 0, 0, 0, 0),
             Message::InUse => (17, 0, 0, 0, 0),
+            Message::Record => (18, 0, 0, 0, 0),
+            Message::Recording => (19, 0, 0, 0, 0),
         };
         let mut packet = [0; MESSAGE_BYTES];
         packet[0..2].copy_from_slice(&MESSAGE_VERSION.to_le_bytes());
@@ -210,6 +217,8 @@ impl Message {
             15 => Message::AwaitEnd,
             16 => Message::GoesOn,
             17 => Message::InUse,
+            18 => Message::Record,
+            19 => Message::Recording,
             _ => return None,
         })
     }
@@ -244,6 +253,8 @@ mod tests {
             Message::AwaitEnd,
             Message::GoesOn,
             Message::InUse,
+            Message::Record,
+            Message::Recording,
             Message::Expect {
                 file: FileId::from_raw(1),
                 generation: 2,

@@ -174,7 +174,7 @@ pub(super) fn try_to_drain(runtime: &Runtime) -> Option<Result<(), String>> {
         eprintln!("forebay: draining {left} that an earlier run left for {stores}");
         files = observer.files();
     }
-    if let Err(error) = start(&config, runtime, None, &["--drain-and-end"]) {
+    if let Err(error) = start(&config, runtime, &["--drain-and-end"]) {
         if let StartError::Died(why) = &error {
             eprintln!("forebay: {why}; starting another");
             return None;

@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use std::fs;
 use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -74,12 +74,7 @@ impl Drop for Proposed {
 }
 
 /// Starts a node manager that outlives us (see [`detach`]) and waits until clients can connect.
-pub(super) fn start(
-    config: &Config,
-    runtime: &Runtime,
-    trace: Option<&Path>,
-    flags: &[&str],
-) -> Result<(), StartError> {
+pub(super) fn start(config: &Config, runtime: &Runtime, flags: &[&str]) -> Result<(), StartError> {
     let fail = |what: &str, error: &dyn std::fmt::Display| {
         format!("starting a node manager: {what}: {error}")
     };
@@ -91,10 +86,6 @@ pub(super) fn start(
     let mut command = Command::new(program);
     command.arg("node").arg("--resolved").arg(&proposed.0).args(flags);
     command.arg("--instance-name").arg(&runtime.instance);
-    if let Some(trace) = trace {
-        let trace = std::path::absolute(trace).map_err(|error| fail("trace", &error))?;
-        command.arg("--trace").arg(trace);
-    }
     command
         .arg("--ready-fd")
         .arg(detach::REPORT.to_string())

@@ -183,13 +183,21 @@ fn a_trace_that_cannot_be_written_is_named() {
 }
 
 #[test]
-fn a_trace_that_a_running_manager_does_not_take_is_told() {
+fn a_trace_is_taken_by_a_manager_that_runs_and_ends_with_its_run() {
     let site = Site::new(&USUAL);
     let config = site.config.to_str().unwrap();
-    let inner = format!("$FOREBAY run --config {config} --trace $OUT/moves.csv -- true");
+    let inner = format!(
+        "echo before > before; $FOREBAY run --config {config} --trace $OUT/moves.csv -- \
+         sh -c 'head -c 1M /dev/zero > traced'; wc -l < $OUT/moves.csv; \
+         head -c 1M /dev/zero > after; $FOREBAY flush after > $OUT/flushed"
+    );
     let ran = site.end(site.buffered(&["sh", "-c", &inner])).expect(0);
-    assert!(ran.stderr.contains("--trace: nothing is recorded"), "{ran:?}");
-    assert!(!site.out.join("moves.csv").exists());
+    let trace = fs::read_to_string(site.out.join("moves.csv")).unwrap();
+    assert!(trace.starts_with("start_us,end_us,action,from,to,bytes\n"), "{trace}");
+    assert!(trace.lines().any(|line| line.contains(",flush,ram,store,")), "{trace}");
+    assert_eq!(ran.stdout.trim(), trace.lines().count().to_string(), "{trace}");
+    let words = ["--config", config, "--trace", "/dev/null"];
+    refused(&site, &words, &["--trace", "regular file"]).expect(125);
 }
 
 #[test]

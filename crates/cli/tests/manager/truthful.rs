@@ -107,6 +107,31 @@ fn torture_leaves_out_what_without_names() {
     assert!(help.contains("Kills of programs"), "{help}");
 }
 
+#[test]
+fn status_names_the_largest_files_and_counts_the_others() {
+    let site = Site::new(&LAZY);
+    let script = "for i in $(seq 30); do echo text > small$i; done; head -c 1M /dev/zero > large; \
+        $FOREBAY status > $OUT/short; $FOREBAY status --files > $OUT/all";
+    site.end(site.buffered(&["bash", "-c", script])).expect(0);
+    let said = |name: &str| fs::read_to_string(site.out.join(name)).unwrap();
+    let ahead = |text: &str| -> Vec<String> {
+        let files = text.lines().filter_map(|line| line.trim().strip_prefix("ahead"));
+        files.map(str::to_owned).collect()
+    };
+    let short = said("short");
+    assert_eq!(ahead(&short).len(), 10, "{short}");
+    assert!(ahead(&short)[0].ends_with("/large (1.00 MiB)"), "{short}");
+    assert!(short.contains("and 21 further files ahead of the store with 84.00 KiB"), "{short}");
+    assert_eq!(ahead(&said("all")).len(), 31, "{}", said("all"));
+    let is_first = |line: &str| line.split_whitespace().take(2).eq(["job", "1"]);
+    assert!(short.lines().any(is_first), "the first job is not the first: {short}");
+    for line in short.lines().filter(|line| line.trim().starts_with("count")) {
+        let (counted, help) = line.split_once(": ").expect(line);
+        assert_eq!(counted.split_whitespace().count(), 4, "name, count and unit: {line}");
+        assert!(!help.is_empty(), "{line}");
+    }
+}
+
 /// Runs `forebay` as another user, who has a runtime folder of its own.
 fn as_nobody(site: &Site, words: &[&str]) -> harness::Ran {
     let runtime = site.root().join("run-of-nobody");

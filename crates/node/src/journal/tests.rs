@@ -72,7 +72,7 @@ impl World {
             },
             journal: Some(journal),
             watermarks: forebay_placement::Watermarks::default(),
-            trace: Trace::to(None).unwrap(),
+            trace: Trace::default(),
             faults: None,
             draining: AtomicBool::new(false),
             resting: AtomicBool::new(false),

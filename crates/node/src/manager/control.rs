@@ -2,20 +2,21 @@
 
 use crate::manager::jobs::Beginning;
 use crate::node::Node;
+use crate::observe::trace::Recording;
 use crate::organize::stage::{Request, Requests};
 use forebay_pool::Owner;
 use forebay_pool::clock::Timer;
 use forebay_pool::layout::{FileFlags, job_state};
 use forebay_pool::message::{MESSAGE_BYTES, Message};
 use rustix::event::{PollFd, PollFlags};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
-    SocketFlags, SocketType,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
-use std::io::IoSliceMut;
+use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::path::Path;
 use std::sync::Arc;
@@ -55,6 +56,25 @@ impl Connection {
     /// The system's errno; `PIPE` when the manager is gone.
     pub fn send(&self, message: Message) -> Result<(), Errno> {
         rustix::net::send(&self.0, &message.encode(), SendFlags::NOSIGNAL).map(|_| ())
+    }
+
+    /// Sends a message that a descriptor comes with.
+    ///
+    /// # Errors
+    /// The system's errno; `PIPE` when the manager is gone.
+    pub fn send_with(&self, message: Message, sent: BorrowedFd<'_>) -> Result<(), Errno> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let sent = [sent];
+        control.push(SendAncillaryMessage::ScmRights(&sent));
+        let packet = message.encode();
+        let sent = rustix::net::sendmsg(
+            &self.0,
+            &[IoSlice::new(&packet)],
+            &mut control,
+            SendFlags::NOSIGNAL,
+        )?;
+        if sent == packet.len() { Ok(()) } else { Err(Errno::IO) }
     }
 
     /// Waits up to `timeout` for a message. `None` if none came.
@@ -112,6 +132,7 @@ struct Peer {
     drain: Option<Drain>,
     awaits_end: bool,
     beginning: Option<Beginning>,
+    recording: Option<Recording>,
 }
 
 impl Peer {
@@ -126,6 +147,7 @@ impl Peer {
             drain: None,
             awaits_end: false,
             beginning: None,
+            recording: None,
         }
     }
 
@@ -420,6 +442,12 @@ impl Receiver<'_> {
                     peer.drain = Some(Drain::asked_now(node, message == Message::Stop));
                     true
                 }
+                Message::Record => {
+                    peer.recording = sent.pop().and_then(|fd| node.trace.record_to(fd).ok());
+                    let good = peer.recording.is_some();
+                    let begun = Message::Recording.encode();
+                    good && rustix::net::send(&peer.socket, &begun, SendFlags::NOSIGNAL).is_ok()
+                }
                 Message::AwaitEnd => {
                     peer.awaits_end = true;
                     true
@@ -452,6 +480,7 @@ impl Receiver<'_> {
                     })
                 }
                 Message::Held
+                | Message::Recording
                 | Message::GoesOn
                 | Message::InUse
                 | Message::Drained { .. }

@@ -32,7 +32,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -125,10 +125,13 @@ pub fn serve(
     let guard = guard(config.backing.iter().map(|backing| backing.path.as_path()), &mut waits)?;
     raise_limits()?;
     let faults = Faults::of_environment(config.tiers.iter().map(|tier| &tier.name[..]))?;
-    let trace = Trace::to(options.trace.as_deref()).map_err(|error| {
-        let path = options.trace.as_deref().unwrap_or(Path::new(""));
-        format!("--trace: {}: {error}; give another file", path.display())
-    })?;
+    let trace = Trace::default();
+    let record = |path: &PathBuf| {
+        let failed = |error| format!("--trace: {}: {error}; give another file", path.display());
+        trace.record_at(path).map_err(failed)
+    };
+    // Until the manager ends.
+    let _recording = options.trace.as_ref().map(record).transpose()?;
     // Before there is a pool: one that is found stands for a live segment.
     let rebuilt = match runtime.pool.exists() {
         true => None,

@@ -30,7 +30,7 @@ pub mod reserved_for {
 pub struct JobRecord {
     /// See [`job_state`].
     pub state: AtomicU32,
-    /// Which of the jobs that had this place one after the other: `n * JOBS_MAX + place`, n from 1.
+    /// Which of all jobs, from 1 on; its place is the remainder by `JOBS_MAX`.
     pub number: AtomicU32,
     /// Process id of the `forebay run`.
     pub pid: AtomicU32,
