@@ -25,6 +25,7 @@ mod salvage;
 mod signals;
 mod simulate;
 mod status;
+mod summary;
 mod task;
 mod text;
 mod timeline;

@@ -4,6 +4,7 @@ use crate::drain::{self, Drained, Progress};
 use crate::instance::InstanceArguments;
 use crate::manager::{self, Joined};
 use crate::signals;
+use crate::summary::Counts;
 use crate::task;
 use crate::text::{self, counted};
 use crate::trace::Trace;
@@ -18,6 +19,7 @@ use forebay_pool::layout::LAYOUT_VERSION;
 use forebay_pool::message::Message;
 use rustix::io::Errno;
 use std::ffi::OsString;
+use std::io::IsTerminal;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus};
@@ -40,6 +42,9 @@ pub struct RunArguments {
     /// Set so much of the tiers aside for what this run writes
     #[arg(long, value_name = "SIZE", value_parser = size)]
     reserve: Option<u64>,
+    /// Say at the end what was buffered, also where the standard error is no terminal
+    #[arg(long)]
+    verbose: bool,
     /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true)]
     command: Vec<OsString>,
@@ -200,6 +205,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
     if let Some(signal) = signals::early() {
         return Ok(end_before_start(signal, Some((connection, joined)), job, &runtime));
     }
+    let before = Counts::now(&runtime);
     let mut child = match spawn(&arguments.command, &library, &runtime, job) {
         Ok(child) => child,
         Err(error) => {
@@ -212,6 +218,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
     signals::attend(child.id());
     let status = attend(&mut child, &config, &mut runtime, &mut connection, trace)?;
     let code = exit_code(status);
+    let ended = Instant::now();
     for _ in 0..STARTS {
         if let Some(number) = job {
             // One that is gone is noticed by the drain.
@@ -227,6 +234,12 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
         match drained {
             Drained::All => {
                 mention_processes(&runtime, job);
+                let now = Counts::now(&runtime);
+                if let Some(nothing) = now.describe_nothing(&before, &config) {
+                    eprintln!("forebay: {nothing}");
+                } else if arguments.verbose || std::io::stderr().is_terminal() {
+                    eprintln!("forebay: {}", now.describe(&before, ended.elapsed()));
+                }
                 return Ok(code);
             }
             Drained::Kept(files) => {

@@ -242,7 +242,7 @@ pub(super) fn adopt(config: &Config) -> Result<(), String> {
 
 /// Before a run: drains what an earlier one with another configuration left for the same
 /// directories. What was left with this configuration is taken over by its manager; what was left
-/// for other directories is mentioned.
+/// for other directories is shown by `forebay status`.
 pub fn drain_orphans(config: &Config, runtime: &Runtime) -> Result<(), String> {
     adopt(config)?;
     for (orphan, keeper) in &pools()? {
@@ -251,11 +251,6 @@ pub fn drain_orphans(config: &Config, runtime: &Runtime) -> Result<(), String> {
         }
         if orphan.backing().is_none_or(|theirs| overlap(config, &theirs)) {
             drain_orphan(orphan)?;
-        } else {
-            eprintln!(
-                "forebay: instance {} holds what another run left; `forebay recover` drains it",
-                orphan.instance
-            );
         }
     }
     Ok(())

@@ -163,3 +163,46 @@ fn a_run_that_joins_another_ones_manager_does_not_sleep() {
     other.past("go");
     other.end();
 }
+
+#[test]
+fn a_run_says_what_it_did_if_asked_and_that_it_buffered_nothing() {
+    let site = Site::new(&USUAL);
+    let config = site.config.to_str().unwrap();
+    let script = "head -c 1M /dev/zero > file; cat file > /dev/null";
+    let run = |options: &[&str], script: &str| {
+        let words = [&["run", "--config", config], options, &["--", "sh", "-c", script]].concat();
+        site.end(site.forebay(&words)).expect(0).stderr
+    };
+    assert_eq!(run(&[], script), "");
+    let said = run(&["--verbose"], script);
+    assert!(said.starts_with("forebay: 2 opens, 1.00 MiB in "), "{said}");
+    assert!(said.contains("all on the store ") && said.lines().count() == 1, "{said}");
+    for options in [&[][..], &["--verbose"]] {
+        let said = run(options, "echo text > $OUT/elsewhere");
+        let wanted = format!(
+            "forebay: nothing was buffered: no program of this run was seen to open a file beneath {}.",
+            site.store.display()
+        );
+        assert!(said.starts_with(&wanted) && said.lines().count() == 1, "{said}");
+    }
+    // It is not meant to be buffered.
+    let text = std::fs::read_to_string(config).unwrap();
+    let text = text.replace("path = \"store\"", "path = \"store\"\nmode = \"bypass\"");
+    std::fs::write(config, text).unwrap();
+    assert_eq!(run(&[], script), "");
+}
+
+#[test]
+fn what_is_left_of_other_directories_is_not_told_at_each_run() {
+    let site = Site::new(&LAZY);
+    let steps = Steps::of(&site, "echo text > file; step 1");
+    steps.at("1");
+    site.kill_all();
+    steps.running.end();
+    let elsewhere = site.out.to_str().unwrap();
+    let words = ["run", "--backing", elsewhere, "--", "sh", "-c", "echo text > $OUT/file"];
+    let said = site.end(site.forebay(&words)).expect(0).stderr;
+    assert!(said.lines().count() == 1 && said.contains(elsewhere), "{said}");
+    assert!(site.status().text.contains("orphaned: "), "{}", site.status().text);
+    site.recover().expect(0);
+}

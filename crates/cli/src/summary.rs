@@ -1,0 +1,66 @@
+//! What a run did, said at its end.
+
+use crate::drain::observe;
+use crate::text::{bytes, counted};
+use forebay_node::Config;
+use forebay_node::config::Mode;
+use forebay_node::runtime::Runtime;
+use forebay_node::status::Count;
+use std::time::Duration;
+
+/// What the programs of a pool have counted at one moment.
+#[derive(Default)]
+pub struct Counts(Vec<Count>);
+
+impl Counts {
+    /// Those of now; all zero without a pool.
+    pub fn now(runtime: &Runtime) -> Counts {
+        Counts(observe(runtime).map(|observer| observer.counters()).unwrap_or_default())
+    }
+
+    fn of(&self, name: &str) -> u64 {
+        self.0.iter().find(|count| count.name == name).map_or(0, |count| count.value)
+    }
+
+    /// What was counted between `before` and now: less than all in a pool that was made anew since.
+    fn since(&self, before: &Counts, name: &str) -> u64 {
+        self.of(name).saturating_sub(before.of(name))
+    }
+
+    /// One line on what was done since `before`, also by other runs meanwhile, with a drain that
+    /// took `drain` behind the command's end.
+    pub fn describe(&self, before: &Counts, drain: Duration) -> String {
+        let count = |name| self.since(before, name);
+        let opens = counted(count("opens"), "open", "opens");
+        let written = counted(count("writes"), "write", "writes");
+        let read = counted(count("reads"), "read", "reads");
+        let around = match count("write_around") {
+            0 => String::new(),
+            blocks => format!(", {} past the full tiers", counted(blocks, "block", "blocks")),
+        };
+        format!(
+            "{opens}, {} in {written}{around}, {} in {read}; all on the store {:.1} s after the command's end",
+            bytes(count("write_bytes")),
+            bytes(count("read_bytes")),
+            drain.as_secs_f64()
+        )
+    }
+
+    /// That no file was opened since `before`, if so: the directory may be another one than was
+    /// meant. Files that are not to be buffered are not counted.
+    pub fn describe_nothing(&self, before: &Counts, config: &Config) -> Option<String> {
+        let is_buffered = |mode| mode != Mode::Bypass;
+        if self.since(before, "opens") > 0
+            || !config.backing.iter().any(|backing| is_buffered(backing.mode))
+        {
+            return None;
+        }
+        let stores: Vec<_> =
+            config.backing.iter().map(|backing| backing.path.display().to_string()).collect();
+        Some(format!(
+            "nothing was buffered: no program of this run was seen to open a file beneath {}. If one did, it is linked \
+             statically, or was started without LD_PRELOAD",
+            stores.join(", ")
+        ))
+    }
+}
