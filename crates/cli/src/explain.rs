@@ -1,6 +1,6 @@
 //! `forebay explain`.
 
-use crate::text::bytes;
+use crate::text::{bytes, fitted};
 use clap::Args;
 use forebay_node::explain::{Candidate, Explanation, Extent, Placement};
 use forebay_node::in_force::{InForce, Source};
@@ -8,6 +8,7 @@ use forebay_node::profile::{bandwidth, latency};
 use forebay_node::runtime::Runtime;
 use forebay_node::status::Observer;
 use forebay_placement::schema::{Lifetime, Mode};
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -24,6 +25,9 @@ pub struct ExplainArguments {
     /// Show every part of the file, however many there are
     #[arg(long)]
     all: bool,
+    /// As JSON: an object with all parts of the file, see docs/explain.md
+    #[arg(long, conflicts_with = "all")]
+    json: bool,
 }
 
 /// Parts of a file that are shown without `--all`.
@@ -36,8 +40,10 @@ pub fn explain(arguments: &ExplainArguments) -> Result<ExitCode, String> {
         // One of another version, or that ends right now, is not this file's.
         let Ok(observer) = Observer::of(&runtime.pool) else { continue };
         if let Some(explanation) = observer.explain(&path, arguments.bytes.max(1)) {
-            let text = show(&observer, runtime, &explanation, arguments.all);
-            print!("{text}");
+            match arguments.json {
+                true => println!("{}", json(&observer, runtime, &explanation)),
+                false => print!("{}", show(&observer, runtime, &explanation, arguments.all)),
+            }
             return Ok(ExitCode::SUCCESS);
         }
     }
@@ -69,12 +75,8 @@ fn show(observer: &Observer, runtime: &Runtime, found: &Explanation, all: bool) 
         (false, Some(mode)) => format!(", mode {}", mode.name()),
         (false, None) => String::new(),
     };
-    let _ = writeln!(
-        line,
-        "  instance  {}, directory {}{mode}",
-        runtime.instance,
-        found.directory.display()
-    );
+    let _ = writeln!(line, "  instance  {}{mode}", runtime.instance);
+    let _ = writeln!(line, "  directory {}", found.directory.display());
     match &found.file {
         Some(file) => {
             let behind =
@@ -104,7 +106,77 @@ fn show(observer: &Observer, runtime: &Runtime, found: &Explanation, all: bool) 
     if !found.bypass {
         placement(line, observer, &found.placement);
     }
-    text
+    text.lines().map(|line| fitted(line, 12) + "\n").collect()
+}
+
+/// Everything of an explanation, for programs: `docs/explain.md` says what is what.
+fn json(observer: &Observer, runtime: &Runtime, found: &Explanation) -> Value {
+    let file = found.file.map(|file| {
+        json!({
+            "store_size": file.store_size,
+            "ahead": file.ahead,
+            "direct": file.direct,
+            "mode": file.mode.map(Mode::name),
+            "job": file.job,
+            "errno": file.errno,
+        })
+    });
+    let rules = found.rules.iter().map(|rule| {
+        json!({
+            "name": rule.name,
+            "source": rule.source,
+            "holds": rule.holds,
+            "mismatch": rule.mismatch,
+        })
+    });
+    let extents = found.extents.iter().map(|extent| {
+        json!({
+            "range": [extent.start, extent.end],
+            "tier": extent.tier,
+            "dirty": extent.dirty,
+            "valid": extent.valid,
+        })
+    });
+    let placement = &found.placement;
+    let places = placement.candidates.iter().map(|place| {
+        json!({
+            "name": place.name,
+            "free": place.space.map(|(free, _)| free),
+            "capacity": place.space.map(|(_, capacity)| capacity),
+            "pinned": place.pinned,
+            "coldest": place.coldest,
+            "write_bandwidth": place.write_bandwidth,
+            "latency_ns": place.latency_ns,
+            "cost_ns": place.cost_ns,
+        })
+    });
+    let plan = placement.plan.pieces().iter().map(|piece| {
+        json!({
+            "to": observer.name_of(piece.to),
+            "bytes": piece.bytes,
+            "room": piece.room,
+            "room_to": (piece.room > 0).then(|| observer.name_of(piece.room_to)),
+        })
+    });
+    json!({
+        "path": found.path.to_string_lossy(),
+        "instance": runtime.instance,
+        "directory": found.directory.to_string_lossy(),
+        "bypass": found.bypass,
+        "mode": found.mode.map(Mode::name),
+        "size": found.size,
+        "file": file,
+        "rules": rules.collect::<Vec<_>>(),
+        "settings": settings(found),
+        "extents": extents.collect::<Vec<_>>(),
+        "placement": {
+            "policy": placement.policy,
+            "bytes": placement.bytes,
+            "hotness": placement.hotness,
+            "places": places.collect::<Vec<_>>(),
+            "plan": plan.collect::<Vec<_>>(),
+        },
+    })
 }
 
 /// Policy, mode and trigger, each with who says so.
@@ -187,7 +259,7 @@ fn extents(text: &mut String, extents: &[Extent], all: bool) {
             let _ = write!(what, ", {} only on the store", bytes(length - extent.valid));
         }
         let range = format!("{} .. {}", extent.start, extent.end);
-        let _ = writeln!(text, "  {head:8}  {range:28} {place:10} {}{what}", bytes(length));
+        let _ = writeln!(text, "  {head:8}  {range} {place} {}{what}", bytes(length));
     }
     if shown < extents.len() {
         let _ = writeln!(text, "            and {} more parts (--all)", extents.len() - shown);
@@ -211,18 +283,18 @@ fn placement(text: &mut String, observer: &Observer, placement: &Placement) {
     );
     let _ = writeln!(
         text,
-        "            {:10} {:>24} {:>11} {:>8} {:>10} {:>8} {:>9}",
-        "place", "free", "pinned", "coldest", "bandwidth", "latency", "time"
+        "  {:10} {:>10} {:>10} {:>10} {:>7} {:>8} {:>7} {:>8}",
+        "place", "free", "of", "pinned", "coldest", "writes", "latency", "time"
     );
     for candidate in &placement.candidates {
         let Candidate { name, space, pinned, coldest, write_bandwidth, latency_ns, cost_ns } =
             candidate;
-        let free = space.map_or("as the store says".to_owned(), |(free, capacity)| {
-            format!("{} of {}", bytes(free), bytes(capacity))
-        });
+        let unknown = || ("-".to_owned(), "-".to_owned());
+        let (free, all) =
+            space.map_or_else(unknown, |(free, capacity)| (bytes(free), bytes(capacity)));
         let _ = writeln!(
             text,
-            "            {name:10} {free:>24} {:>11} {coldest:>8.1} {:>10} {:>8} {:>9}",
+            "  {name:10} {free:>10} {all:>10} {:>10} {coldest:>7.1} {:>8} {:>7} {:>8}",
             bytes(*pinned),
             bandwidth(*write_bandwidth),
             latency(*latency_ns),

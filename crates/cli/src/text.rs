@@ -18,6 +18,31 @@ pub fn files(count: usize) -> String {
     counted(count, "file", "files")
 }
 
+/// What every terminal shows in one line.
+pub const COLUMNS: usize = 80;
+
+/// A line of up to [`COLUMNS`], or several, broken behind commas, semicolons and colons; those that
+/// follow are indented by so much. What has none of these, as a path, is not broken.
+pub fn fitted(line: &str, indent: usize) -> String {
+    let ends_part = |&(at, _): &(usize, &str)| line[..at].ends_with([',', ';', ':']);
+    let breaks = line.match_indices(' ').filter(ends_part).map(|(at, _)| at);
+    let (mut fitted, mut start, mut last) = (String::new(), 0, None);
+    let mut width = 0;
+    for end in breaks.chain([line.len()]) {
+        if width + line[start..end].chars().count() > COLUMNS
+            && let Some(at) = last.take()
+        {
+            fitted.push_str(&line[start..at]);
+            fitted.push('\n');
+            fitted.push_str(&" ".repeat(indent));
+            (start, width) = (at + 1, indent);
+        }
+        last = Some(end);
+    }
+    fitted.push_str(&line[start..]);
+    fitted
+}
+
 /// A text without the numbers that the standard library puts behind the names of errors, as in "(os
 /// error 2)".
 pub fn without_numbers(text: &str) -> Cow<'_, str> {
@@ -53,6 +78,17 @@ mod tests {
             ("0 files".into(), "1 file".into(), "2 files".into())
         );
         assert_eq!(counted(1u64, "process uses", "processes use"), "1 process uses");
+    }
+
+    #[test]
+    fn lines_are_broken_between_parts() {
+        let part = "x".repeat(30);
+        let whole = format!("{part}, {part}; {part}: {part}");
+        assert_eq!(fitted(&whole, 4), format!("{part}, {part};\n    {part}: {part}"));
+        assert_eq!(fitted("short, line", 4), "short, line");
+        let path = format!("/{}", "long ".repeat(40));
+        assert_eq!(fitted(&path, 4), path);
+        assert_eq!(fitted(&format!("a: {path}, b"), 4), format!("a:\n    {path},\n    b"));
     }
 
     #[test]

@@ -45,6 +45,13 @@ impl Site {
         self.load_with(text, &[])
     }
 
+    /// Asserts that the file is refused with this message among others.
+    #[track_caller]
+    fn refuses_among_others(&self, text: &str, message: &str) {
+        let said = self.load(text).unwrap_err();
+        assert!(said.lines().any(|line| line == message), "{message}: not in\n{said}\nof\n{text}");
+    }
+
     /// Asserts that the file is refused with exactly this message.
     #[track_caller]
     fn refuses(&self, text: &str, message: &str) {
@@ -290,7 +297,8 @@ fn unknown_keys() {
     site.refuses(
         &with("\nzeta = 1\nalpha = 2"),
         &format!(
-            "site.toml:2: zeta: {tail} page_size, flush, placement, backing, tier, rule, schema"
+            "site.toml:2: zeta: {tail} page_size, flush, placement, backing, tier, rule, schema\n\
+             site.toml:3: alpha: {tail} page_size, flush, placement, backing, tier, rule, schema"
         ),
     );
     site.refuses(
@@ -307,7 +315,7 @@ fn unknown_keys() {
             "site.toml:9: backing[1].mod: {tail} path, mode, bandwidth, latency, emulate, stripe"
         ),
     );
-    site.refuses(
+    site.refuses_among_others(
         &file_tier("name = \"nvme\"\nsize = 1"),
         &format!(
             "site.toml:9: tier[1].size: {tail} name, kind, path, capacity, bandwidth, latency, emulate"
@@ -501,10 +509,16 @@ fn impossible_tiers() {
         "site.toml:1: tier: no tier; add [[tier]] with name = \"ram\", kind = \"ram\" and a capacity",
     );
     for (tier, message) in [
-        ("", "7: tier[1].name: missing; add name = ... (what status and traces call it)"),
-        ("name = 'a'", "7: tier[1].kind: missing; add kind = ... (\"ram\" or \"file\")"),
         (
-            "name = 'a'\nkind = 'file'",
+            "kind = 'file'\npath = 'nvme'\ncapacity = '64MiB'",
+            "7: tier[1].name: missing; add name = ... (what status and traces call it)",
+        ),
+        (
+            "name = 'a'\ncapacity = '64MiB'",
+            "7: tier[1].kind: missing; add kind = ... (\"ram\" or \"file\")",
+        ),
+        (
+            "name = 'a'\nkind = 'file'\npath = 'nvme'",
             "7: tier[1].capacity: missing; add capacity = ... (a size such as \"64MiB\")",
         ),
         (
@@ -529,7 +543,7 @@ fn impossible_tiers() {
             "8: tier[1].name: \"a,b\" is no name; give 1 to 31 letters, digits, '-' or '_'",
         ),
     ] {
-        site.refuses(&file_tier(tier), &format!("site.toml:{message}"));
+        site.refuses_among_others(&file_tier(tier), &format!("site.toml:{message}"));
     }
     site.refuses(
         &format!("{backing}[[tier]]\nname='a'\nkind='file'\npath='bb'\ncapacity='1GiB'"),
@@ -831,4 +845,78 @@ fn mutations_are_read_or_refused() {
         assert!(Config::parse(&format!("x = {deep}")).is_err());
         assert!(Config::parse(&deep).is_err());
     }
+}
+
+#[test]
+fn all_errors_are_reported_at_once() {
+    let site = Site::new();
+    let text = "page_size = 5\nsomething = 1\n[flush]\nperiod = \"x\"\nother = 1\njournal = \"1KiB\"\n\
+        [[backing]]\npath = \"none\"\nmode = \"odd\"\n\
+        [[tier]]\nname = \"ram\"\nkind = \"ram\"\ncapacity = \"lots\"\n\
+        [[tier]]\nname = \"nvme\"\nkind = \"file\"\npath = \"missing\"\ncapacity = \"64MiB\"\n";
+    let said = site.load(text).unwrap_err();
+    let starts = [
+        "site.toml:2: something: unknown key",
+        "site.toml:1: page_size: 5 is no page size",
+        "site.toml:5: flush.other: unknown key",
+        "site.toml:4: flush.period: \"x\" cannot be read",
+        "site.toml:6: flush.journal: \"1KiB\" is too small",
+        "site.toml:9: backing[0].mode: \"odd\" is unknown",
+        "site.toml:13: tier[0].capacity: \"lots\" cannot be read",
+        "site.toml:8: backing[0].path: /none: no such directory",
+        "site.toml:17: tier[1].path: /missing: no such directory",
+    ];
+    let lines: Vec<_> = said.lines().collect();
+    assert_eq!(lines.len(), starts.len(), "{said}");
+    for (line, start) in lines.iter().zip(starts) {
+        assert!(line.starts_with(start), "{start} in\n{said}");
+    }
+    let rules = "[[rule]]\nmode = \"odd\"\n[[rule]]\npin = 3\n";
+    let said = site.load(&then(rules)).unwrap_err();
+    assert_eq!(said.lines().count(), 2, "{said}");
+}
+
+#[test]
+fn shares_and_short_units_are_capacities() {
+    let site = Site::new();
+    assert_eq!(site.load(&with("").replace("64MiB", "64M")).unwrap().tiers[0].capacity, 64 << 20);
+    let whole = site.load(&with("").replace("64MiB", "100%")).unwrap();
+    let half = site.load(&with("").replace("64MiB", "50%")).unwrap();
+    let (half, whole) = (half.tiers[0].capacity, whole.tiers[0].capacity);
+    assert!(whole > 256 << 20 && half.abs_diff(whole / 2) <= 1 << 18, "{half} of {whole}");
+    let disk = |share: &str| {
+        let tier = format!("name='nvme'\nkind='file'\npath='nvme'\ncapacity='{share}'");
+        site.load(&file_tier(&tier)).unwrap().tiers[1].capacity
+    };
+    assert!(disk("20%").abs_diff(disk("10%") * 2) <= 1 << 19);
+    // The same each time: a run finds the manager of the last one.
+    assert_eq!(disk("12.5%"), disk("12.5%"));
+    site.refuses(
+        &with("").replace("64MiB", "150%"),
+        "site.toml:7: tier[0].capacity: \"150%\" is no share; give a share from \"0%\" to \"100%\"",
+    );
+}
+
+#[test]
+fn paths_may_name_the_home_folder_and_variables() {
+    let site = Site::new();
+    let name = std::env::var("CARGO_PKG_NAME").unwrap();
+    let folder = site.path(&name);
+    fs::create_dir(&folder).unwrap();
+    let config = |path: &str| site.load(&with("").replace("\"pfs\"", &format!("\"{path}\"")));
+    let loaded = config("${CARGO_PKG_NAME}").unwrap();
+    assert_eq!(loaded.backing[0].path, folder);
+    let home = std::env::var("HOME").unwrap();
+    let home = Path::new(&home).canonicalize().unwrap();
+    assert_eq!(config("~").unwrap().backing[0].path, home);
+    let unset = config("$FOREBAY_IS_NOT_SET").unwrap_err();
+    assert_eq!(
+        unset,
+        "site.toml:3: backing[0].path: \"$FOREBAY_IS_NOT_SET\": FOREBAY_IS_NOT_SET is not set; set it, or write $$ for a dollar"
+    );
+    // What was resolved is not resolved again.
+    fs::create_dir(site.path("$USER")).unwrap();
+    let loaded = config("$$USER").unwrap();
+    assert_eq!(loaded.backing[0].path, site.path("$USER"));
+    assert_eq!(Config::parse(&loaded.canonical()).unwrap(), loaded);
 }

@@ -29,8 +29,8 @@ impl Segment {
     }
 
     /// Makes a job for the `forebay run` of process `pid`, which started at `start`; `None` if
-    /// there are too many. Numbers count up from 1, but for those whose place is taken. For the node
-    /// manager, which then sets it up and lets it live.
+    /// there are too many. Numbers count up from 1, but for those whose place is taken. For the
+    /// node manager, which then sets it up and lets it live.
     pub fn begin_job(&self, pid: u32, start: u64) -> Option<u32> {
         let jobs = &self.header().job;
         // Numbers run out after four billion jobs, and begin again.

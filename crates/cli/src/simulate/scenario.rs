@@ -115,7 +115,7 @@ impl Scenario {
 
     /// Reads a text; `folder` is where relative paths start.
     pub fn parse(name: &str, text: &str, folder: &Path) -> Result<Self> {
-        let source = Source { name: Some(name), text, folder };
+        let source = Source { name: Some(name), text, folder, errors: None };
         let document = source.parse()?;
         let root = source.root(&document, ROOT)?;
         let base = base(&root, folder)?;

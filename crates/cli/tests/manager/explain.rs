@@ -38,7 +38,7 @@ fn rules_places_and_plans_are_told() {
     has(&by_dd, "site.xml:2) does not match: path");
     has(&by_dd, "rule      of dd (");
     has(&by_dd, "site.xml:4) holds: policy max-bandwidth");
-    has(&by_dd, "0 .. 3145728                 ram        3.00 MiB, 3.00 MiB not yet on the store");
+    has(&by_dd, "0 .. 3145728 ram 3.00 MiB, 3.00 MiB not yet on the store");
     has(&by_dd, "new data  1.00 MiB by policy max-bandwidth, hotness of the file ");
     for place in ["ram  ", "nvme  ", "store  "] {
         has(&by_dd, place);
@@ -46,9 +46,9 @@ fn rules_places_and_plans_are_told() {
     has(&by_dd, "-> 1.00 MiB to ram\n");
 
     let old = explain(&["old"]).expect(0).stdout;
-    has(&old, "0 .. 1048576                 store      1.00 MiB\n");
-    has(&old, "1048576 .. 2097152           ram        1.00 MiB, 1.00 MiB not yet on the store");
-    has(&old, "2097152 .. 5242880           store      3.00 MiB\n");
+    has(&old, "0 .. 1048576 store 1.00 MiB\n");
+    has(&old, "1048576 .. 2097152 ram 1.00 MiB, 1.00 MiB not yet on the store");
+    has(&old, "2097152 .. 5242880 store 3.00 MiB\n");
 
     let new = explain(&["run/new", "--bytes", "3000000"]).expect(0).stdout;
     has(&new, "file      0 B, nothing of it is buffered");
@@ -56,6 +56,23 @@ fn rules_places_and_plans_are_told() {
     has(&new, "new data  3.00 MiB by policy user-defined, hotness of the file 0.0:");
     has(&new, "-> 3.00 MiB to nvme\n");
     assert!(!new.contains("of dd"), "rules below the one that holds are not asked: {new}");
+
+    for text in [&by_dd, &old, &new] {
+        let site = site.root().to_str().unwrap();
+        let wide = |line: &&str| line.chars().count() > 80 && !line.contains(site);
+        assert_eq!(text.lines().filter(wide).collect::<Vec<_>>(), [""; 0], "{text}");
+    }
+    let json: serde_json::Value =
+        serde_json::from_str(&explain(&["by-dd", "--json"]).expect(0).stdout).unwrap();
+    assert_eq!(json["size"], 3 << 20, "{json}");
+    assert_eq!(json["file"]["ahead"], true, "{json}");
+    assert_eq!(json["rules"][2]["holds"], true, "{json}");
+    assert_eq!(json["settings"], "policy max-bandwidth", "{json}");
+    assert_eq!(json["extents"][0]["range"], serde_json::json!([0, 3 << 20]), "{json}");
+    assert_eq!(json["extents"][0]["tier"], "ram", "{json}");
+    assert_eq!(json["placement"]["places"][2]["name"], "store", "{json}");
+    assert_eq!(json["placement"]["plan"][0]["to"], "ram", "{json}");
+    documented(&json);
 
     let log = explain(&["a.log"]).expect(0).stdout;
     has(&log, "used through the kernel");
@@ -95,7 +112,25 @@ fn a_flag_changes_what_it_names_and_it_is_said_where_everything_comes_from() {
     has(&said, r#""mode": null, "trigger": "on-exit"}], "tiers""#);
 }
 
+/// Every key of the object is in the page about it.
+fn documented(value: &serde_json::Value) {
+    let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/explain.md");
+    let page = fs::read_to_string(page).unwrap();
+    let mut left = vec![value];
+    while let Some(value) = left.pop() {
+        if let Some(object) = value.as_object() {
+            for key in object.keys() {
+                assert!(page.contains(&format!("{key}`")), "{key} is not documented");
+            }
+            left.extend(object.values());
+        }
+        left.extend(value.as_array().into_iter().flatten());
+    }
+}
+
+/// The line may have been broken.
 #[track_caller]
 fn has(text: &str, wanted: &str) {
-    assert!(text.contains(wanted), "no {wanted:?} in\n{text}");
+    let whole = text.replace("\n            ", " ");
+    assert!(text.contains(wanted) || whole.contains(wanted), "no {wanted:?} in\n{text}");
 }

@@ -1,5 +1,6 @@
 //! What of a configuration depends on the machine: directories, memory, space.
 
+use super::errors::Errors;
 use super::places::Places;
 use super::types::{BUCKETS_MIN, Config, ConfigError, Result, Speed, Tier, TierKind};
 use super::units::{SIZE_UNITS, Size, quantity, round_down, size};
@@ -16,7 +17,8 @@ const HUGE_PAGE: u64 = 2 << 20;
 
 impl Config {
     pub(super) fn check_machine(&mut self, places: &Places) -> Result<()> {
-        self.check_directories_at(places)?;
+        let errors = Errors::default();
+        errors.ok(self.check_directories_at(places));
         for (tier, place) in self.tiers.iter().zip(&places.tiers) {
             let (limit, what) = match &tier.kind {
                 TierKind::Ram => (memory_info("MemTotal"), "this machine's memory"),
@@ -27,22 +29,26 @@ impl Config {
             if let Some(limit) = limit.filter(|&limit| tier.capacity > limit) {
                 let capacity = size(tier.capacity);
                 let limit = Size(limit);
-                return Err(ConfigError::new(
+                errors.note(ConfigError::new(
                     &place.capacity,
                     format_args!("{capacity} is more than {what} ({limit}); give less"),
                 ));
             }
         }
-        Ok(())
+        errors.end()
     }
 
     pub(super) fn check_directories_at(&mut self, places: &Places) -> Result<()> {
+        let errors = Errors::default();
         let mut backing: Vec<Directory> = Vec::new();
         for (entry, place) in self.backing.iter_mut().zip(&places.backing) {
-            let directory = Directory::open(&entry.path, place)?;
+            // One that could not be read has no path.
+            let has_path = !entry.path.as_os_str().is_empty();
+            let directory = has_path.then(|| Directory::open(&entry.path, place));
+            let Some(directory) = directory.and_then(|opened| errors.ok(opened)) else { continue };
             for other in &backing {
-                directory
-                    .check_apart(other, "give each backing directory once, and none in another")?;
+                errors.ok(directory
+                    .check_apart(other, "give each backing directory once, and none in another"));
             }
             entry.path.clone_from(&directory.path);
             backing.push(directory);
@@ -50,17 +56,19 @@ impl Config {
         let mut tiers: Vec<Directory> = Vec::new();
         for (tier, place) in self.tiers.iter_mut().zip(&places.tiers) {
             let TierKind::File { path } = &mut tier.kind else { continue };
-            let directory = Directory::open(path, &place.path)?;
+            let Some(directory) = errors.ok(Directory::open(path, &place.path)) else { continue };
             for other in &backing {
-                directory
-                    .check_apart(other, "give the tier a directory outside the backing store")?;
+                errors.ok(directory
+                    .check_apart(other, "give the tier a directory outside the backing store"));
             }
             for other in tiers.iter().filter(|other| other.id == directory.id) {
-                directory.check_apart(other, "give each tier its own directory")?;
+                errors.ok(directory.check_apart(other, "give each tier its own directory"));
             }
             path.clone_from(&directory.path);
             tiers.push(directory);
         }
+        // Patterns are compared with all directories.
+        errors.end()?;
         self.resolve_patterns(0..self.rules.len(), &places.rules)
     }
 
@@ -200,8 +208,9 @@ fn memory_info(field: &str) -> Option<u64> {
     quantity(&line.replace(" kB", "KiB"), SIZE_UNITS)
 }
 
-/// What the memory limits of this process's control groups (a job of a batch system) still allow.
-fn cgroup_memory() -> Option<u64> {
+/// The least that `of` makes of limit and use of memory in this process's control groups, as those
+/// of a batch system's job.
+fn cgroup_memory(of: impl Fn(u64, u64) -> u64) -> Option<u64> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     let group = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
     let number = |file: PathBuf| fs::read_to_string(file).ok()?.trim().parse::<u64>().ok();
@@ -211,15 +220,26 @@ fn cgroup_memory() -> Option<u64> {
         .take_while(|directory| directory.starts_with("/sys/fs/cgroup"))
         .filter_map(|directory| {
             let limit = number(directory.join("memory.max"))?;
-            Some(limit.saturating_sub(number(directory.join("memory.current"))?))
+            Some(of(limit, number(directory.join("memory.current"))?))
         })
         .min()
+}
+
+/// Bytes that a tier of this kind could have if nothing else were there: the same in each run.
+pub(super) fn whole_of(kind: &TierKind) -> Option<u64> {
+    match kind {
+        TierKind::Ram => {
+            let total = memory_info("MemTotal")?;
+            Some(cgroup_memory(|limit, _| limit).map_or(total, |limit| limit.min(total)))
+        }
+        TierKind::File { path } => statvfs(path).ok().map(|fs| fs.f_blocks * fs.f_frsize),
+    }
 }
 
 /// Bytes of memory that can be had without paging.
 pub(crate) fn available_memory() -> u64 {
     let available = memory_info("MemAvailable").unwrap_or(0);
-    cgroup_memory().map_or(available, |limit| limit.min(available))
+    cgroup_memory(u64::saturating_sub).map_or(available, |limit| limit.min(available))
 }
 
 /// A quarter of the memory that can be had, but at most half of what /dev/shm has left.

@@ -24,6 +24,7 @@
 //! assert!(wrong.to_string().contains("capcity"));
 //! ```
 
+mod errors;
 mod machine;
 mod places;
 pub mod reader;
@@ -32,7 +33,9 @@ mod schema;
 mod toml;
 mod types;
 pub(crate) mod units;
+mod variables;
 
+pub use errors::Errors;
 pub use forebay_placement::schema::Trigger;
 use forebay_pool::layout::STORES_MAX;
 pub use schema::XSD;
@@ -70,11 +73,16 @@ impl Config {
         })?;
         let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let folder = absolute.parent().unwrap_or(Path::new("/")).to_owned();
-        let text = Text { content: &content, name: Some(name), folder };
-        let (mut config, mut places) = text.read(ROOT_KEYS)?;
+        let text = Text { content: &content, name: Some(name), folder, errors: Errors::default() };
+        let read = text.read(ROOT_KEYS);
+        let (mut config, mut places) = match read {
+            Ok(read) => read,
+            Err(error) => return Err(text.errors.with(error)),
+        };
         config.add_backing(extra_backing, &mut places);
-        config.check_backing_count(&text.source().place(0, "backing"))?;
-        config.check_machine(&places)?;
+        text.errors.ok(config.check_backing_count(&text.source().place(0, "backing")));
+        text.errors.ok(config.check_machine(&places));
+        text.errors.end()?;
         Ok(config)
     }
 
@@ -135,9 +143,11 @@ impl Config {
 
     /// Reads what [`Config::canonical`] wrote, without looking at the machine.
     pub fn parse(canonical: &str) -> Result<Self> {
-        let text = Text { content: canonical, name: None, folder: PathBuf::from("/") };
+        let (folder, errors) = (PathBuf::from("/"), Errors::default());
+        let text = Text { content: canonical, name: None, folder, errors };
         let (config, _) = text.read(CANONICAL_KEYS)?;
-        config.check_backing_count(&text.source().place(0, "backing"))?;
+        text.errors.ok(config.check_backing_count(&text.source().place(0, "backing")));
+        text.errors.end()?;
         Ok(config)
     }
 

@@ -6,7 +6,7 @@
 //! use std::path::Path;
 //!
 //! let text = "[machine]\nnodes = 4\nmemory = \"2 GB\"\n";
-//! let source = Source { name: Some("case.toml"), text, folder: Path::new("/") };
+//! let source = Source { name: Some("case.toml"), text, folder: Path::new("/"), errors: None };
 //! let document = source.parse()?;
 //! let root = source.root(&document, &["machine"])?;
 //! let machine = root.require("machine", "a table")?.table(&["nodes", "memory"], "a table")?;
@@ -17,6 +17,7 @@
 //! # Ok::<(), String>(())
 //! ```
 
+use super::errors::Errors;
 use super::units::{SIZE_UNITS, TIME_UNITS, quantity};
 use std::fmt;
 use std::path::Path;
@@ -38,6 +39,8 @@ pub struct Source<'t> {
     pub text: &'t str,
     /// Where relative paths start.
     pub folder: &'t Path,
+    /// Where unknown keys are noted; without it the first one ends the reading.
+    pub errors: Option<&'t Errors>,
 }
 
 impl<'t> Source<'t> {
@@ -87,17 +90,21 @@ impl<'d> Table<'d> {
         known: &[&str],
     ) -> Result<Self> {
         let table = Self { source, path, offset, table };
-        let unknown = { table.table.keys() }
-            .filter(|key| !known.contains(&key.get_ref().as_ref()))
-            .min_by_key(|key| key.span().start);
-        match unknown {
-            Some(key) => Err(format!(
+        let mut unknown: Vec<_> =
+            { table.table.keys() }.filter(|key| !known.contains(&key.get_ref().as_ref())).collect();
+        unknown.sort_by_key(|key| key.span().start);
+        for key in unknown {
+            let error = format!(
                 "{}: unknown key; known here: {}",
                 source.place(key.span().start, &table.path_of(key.get_ref())),
                 known.join(", ")
-            )),
-            None => Ok(table),
+            );
+            match source.errors {
+                Some(errors) => errors.note(error),
+                None => return Err(error),
+            }
         }
+        Ok(table)
     }
 
     fn path_of(&self, key: &str) -> String {

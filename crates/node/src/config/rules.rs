@@ -10,6 +10,7 @@
 //! assert_eq!((pin.part, pin.values), (Part::Set, Values::Boolean));
 //! ```
 
+use super::errors::Errors;
 use super::types::{ConfigError, Result, Rule, Tier, quoted};
 use super::units::{TIME_UNITS, quantity, size_of};
 use forebay_placement::schema::{
@@ -225,7 +226,9 @@ pub(crate) fn read(raw: &[RawRule], tiers: &[Tier]) -> Result<(Vec<Rule>, Vec<St
             .map_or(&rule.place, |item| &item.place)
             .clone()
     };
-    let rules = raw.iter().map(|rule| interpret(rule, tiers)).collect::<Result<_>>()?;
+    let errors = Errors::default();
+    let rules = raw.iter().filter_map(|rule| errors.ok(interpret(rule, tiers))).collect();
+    errors.end()?;
     Ok((rules, raw.iter().map(place).collect()))
 }
 

@@ -1,5 +1,7 @@
 //! The TOML text of a configuration.
 
+use super::errors::Errors;
+use super::machine::whole_of;
 use super::places::{Places, TierPlaces};
 use super::reader::{self, Source, Table, Value, line_of};
 use super::rules::{self, Item, RawRule};
@@ -9,6 +11,7 @@ use super::types::{
     TierKind,
 };
 use super::units::{SIZE_UNITS, TIME_UNITS, quantity, round_down, size};
+use super::variables::expand;
 use crate::config::schema;
 use ::toml::de::DeValue;
 use forebay_placement::evict::Eviction;
@@ -46,6 +49,8 @@ pub(super) struct Text<'t> {
     pub name: Option<String>,
     /// Where relative paths start.
     pub folder: PathBuf,
+    /// What is wrong with it, once it was read.
+    pub errors: Errors,
 }
 
 impl Text<'_> {
@@ -54,45 +59,58 @@ impl Text<'_> {
         let document = source.parse()?;
         let root = source.root(&document, root_keys)?;
 
-        let page_size = root.get("page_size").map_or(Ok(PAGE_SIZE_DEFAULT), |e| e.page_size())?;
+        let errors = &self.errors;
+        let page_size = root.read("page_size", PAGE_SIZE_DEFAULT, errors, |e| e.page_size());
         let bucket_size = u64::from(page_size) * PAGES_PER_BUCKET;
-        let flush = root.get("flush").map_or(Ok(Flush::default()), |e| e.flush())?;
+        let flush = root.read("flush", Flush::default(), errors, |e| e.flush(errors));
         let placement =
-            root.get("placement").map_or(Ok(Placement::default()), |e| e.placement())?;
-        let automatic = root.get("automatic").map_or(Ok(false), |e| e.boolean())?;
+            root.read("placement", Placement::default(), errors, |e| e.placement(errors));
+        let automatic = root.read("automatic", false, errors, |e| e.boolean());
 
         let mut places = Places::default();
         let mut backing = Vec::new();
         for section in root.tables("backing", BACKING_KEYS)? {
-            let path = section.require("path", "... (the directory to buffer)")?;
-            places.backing.push(path.place());
-            backing.push(Backing {
-                path: path.path()?,
-                mode: section.get("mode").map_or(Ok(Mode::Buffered), |e| e.one_of(MODES))?,
-                emulate: section.get("emulate").map(|e| e.emulate()).transpose()?,
-                speed: section.speed()?,
-                stripe: section
-                    .get("stripe")
-                    .map_or(Ok(0), |e| e.bytes("", "a size such as \"1MiB\""))?,
-            });
+            let (entry, place) = section.backing(errors);
+            backing.push(entry);
+            places.backing.push(place);
         }
         let mut tiers: Vec<Tier> = Vec::new();
-        for section in root.tables("tier", TIER_KEYS)? {
-            let (tier, place) = section.tier(&tiers, bucket_size)?;
-            tiers.push(tier);
-            places.tiers.push(place);
+        let before = errors.count();
+        let sections = root.tables("tier", TIER_KEYS)?;
+        for (index, section) in sections.iter().enumerate() {
+            if let Some((tier, place)) = section.tier(index, &tiers, bucket_size, errors) {
+                tiers.push(tier);
+                places.tiers.push(place);
+            }
+        }
+        if errors.count() > before {
+            // What is said of tiers elsewhere would be compared with those that could be read.
+            let config = Config {
+                page_size,
+                flush,
+                placement,
+                backing,
+                tiers,
+                rules: Vec::new(),
+                automatic,
+            };
+            return Ok((config, places));
         }
         if tiers.is_empty() {
-            return Err(ConfigError::new(
+            errors.note(ConfigError::new(
                 source.place(0, "tier"),
                 "no tier; add [[tier]] with name = \"ram\", kind = \"ram\" and a capacity",
             ));
         }
-        let (rules, of_rules) = rules::read(&self.rules(&root)?, &tiers)?;
+        let raw = errors.or(self.rules(&root), Vec::new());
+        let (rules, of_rules) = errors.or(rules::read(&raw, &tiers), (Vec::new(), Vec::new()));
         places.rules = of_rules;
         let config = Config { page_size, flush, placement, backing, tiers, rules, automatic };
         let place = root.get("flush").map(|entry| entry.place());
-        config.check_durability(flush.durability, place.as_deref().unwrap_or("flush"))?;
+        let place = place.as_deref().unwrap_or("flush");
+        if !config.tiers.is_empty() {
+            errors.ok(config.check_durability(flush.durability, place));
+        }
         Ok((config, places))
     }
 
@@ -102,7 +120,10 @@ impl Text<'_> {
         let known: Vec<&str> =
             rules::keys().filter(|&key| key != rules::SOURCE || self.name.is_none()).collect();
         let sections = root.tables("rule", &known)?;
-        let mut found = sections.iter().map(Table::rule).collect::<reader::Result<Vec<_>>>()?;
+        let mut found = sections
+            .iter()
+            .map(|section| section.rule(&known))
+            .collect::<reader::Result<Vec<_>>>()?;
         if let Some(entry) = root.get("schema") {
             found.extend(schema::load(&entry.path()?, &entry.place())?);
         }
@@ -110,11 +131,26 @@ impl Text<'_> {
     }
 
     pub fn source(&self) -> Source<'_> {
-        Source { name: self.name.as_deref(), text: self.content, folder: &self.folder }
+        let errors = Some(&self.errors);
+        Source { name: self.name.as_deref(), text: self.content, folder: &self.folder, errors }
     }
 }
 
 impl Table<'_> {
+    /// The value of a key as `read` has it, or `default` if it is not there, or wrong.
+    fn read<T>(
+        &self,
+        key: &str,
+        default: T,
+        errors: &Errors,
+        read: impl FnOnce(&Value<'_>) -> reader::Result<T>,
+    ) -> T {
+        match self.get(key) {
+            Some(value) => errors.or(read(&value), default),
+            None => default,
+        }
+    }
+
     /// How fast a device is, as far as it is said.
     fn speed(&self) -> reader::Result<Speed> {
         let (read_bandwidth, write_bandwidth) =
@@ -123,8 +159,10 @@ impl Table<'_> {
         Ok(Speed { read_bandwidth, write_bandwidth, latency_ns })
     }
 
-    fn rule(&self) -> reader::Result<RawRule> {
+    /// A `[[rule]]`, of which the keys are taken that are `known`.
+    fn rule(&self, known: &[&str]) -> reader::Result<RawRule> {
         let mut entries: Vec<_> = self.table.keys().map(|key| key.get_ref()).collect();
+        entries.retain(|key| known.contains(&key.as_ref()));
         entries.sort_unstable();
         let item = |key: &str| {
             let entry = self.get(key).expect("it is a key of this table");
@@ -140,50 +178,79 @@ impl Table<'_> {
         })
     }
 
-    fn tier(&self, above: &[Tier], bucket_size: u64) -> reader::Result<(Tier, TierPlaces)> {
-        if above.len() == BUFFER_TIERS_MAX {
-            let problem = format_args!("too many tiers; give at most {BUFFER_TIERS_MAX}");
-            return Err(format!("{}: {problem}", self.source.place(self.offset, &self.path)));
-        }
-        let name =
-            self.require("name", "... (what status and traces call it)")?.tier_name(above)?;
-        let kind = self.require("kind", "... (\"ram\" or \"file\")")?;
-        let path = self.get("path");
-        let emulate = self.get("emulate");
-        let capacity = self.require("capacity", "... (a size such as \"64MiB\")")?;
+    /// A `[[backing]]`, and where its path stands. One whose path cannot be read has none.
+    fn backing(&self, errors: &Errors) -> (Backing, String) {
+        let path = errors.ok(self.require("path", "... (the directory to buffer)"));
+        let place = path.as_ref().map_or_else(String::new, |path| path.place());
+        let example = "a size such as \"1MiB\"";
+        let backing = Backing {
+            path: path.and_then(|path| errors.ok(path.path())).unwrap_or_default(),
+            mode: self.read("mode", Mode::Buffered, errors, |e| e.one_of(MODES)),
+            emulate: self.read("emulate", None, errors, |e| e.emulate().map(Some)),
+            speed: errors.or(self.speed(), Speed::default()),
+            stripe: self.read("stripe", 0, errors, |e| e.bytes("", example)),
+        };
+        (backing, place)
+    }
 
+    /// The `index`-th `[[tier]]`, below those of `above`, and where it stands; `None` if it is
+    /// wrong.
+    fn tier(
+        &self,
+        index: usize,
+        above: &[Tier],
+        bucket_size: u64,
+        errors: &Errors,
+    ) -> Option<(Tier, TierPlaces)> {
+        if index >= BUFFER_TIERS_MAX {
+            let problem = format_args!("too many tiers; give at most {BUFFER_TIERS_MAX}");
+            errors.note(format!("{}: {problem}", self.source.place(self.offset, &self.path)));
+            return None;
+        }
+        let before = errors.count();
+        let name = errors.ok(self
+            .require("name", "... (what status and traces call it)")
+            .and_then(|name| name.tier_name(above)));
+        let kind = errors.ok(self.tier_kind(index));
+        let capacity = errors.ok(self.require("capacity", "... (a size such as \"64MiB\")"));
+        let emulate = self.read("emulate", None, errors, |e| e.emulate().map(Some));
+        let speed = errors.or(self.speed(), Speed::default());
+        let capacity = capacity?;
         let places = TierPlaces {
-            path: path.as_ref().map_or_else(String::new, |entry| entry.place()),
+            path: self.get("path").map_or_else(String::new, |entry| entry.place()),
             capacity: capacity.place(),
         };
+        let capacity = errors.ok(capacity.capacity(kind.as_ref(), bucket_size));
+        let tier = Tier { name: name?, kind: kind?, capacity: capacity?, emulate, speed };
+        (errors.count() == before).then_some((tier, places))
+    }
+
+    fn tier_kind(&self, index: usize) -> reader::Result<TierKind> {
+        let kind = self.require("kind", "... (\"ram\" or \"file\")")?;
         let is_ram = kind.one_of(&[("ram", true), ("file", false)])?;
-        let kind = match (is_ram, path) {
+        if let (true, Some(emulate)) = (is_ram, self.get("emulate")) {
+            return Err(emulate.error("memory is not emulated; remove emulate"));
+        }
+        Ok(match (is_ram, self.get("path")) {
             (true, Some(path)) => {
                 return Err(path.error("a ram tier has no directory; remove path"));
             }
             (false, None) => {
                 return Err(self.error("path", "missing; a file tier needs a directory"));
             }
-            (true, None) if !above.is_empty() => {
+            (true, None) if index > 0 => {
                 return Err(
                     kind.error("only the first tier may be ram; keep one ram tier, at the top")
                 );
             }
-            (false, Some(_)) if above.is_empty() => {
+            (false, Some(_)) if index == 0 => {
                 return Err(
                     kind.error("the first tier must be ram; put a [[tier]] of kind ram before it")
                 );
             }
             (true, None) => TierKind::Ram,
             (false, Some(path)) => TierKind::File { path: path.path()? },
-        };
-        if let (true, Some(emulate)) = (is_ram, &emulate) {
-            return Err(emulate.error("memory is not emulated; remove emulate"));
-        }
-        let capacity = capacity.capacity(bucket_size)?;
-        let emulate = emulate.map(|entry| entry.emulate()).transpose()?;
-        let speed = self.speed()?;
-        Ok((Tier { name, kind, capacity, emulate, speed }, places))
+        })
     }
 }
 
@@ -204,6 +271,13 @@ impl Value<'_> {
         if path.is_empty() {
             return Err(self.error(format_args!("is empty; give {example}")));
         }
+        // What this program wrote is as it stands.
+        if self.source.name.is_none() {
+            return Ok(PathBuf::from(path));
+        }
+        let path = expand(path, |name| std::env::var(name).ok());
+        let path =
+            path.map_err(|problem| self.error(format_args!("{}: {problem}", self.shown())))?;
         Ok(self.source.folder.join(path))
     }
 
@@ -266,8 +340,12 @@ impl Value<'_> {
         Ok(bytes as u32)
     }
 
-    fn capacity(&self, bucket_size: u64) -> reader::Result<u64> {
-        let bytes = self.bytes("", "a size such as \"64MiB\"")?;
+    /// The capacity of a tier of this kind, if that is known.
+    fn capacity(&self, kind: Option<&TierKind>, bucket_size: u64) -> reader::Result<u64> {
+        let bytes = match self.value.as_str().is_some_and(|text| text.trim().ends_with('%')) {
+            true => self.share_of(kind)?,
+            false => self.bytes("", "a size such as \"64MiB\"")?,
+        };
         let least = BUCKETS_MIN * bucket_size;
         if bytes < least {
             let (limit, what) = if bytes < bucket_size {
@@ -285,6 +363,17 @@ impl Value<'_> {
         Ok(round_down(bytes, bucket_size))
     }
 
+    /// So much of what there is for a tier of this kind; of one whose kind is not known: enough, so
+    /// that no more is said of it.
+    fn share_of(&self, kind: Option<&TierKind>) -> reader::Result<u64> {
+        let permille = u128::from(self.permille()?);
+        let Some(kind) = kind else { return Ok(u64::MAX) };
+        let whole = whole_of(kind).ok_or_else(|| {
+            self.error("it cannot be told of how much; give a size such as \"64MiB\"")
+        })?;
+        Ok((u128::from(whole) * permille / 1000) as u64)
+    }
+
     fn duration_ns(&self, example: &str) -> reader::Result<u64> {
         let expected = format!("a time such as \"{example}\"");
         let value = self.value.as_str().ok_or_else(|| self.wrong_type(&expected))?;
@@ -295,21 +384,19 @@ impl Value<'_> {
         })
     }
 
-    fn flush(&self) -> reader::Result<Flush> {
+    fn flush(&self, errors: &Errors) -> reader::Result<Flush> {
         let section = self.table(FLUSH_KEYS, "a table: [flush]")?;
         let default = Flush::default();
-        let trigger =
-            section.get("trigger").map_or(Ok(default.trigger), |e| e.one_of(Trigger::ALL))?;
-        let period = section.get("period").map_or(Ok(default.period), |e| e.period())?;
-        let max_age = section.get("max_age").map_or(Ok(default.max_age), |e| e.period())?;
-        let bandwidth = section
-            .get("bandwidth")
-            .map_or(Ok(0), |e| e.bytes("/s", "a bandwidth such as \"500MB/s\""))?;
-        let durability = section.get("durability");
-        let durability =
-            durability.map_or(Ok(default.durability), |e| e.one_of(Durability::ALL))?;
-        let journal = section.get("journal").map_or(Ok(0), |e| e.journal())?;
-        Ok(Flush { trigger, period, max_age, bandwidth, durability, journal })
+        Ok(Flush {
+            trigger: section.read("trigger", default.trigger, errors, |e| e.one_of(Trigger::ALL)),
+            period: section.read("period", default.period, errors, |e| e.period()),
+            max_age: section.read("max_age", default.max_age, errors, |e| e.period()),
+            bandwidth: section
+                .read("bandwidth", 0, errors, |e| e.bytes("/s", "a bandwidth such as \"500MB/s\"")),
+            durability: section
+                .read("durability", default.durability, errors, |e| e.one_of(Durability::ALL)),
+            journal: section.read("journal", 0, errors, |e| e.journal()),
+        })
     }
 
     fn journal(&self) -> reader::Result<u64> {
@@ -321,26 +408,28 @@ impl Value<'_> {
         }
     }
 
-    fn placement(&self) -> reader::Result<Placement> {
+    fn placement(&self, errors: &Errors) -> reader::Result<Placement> {
         let section = self.table(PLACEMENT_KEYS, "a table: [placement]")?;
         let default = Placement::default();
         let policies: Vec<_> =
             names().filter_map(|name| Some((name, PolicyId::named(name)?))).collect();
-        let policy = section.get("policy").map_or(Ok(default.policy), |e| e.one_of(&policies))?;
-        let granularity = section
-            .get("granularity")
-            .map_or(Ok(0), |e| e.bytes("", "a size such as \"16MiB\""))?;
         let ways = Eviction::ALL.map(|eviction| (eviction.name(), eviction));
-        let eviction = section.get("eviction").map_or(Ok(default.eviction), |e| e.one_of(&ways))?;
-        let model = section.get("costs").map_or(Ok(default.costs.model), |e| e.one_of(MODELS))?;
-        let exposed_permille =
-            section.get("exposed").map_or(Ok(default.costs.exposed_permille), |e| e.permille())?;
-        let costs = Costs { model, exposed_permille };
-        let prefetch = section.get("prefetch").map_or(Ok(default.prefetch), |e| e.boolean())?;
-        let give_back = section.get("give_back").map_or(Ok(default.give_back), |e| {
-            e.duration_ns("30s, or 0s: never").map(Duration::from_nanos)
-        })?;
-        Ok(Placement { policy, granularity, eviction, costs, prefetch, give_back })
+        let Costs { model, exposed_permille } = default.costs;
+        let costs = Costs {
+            model: section.read("costs", model, errors, |e| e.one_of(MODELS)),
+            exposed_permille: section.read("exposed", exposed_permille, errors, |e| e.permille()),
+        };
+        Ok(Placement {
+            policy: section.read("policy", default.policy, errors, |e| e.one_of(&policies)),
+            granularity: section
+                .read("granularity", 0, errors, |e| e.bytes("", "a size such as \"16MiB\"")),
+            eviction: section.read("eviction", default.eviction, errors, |e| e.one_of(&ways)),
+            costs,
+            prefetch: section.read("prefetch", default.prefetch, errors, |e| e.boolean()),
+            give_back: section.read("give_back", default.give_back, errors, |e| {
+                e.duration_ns("30s, or 0s: never").map(Duration::from_nanos)
+            }),
+        })
     }
 
     /// A share, in thousandths.

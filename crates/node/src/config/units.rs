@@ -12,6 +12,10 @@ pub(crate) const SIZE_UNITS: &[(&str, u64)] = &[
     ("MiB", 1 << 20),
     ("GiB", 1 << 30),
     ("TiB", 1 << 40),
+    ("K", 1 << 10),
+    ("M", 1 << 20),
+    ("G", 1 << 30),
+    ("T", 1 << 40),
 ];
 /// Durations are kept in nanoseconds.
 pub(crate) const TIME_UNITS: &[(&str, u64)] =
@@ -83,6 +87,9 @@ mod tests {
             ("0.1GB", 100_000_000),
             ("2TiB", 2 << 40),
             (" 3TB ", 3_000_000_000_000),
+            ("64M", 64 << 20),
+            ("1.5 G", 3 << 29),
+            ("2K", 2048),
         ] {
             assert_eq!(quantity(text, SIZE_UNITS), Some(bytes), "{text}");
         }

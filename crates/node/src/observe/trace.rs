@@ -30,7 +30,7 @@ impl Trace {
     /// was cut off with a manager before.
     ///
     /// # Errors
-    /// That it is not a regular file, whose writer would have to wait for a reader, or the system's.
+    /// The system's, or that it is not a regular file: others may make the writer wait.
     pub fn record_to(&self, file: OwnedFd) -> io::Result<Recording> {
         let found = rustix::fs::fstat(file.as_fd())?;
         match FileType::from_raw_mode(found.st_mode) {
