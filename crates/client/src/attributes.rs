@@ -267,12 +267,13 @@ impl Session {
                 doubtful = fields.size != record.size.load(Ordering::Acquire)
                     || fields.mtime_ns != record.mtime_ns.load(Ordering::Relaxed);
                 // What the flush did to the time of change is not the program's doing.
-                let ours = record.store_changed_ns.load(Ordering::Relaxed) == fields.changed_ns;
-                let ours = ours && changed < fields.changed_ns;
+                let noted = record.store_changed_ns.load(Ordering::Relaxed) == fields.changed_ns;
+                // What a program has seen never goes back: neither to the time of a flush under
+                // way, nor to the kernel's clock where that is behind.
+                let ours = noted && changed != fields.changed_ns || changed > fields.changed_ns;
                 if ours {
                     fields.changed_ns = changed;
-                } else if changed < fields.changed_ns {
-                    // Perhaps of a flush under way: what a program has seen never goes back.
+                } else {
                     record.changed_ns.fetch_max(fields.changed_ns, Ordering::Relaxed);
                 }
                 if let Some(goal) = goal {

@@ -12,7 +12,7 @@ use forebay_pool::clock::joined_ns;
 use forebay_pool::layout::FileFlags;
 use forebay_pool::{FileId, Identity};
 use rustix::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
-use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, Stat, StatxFlags, statx};
+use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, OFlags, Stat, StatxFlags, statx};
 use rustix::io::Errno;
 
 /// A path as a call names it.
@@ -71,6 +71,10 @@ impl NameAt<'_> {
 /// Whether a mode that is set lets the owner of a file not write to it.
 fn forbids_writing(mode: Option<u32>) -> bool {
     mode.is_some_and(|mode| mode & 0o200 == 0)
+}
+
+fn is_file(fd: RawFd) -> bool {
+    rustix::fs::fstat(borrow(fd)).is_ok_and(|stat| is_regular(&stat))
 }
 
 fn is_regular(stat: &Stat) -> bool {
@@ -194,7 +198,12 @@ impl Session {
     fn truncate_opened(&self, fd: RawFd) -> Result<RawFd, Errno> {
         let cut = match self.file(fd) {
             Some(file) => file.empty(),
-            None => rustix::fs::ftruncate(borrow(fd), 0),
+            None => match rustix::fs::ftruncate(borrow(fd), 0) {
+                // One that may only read: the kernel asks for the permission to write all the same.
+                Err(Errno::INVAL) if is_file(fd) => reopen(fd, OFlags::WRONLY)
+                    .and_then(|writable| rustix::fs::ftruncate(writable, 0)),
+                other => other,
+            },
         };
         match cut {
             // What is no regular file is not truncated.

@@ -98,8 +98,9 @@ impl OpenFile<'_> {
         call()?;
         record.clear(FileFlags::SYNCED);
         if let (Ok(before), Ok(after)) = (before, store::stat(self.fd)) {
+            // The kernel's clock may be behind what a program has seen.
             if before.modified_ns != after.modified_ns {
-                record.mtime_ns.store(after.modified_ns as u64, Ordering::Relaxed);
+                record.mtime_ns.fetch_max(after.modified_ns as u64, Ordering::Relaxed);
             }
             if before.changed_ns != after.changed_ns {
                 record.changed_ns.fetch_max(after.changed_ns as u64, Ordering::Relaxed);

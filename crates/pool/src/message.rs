@@ -13,7 +13,7 @@
 use crate::FileId;
 
 /// Raised when the format changes.
-pub const MESSAGE_VERSION: u16 = 6;
+pub const MESSAGE_VERSION: u16 = 7;
 /// Bytes of a message.
 pub const MESSAGE_BYTES: usize = 32;
 

@@ -184,3 +184,12 @@ print(os.fstat(fd).st_size)
 P",
     );
 }
+
+/// The kernel's clock is behind the one that gives times to what was looked at.
+#[test]
+fn no_time_goes_back_and_what_is_opened_to_be_read_is_truncated() {
+    let site = Site::new(&LAZY);
+    if site.compile("clocks.c", &[]) {
+        site.same("$BIN/clocks ../out/beside");
+    }
+}
