@@ -55,7 +55,10 @@ impl Session {
 
     fn readable_program_starts(&self, file: &OwnedFd, variables: Variables<'_>, own: Own) -> bool {
         let is_known = self.fstat_known(file.as_raw_fd()).is_some();
-        let joins = !variables.switch_off() && loads_libraries(file, 0) && self.can_be_joined();
+        let joins = !variables.switch_off()
+            && self.carried.is_pool_of(variables)
+            && loads_libraries(file, 0)
+            && self.can_be_joined();
         if joins && !is_known {
             return true;
         }

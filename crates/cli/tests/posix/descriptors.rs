@@ -1,6 +1,7 @@
 //! Descriptors that are inherited, duplicated, passed on or invalid.
 
 use crate::harness::{LAZY, SLOW_STORE, Setup, Site};
+use std::fs;
 
 /// Runs a part of `programs/descriptors.c` with and without Forebay.
 fn same(setup: &Setup, what: &str) {
@@ -136,4 +137,31 @@ fn a_static_program_reads_what_was_just_written() {
         return;
     }
     site.same("echo one > log; $BIN/unlinked -f log; echo two >> log; $BIN/unlinked -f log; $BIN/unlinked -f /dev/stdin < log");
+}
+
+/// A program that joins another pool, or one that is gone, reads and writes what it inherits
+/// through the kernel.
+#[test]
+fn what_another_pool_or_none_inherits_is_the_kernels() {
+    let site = Site::new(&LAZY);
+    for folder in ["inner", "inner-nvme"] {
+        fs::create_dir(site.out.join(folder)).unwrap();
+    }
+    let text = fs::read_to_string(&site.config).unwrap();
+    let text =
+        text.replace("\"store\"", "\"out/inner\"").replace("\"nvme\"\nc", "\"out/inner-nvme\"\nc");
+    let inner = site.config.with_file_name("inner.toml");
+    fs::write(&inner, text).unwrap();
+    let script = format!(
+        "exec 3<>a; echo data >&3
+        FOREBAY_POOL=/dev/shm/forebay-0-0123456789abcdef.pool bash -c 'cat a; echo more >&3'
+        cat a
+        $FOREBAY run --config {} -- bash -c 'echo even more >&3; echo inner > $OUT/inner/file'
+        echo $?; cat a $OUT/inner/file",
+        inner.display()
+    );
+    let ran = site.end(site.buffered(&["bash", "-c", &script])).expect(0);
+    let wanted = "data\ndata\nmore\n0\ndata\nmore\neven more\ninner\n";
+    assert_eq!(ran.stdout, wanted, "{ran:?}");
+    assert_eq!(fs::read_to_string(site.store.join("a")).unwrap(), "data\nmore\neven more\n");
 }

@@ -98,6 +98,11 @@ impl Carried {
         self.value(1)
     }
 
+    /// Whether a program with `variables` is to join the same pool, and not that of another run.
+    pub(super) fn is_pool_of(&self, variables: Variables<'_>) -> bool {
+        variables.find(CARRIED[1]).is_none_or(|given| self.entries()[1] == Some(given))
+    }
+
     /// The socket of the pool's node manager.
     pub fn socket(&self) -> Option<&CStr> {
         self.value(2)
