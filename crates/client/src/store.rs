@@ -71,7 +71,7 @@ pub(crate) fn write(fd: RawFd, from: Span<'_, Readable>, offset: u64) -> Result<
     unsafe { STORE.write(StoreFile::new(fd), offset, from.raw()) }
 }
 
-/// [`write`] through a descriptor with O_SYNC or O_DSYNC: what is written is durable.
+/// [`write()`] through a descriptor with O_SYNC or O_DSYNC: what is written is durable.
 pub(crate) fn write_through(
     fd: RawFd,
     from: Span<'_, Readable>,
