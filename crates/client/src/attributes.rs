@@ -268,12 +268,12 @@ impl Session {
                     || fields.mtime_ns != record.mtime_ns.load(Ordering::Relaxed);
                 // What the flush did to the time of change is not the program's doing.
                 let noted = record.store_changed_ns.load(Ordering::Relaxed) == fields.changed_ns;
-                // What a program has seen never goes back: neither to the time of a flush under
-                // way, nor to the kernel's clock where that is behind.
-                let ours = noted && changed != fields.changed_ns || changed > fields.changed_ns;
+                let ours = noted && changed != fields.changed_ns;
                 if ours {
+                    // Also where the kernel's clock is behind what a program has seen.
                     fields.changed_ns = changed;
-                } else {
+                } else if changed < fields.changed_ns {
+                    // Perhaps of a flush under way: what a program has seen never goes back.
                     record.changed_ns.fetch_max(fields.changed_ns, Ordering::Relaxed);
                 }
                 if let Some(goal) = goal {

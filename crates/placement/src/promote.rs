@@ -1,13 +1,13 @@
 //! Which blocks go up, and which must not go down: Hermes section 3.2.2 C, "demotes or promotes
 //! data based on the hotness score".
 //!
-//! **No ping-pong.** To displace another, a block must be clearly hotter (half as hot again, and two
-//! uses), and each promotion in its past doubles what is asked of it. A block's count of uses ends
-//! at 7, so after three promotions it stays until one is forgiven, which [`AccessStats::cooled`]
-//! does once in [`FORGIVE_PASSES`](crate::hotness::FORGIVE_PASSES) half-lives: in that time at most
-//! one move up for each block, and so at most one move down, whatever the program does. Under
-//! steady use blocks come to rest: counts of blocks that are used equally often differ by one at
-//! any moment.
+//! **No ping-pong.** To displace another, a block must be clearly hotter (half as hot again, and
+//! two uses), and each promotion in its past doubles what is asked of it. A block's count of uses
+//! ends at 7, so after three promotions it stays until one is forgiven, which
+//! [`AccessStats::cooled`] does once in [`FORGIVE_PASSES`](crate::hotness::FORGIVE_PASSES)
+//! half-lives: in that time at most one move up for each block, and so at most one move down,
+//! whatever the program does. Under steady use blocks come to rest: counts of blocks that are used
+//! equally often differ by one at any moment.
 //!
 //! ```
 //! use forebay_placement::promote::{Block, Level, promotes};

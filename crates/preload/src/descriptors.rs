@@ -109,10 +109,13 @@ pub(crate) unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: *mu
             -1 => -1,
             flags => file.shown_flags(OpenFlags::from_bits_retain(flags as u32)).bits() as c_int,
         },
-        libc::F_SETFL if !file.uses_kernel_offset() => {
+        libc::F_SETFL => {
             let flags = OpenFlags::from_bits_retain(argument as usize as u32);
-            let kept = flags & !(OpenFlags::APPEND | OpenFlags::DIRECT);
-            let result = call(kept.bits() as usize as *mut c_void);
+            let hidden = match file.uses_kernel_offset() {
+                true => OpenFlags::empty(),
+                false => OpenFlags::APPEND | OpenFlags::DIRECT,
+            };
+            let result = call((flags - hidden).bits() as usize as *mut c_void);
             if result == 0 {
                 file.set_hidden_flags(flags);
             }

@@ -421,7 +421,7 @@ fn a_patched_record_of_the_journal_changes_nothing_outside() {
             let name = way.file_name().unwrap().to_str().unwrap();
             // A link in the store may have replaced a file: what that had is kept elsewhere.
             let told = match name {
-                "way" => said[0].stderr.contains("not on their store any more is kept"),
+                "way" => said[0].stderr.contains("not on the store any more is kept"),
                 _ => false,
             };
             let named = said[0].code == 125 && said[0].stderr.contains(name);

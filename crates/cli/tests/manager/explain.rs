@@ -98,7 +98,9 @@ fn a_flag_changes_what_it_names_and_it_is_said_where_everything_comes_from() {
     let config = site.config.to_str().unwrap();
     let words = ["run", "--config", config, "--trigger", "on-exit", "--", "bash", "-c", script];
     let said = site.end(site.forebay(&words)).expect(0).stdout;
-    let in_force = said.lines().filter_map(|line| line.trim().strip_prefix("in force "));
+    // `explain` breaks its lines.
+    let whole = said.replace("\n            ", " ");
+    let in_force = whole.lines().filter_map(|line| line.trim().strip_prefix("in force "));
     let expected = [
         "policy max-locality (configuration), mode async (default), trigger on-exit (run)",
         "policy hot-data (rule), mode async (default), trigger per-file (rule)",

@@ -193,3 +193,29 @@ fn no_time_goes_back_and_what_is_opened_to_be_read_is_truncated() {
         site.same("$BIN/clocks ../out/beside");
     }
 }
+
+/// A starter without Forebay has opened it with O_APPEND.
+#[test]
+fn o_append_could_not_be_taken_from_an_inherited_descriptor() {
+    if !python() {
+        return;
+    }
+    let site = Site::new(&LAZY);
+    let program = "import fcntl, os
+flags = fcntl.fcntl(9, fcntl.F_GETFL)
+fcntl.fcntl(9, fcntl.F_SETFL, flags & ~os.O_APPEND)
+print(fcntl.fcntl(9, fcntl.F_GETFL) & os.O_APPEND)
+os.pwrite(9, b'XX', 0)
+fcntl.fcntl(9, fcntl.F_SETFL, flags)
+print(fcntl.fcntl(9, fcntl.F_GETFL) & os.O_APPEND == os.O_APPEND)
+os.pwrite(9, b'YY', 0)";
+    std::fs::write(site.out.join("program.py"), program).unwrap();
+    let script = format!(
+        "echo hello > file; exec 9>>file
+         $FOREBAY run --config {} -- python3 $OUT/program.py; cat file",
+        site.config.display()
+    );
+    let mut run = site.command(&site.store, "bash");
+    run.args(["-c", &script]);
+    assert_eq!(site.end(run).expect(0).stdout, "0\nTrue\nXXllo\nYY");
+}

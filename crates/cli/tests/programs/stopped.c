@@ -43,6 +43,9 @@ int main(int argc, char **argv) {
     must(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 50000, 300000), "punch");
     must(ftruncate(fd, 900000), "ftruncate");
     must(fsync(fd), "fsync");
+    // A file that has grown gets its times at once.
+    put(fd, 900000, 1000, 9);
+    must(fsync(fd), "fsync");
     put(fd, 100, 100000, 5);
     int more = open(other, O_RDWR | O_CREAT, 0644);
     must(more, other);

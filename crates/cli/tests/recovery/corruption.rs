@@ -415,7 +415,7 @@ fn slots_and_journal_come_back_in_the_order_in_which_they_were_written() {
     assert_eq!(fs::metadata(site.store.join("ram")).unwrap().len(), 0);
     let checked = site.end(site.forebay(&["fsck"])).expect(0).stdout;
     let would = "if the pool were lost, `forebay recover` would bring";
-    assert!(checked.contains(would) && checked.contains(" files from it"), "{checked}");
+    assert!(checked.contains(would) && checked.contains(" file from it"), "{checked}");
     steps.reboot();
     // One of the two superblock copies, and one of the records in the middle.
     let journal = tier_file(&site, ".journal");

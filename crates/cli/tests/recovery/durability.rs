@@ -522,7 +522,7 @@ fn another_file_never_gets_the_bytes() {
     }
     assert!(log.contains("recovered 1 file"), "{log}");
     // What fsync has acknowledged is not thrown away: another program may have replaced the file.
-    assert!(log.contains("2 files that are not on their store any more is kept in "), "{log}");
+    assert!(log.contains("2 files that are not on the store any more is kept in "), "{log}");
     let folders = fs::read_dir(&site.nvme).unwrap().map(|entry| entry.unwrap().path());
     let kept = folders.filter(|path| path.extension().is_some_and(|end| end == "removed"));
     let [kept] = &kept.collect::<Vec<_>>()[..] else { panic!("{log}") };

@@ -42,6 +42,11 @@ pub trait Policy: Send + Sync {
     }
 }
 
+/// The mantissa in the bits of a number, and those of 2^(1/4) and 2^(3/4).
+const MANTISSA: u32 = (1 << 23) - 1;
+const QUARTER_OCTAVE: u32 = 1.189_207_1_f32.to_bits() & MANTISSA;
+const THREE_QUARTERS: u32 = 1.681_792_8_f32.to_bits() & MANTISSA;
+
 /// How much a file is worth to a tier: in steps of half an octave, so that files which are about
 /// alike do not displace each other in turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,8 +58,17 @@ impl Worth {
 
     /// Of so many accesses per byte, weighted.
     pub fn of(accesses: f32) -> Worth {
-        let steps = (2.0 * accesses.max(f32::MIN_POSITIVE).log2()).round();
-        Worth((f32::from(Self::USUAL.0) + steps).clamp(0.0, 255.0) as u8)
+        // Of the logarithm by the number's bits: with that of libm each program that is buffered
+        // would load one more library.
+        let bits = accesses.max(f32::MIN_POSITIVE).to_bits();
+        let (exponent, mantissa) = ((bits >> 23) as i32 - 127, bits & MANTISSA);
+        let half_octaves = match mantissa {
+            ..QUARTER_OCTAVE => 0,
+            QUARTER_OCTAVE..THREE_QUARTERS => 1,
+            _ => 2,
+        };
+        let steps = 2 * exponent + half_octaves;
+        Worth((i32::from(Self::USUAL.0) + steps).clamp(0, 255) as u8)
     }
 }
 
@@ -114,6 +128,19 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn worth_is_twice_the_logarithm() {
+        for number in 1..100_000_u32 {
+            let accesses = (number as f32 / 97.0 - 500.0).exp2().clamp(1e-18, 1e18);
+            let exact = 2.0 * accesses.log2();
+            let steps = f32::from(Worth::of(accesses).0) - f32::from(Worth::USUAL.0);
+            assert!((steps - exact).abs() < 0.5001, "{accesses}: {steps} {exact}");
+        }
+        let of = |accesses| Worth::of(accesses).0;
+        assert_eq!([of(1.0), of(1.41), of(2.0), of(0.5)], [128, 129, 130, 126]);
+        assert_eq!([of(0.0), of(f32::NAN), of(f32::INFINITY), of(-1.0)], [0, 0, 255, 0]);
+    }
 
     #[test]
     fn every_policy_is_found_by_name_and_number() {
