@@ -56,18 +56,20 @@ impl OpenFile<'_> {
         if !self.enter(owner)?.write_back_entered()? {
             return Ok(false);
         }
-        if self.owes_times(size) {
-            self.end_write_back(owner);
-        }
+        self.end_write_back_for_sync(owner, size);
         Ok(true)
     }
 
-    /// Whether the store's file, which had `size` bytes before, is to have its times now.
-    fn owes_times(&self, size: u64) -> bool {
+    /// [`OpenFile::end_write_back`], if the store's file, which had `size` bytes before, is to have
+    /// its times now.
+    fn end_write_back_for_sync(&self, owner: Owner, size: u64) {
         let noted_ns = self.record.store_changed_ns.load(Ordering::Relaxed);
         let age_ns = clock::realtime_coarse_ns().saturating_sub(noted_ns);
         // The inode of one that has grown is written anyway.
-        size != self.record.store_size.load(Ordering::Acquire) || age_ns > TIMES_AGE.as_ns()
+        let has_grown = size != self.record.store_size.load(Ordering::Acquire);
+        if has_grown || age_ns > TIMES_AGE.as_ns() {
+            self.end_write_back(owner);
+        }
     }
 
     /// Ends the state "ahead of the store" of a file whose times were left for later, if nothing of
@@ -91,9 +93,7 @@ impl OpenFile<'_> {
         if self.enter(owner)?.write_back_with(range)? != Some(pages) {
             return Ok(false);
         }
-        if self.owes_times(size) {
-            self.end_write_back(owner);
-        }
+        self.end_write_back_for_sync(owner, size);
         Ok(!self.record.is_tracked())
     }
 

@@ -70,13 +70,19 @@ impl Segment {
 
     /// Whether the last part of the path is `name`.
     pub fn is_called(&self, record: &FileRecord, name: &[u8]) -> bool {
-        self.before_last(record, name).is_some()
+        let kept = self.kept_path(record);
+        let from = kept.len().checked_sub(name.len());
+        let Some((folder, last)) = from.and_then(|from| kept.split_at_checked(from)) else {
+            return false;
+        };
+        let begins = folder.last().is_none_or(|byte| byte.load(Ordering::Relaxed) == b'/');
+        !name.is_empty() && !name.contains(&b'/') && begins && is_text(last, name)
     }
 
     /// Replaces the last part of the path, if that is `old`, by `new`; returns whether it was, and
     /// the path is the new one now.
     pub fn rename_last(&self, record: &FileRecord, old: &[u8], new: &[u8]) -> bool {
-        if self.before_last(record, old).is_none() {
+        if !self.is_called(record, old) {
             return false;
         }
         let mut path = [0; PATH_BYTES + 1];
@@ -90,15 +96,6 @@ impl Segment {
         let renamed = &path[..folder + new.len()];
         self.set_path(record, renamed);
         self.has_path(record, renamed)
-    }
-
-    /// What is kept before the last part, if that is `name`.
-    fn before_last<'a>(&'a self, record: &'a FileRecord, name: &[u8]) -> Option<&'a [AtomicU8]> {
-        let kept = self.kept_path(record);
-        let (folder, last) = kept.split_at_checked(kept.len().checked_sub(name.len())?)?;
-        let begins = folder.last().is_none_or(|byte| byte.load(Ordering::Relaxed) == b'/');
-        let is_it = !name.is_empty() && !name.contains(&b'/') && begins && is_text(last, name);
-        is_it.then_some(folder)
     }
 
     /// The directory of the store that the file lies in, without a `/` at its end.

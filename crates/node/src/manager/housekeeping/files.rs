@@ -46,8 +46,9 @@ impl Housekeeper {
         let counted = |file| segment.files().count_opens(file).map(|opens| (file, opens));
         let files: Vec<(FileId, Opens)> = segment.files().live().filter_map(counted).collect();
         self.crowded = files.len() > KEPT_RECORDS.min(segment.header().files as usize / 2);
-        let mut open = vec![false; segment.header().files as usize];
-        let mut mapped = open.clone();
+        // For all that are in `files`: there may be more records by now.
+        let records = segment.header().files_ready() as usize;
+        let (mut open, mut mapped) = (vec![false; records], vec![false; records]);
         // When they are short, those that were closed wait less for an exec that wants them.
         let (grace, flight) = match self.used > segment.header().descriptions / 2 {
             true => (SHORT_ADOPTION, SHORT_FLIGHT),
