@@ -498,6 +498,8 @@ impl OpenFile<'_> {
             forebay_pool::crash::point("open.parting");
             session.segment.drop_all_blocks(self.id, file.owner, session);
             record.clear(!FileFlags::DIRECT);
+            // Of the new one: it may have been made without a name.
+            record.note_whether_named(borrow(self.fd));
             record.job.store(0, Ordering::Release);
             // Else it would be looked for, and saved, under the name of the old one.
             let mut buffer = core::mem::MaybeUninit::uninit();

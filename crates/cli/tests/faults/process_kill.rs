@@ -684,6 +684,40 @@ fn a_file_whose_creator_was_killed_has_nothing_of_an_older_one() {
     assert_eq!((ran.code, ran.stdout.as_str()), (0, "0 0 0\n"), "{ran:?}");
 }
 
+/// The same of files that never have a name: nothing of the second is to be saved either.
+const NAMELESS: &str = r#"
+import os, signal, sys, time
+run, manager = int(sys.argv[1]), int(sys.argv[2])
+def make():
+    fd = os.open('.', os.O_TMPFILE | os.O_RDWR, 0o600)
+    os.write(fd, b'o' * 5000)
+    return os.fstat(fd).st_ino, fd
+old, fd = make()
+os.kill(run, signal.SIGSTOP)
+os.kill(manager, signal.SIGKILL)
+while os.path.exists(f'/proc/{manager}/fd/0'):
+    time.sleep(0.01)
+os.close(fd)
+new, fd = make()
+os.close(fd)
+print('same' if new == old else 'other')
+os.kill(run, signal.SIGCONT)
+"#;
+
+#[test]
+fn a_file_without_a_name_is_dropped_though_an_older_one_had_its_inode() {
+    let Some((site, python)) = site_with_killer("", "nameless.py", NAMELESS) else { return };
+    let script = format!(
+        "manager=$($FOREBAY status | sed -n 's/.*node manager //p')\n\
+         {python} $OUT/nameless.py $PPID $manager"
+    );
+    let ran = site.end(site.buffered(&["bash", "-c", &script]));
+    if ran.stdout == "other\n" {
+        return skip("the file system gives a new file another inode");
+    }
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, "same\n"), "{ran:?}");
+}
+
 /// Nothing of the file is in the tiers at first, and little later: what is read through to the
 /// store, or staged for it, is never older than what was written before, and of the right page,
 /// while writers are killed and cut the file.
