@@ -78,6 +78,24 @@ pub fn promotes(block: &Block, above: &Level) -> bool {
     !block.pinned && !above.wants_room && block.uses as f32 >= asked
 }
 
+/// Whether a block goes up to the tier `above` it although blocks have to leave there: in exchange
+/// for the coldest, which the demoter then takes down. Hermes' equation 3 calls that Evict. It is
+/// for policies that compare hotness: while a program writes, a tier always wants room, and what is
+/// read again and again would stay below.
+///
+/// ```
+/// use forebay_placement::promote::{Block, Level, exchanges, promotes};
+///
+/// let busy = Level { is_roomy: false, wants_room: true, coldest: 0 };
+/// let block = Block { uses: 2, moves: 0, pinned: false };
+/// assert!(!promotes(&block, &busy));
+/// assert!(exchanges(&block, &busy));
+/// assert!(!exchanges(&Block { uses: 1, ..block }, &busy), "no hotter than what would leave");
+/// ```
+pub fn exchanges(block: &Block, above: &Level) -> bool {
+    promotes(block, &Level { wants_room: false, is_roomy: false, ..*above })
+}
+
 /// Whether a block may go down to make room on the tier `here`, with this tier above it. Never true
 /// of a block that [`promotes`].
 pub fn demotes(block: &Block, here: &Level, above: Option<&Level>) -> bool {
@@ -138,6 +156,22 @@ mod tests {
                 assert!(!promotes(&displaced, &Level { coldest, ..above }), "{block:?} {above:?}");
             }
         }
+    }
+
+    #[test]
+    fn an_exchange_is_for_what_is_clearly_hotter() {
+        let mut exchanged = 0;
+        for (block, above) in blocks().flat_map(|block| levels().map(move |above| (block, above))) {
+            if !exchanges(&block, &above) {
+                continue;
+            }
+            exchanged += 1;
+            assert!(!block.pinned && block.uses >= above.coldest + 2, "{block:?} {above:?}");
+            // What leaves in exchange does not come back in the same way.
+            let displaced = Block { uses: above.coldest, moves: 0, pinned: false };
+            assert!(!exchanges(&displaced, &above), "{block:?} {above:?}");
+        }
+        assert!(exchanged > 50, "{exchanged}");
     }
 
     #[test]
