@@ -1,5 +1,9 @@
 //! What a figure shows: a group of bars for each case, a bar for each system.
 
+/// What stands on a picture of a run that only shows that everything works.
+pub(crate) const MEANINGLESS: &str =
+    "SMALL SCALE: only whether it works. These numbers mean nothing.";
+
 /// A bar chart.
 #[derive(Clone, Debug)]
 pub struct Bars {
@@ -11,6 +15,8 @@ pub struct Bars {
     pub parts: Vec<&'static str>,
     /// Its bars.
     pub groups: Vec<Group>,
+    /// What stands below: machine, rounds, and whether it means anything.
+    pub notes: Vec<String>,
 }
 
 /// Bars with one heading.
@@ -29,4 +35,8 @@ pub struct Bar {
     pub name: String,
     /// The lengths of its parts.
     pub parts: Vec<f64>,
+    /// Least and most of the whole length, in all rounds.
+    pub spread: (f64, f64),
+    /// Where the ratio that a paper gives would end what it compares.
+    pub mark: Option<f64>,
 }

@@ -31,6 +31,7 @@ pub use figures::{Figure, figure, names};
 pub use measured::Measured;
 pub use memory::fig4::run as hermes_fig4;
 pub use memory::fig5::run as hermes_fig5;
+pub use memory::fig6::publisher;
 pub use memory::fig6::run as hermes_fig6;
 pub use micro::micro;
 pub use peers::peers;

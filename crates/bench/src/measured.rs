@@ -3,6 +3,7 @@
 
 use crate::bars::{Bar, Bars, Group};
 use crate::machine::Machine;
+use crate::{Options, Scale};
 use serde_json::json;
 use std::fmt::Write as _;
 
@@ -127,6 +128,37 @@ impl Spread {
     }
 }
 
+/// The median of what is measured is known to so much of itself before rounds end.
+const STEADY: f64 = 0.15;
+/// So many times the usual rounds are the most.
+const MORE_ROUNDS: u32 = 4;
+
+/// Whether half of the interval in which the median lies with 95 % certainty is narrower than
+/// [`STEADY`]. The interval is between two of the values, whatever their distribution; with up to
+/// six values it is between the extremes.
+pub(crate) fn is_steady(values: &[f64]) -> bool {
+    let mut all = values.to_vec();
+    all.sort_by(f64::total_cmp);
+    let (count, middle) = (all.len(), all.len() as f64 / 2.0);
+    let low = (middle - 0.98 * middle.sqrt() * 2_f64.sqrt()).floor().max(0.0) as usize;
+    match (all.get(low), all.get(count.wrapping_sub(1 + low)), all.get(count / 2)) {
+        (Some(low), Some(high), Some(median)) => (high - low).abs() / 2.0 <= STEADY * median.abs(),
+        _ => false,
+    }
+}
+
+/// Whether a benchmark does another round after `done` ones: the usual rounds, and more while a
+/// median is not known well. Where the user says how many rounds, or at small scale, no more.
+pub(crate) fn goes_on(
+    options: &Options,
+    done: u32,
+    rounds: u32,
+    is_steady: impl FnOnce() -> bool,
+) -> bool {
+    let may_more = options.rounds.is_none() && options.scale == Scale::Usual;
+    done < rounds || may_more && done < rounds * MORE_ROUNDS && !is_steady()
+}
+
 /// A claim with its numbers.
 struct Judged<'a> {
     claim: &'a Claim,
@@ -144,6 +176,8 @@ pub struct Measured {
     pub(crate) title: String,
     pub(crate) machine: Machine,
     pub(crate) rounds: u32,
+    /// Rounds that are done at least.
+    usual_rounds: u32,
     pub(crate) is_small: bool,
     pub(crate) series: Vec<Series>,
     pub(crate) claims: Vec<Claim>,
@@ -160,6 +194,7 @@ impl Measured {
             title: title.to_owned(),
             machine: Machine::here(),
             rounds,
+            usual_rounds: rounds,
             is_small,
             series: Vec::new(),
             claims: Vec::new(),
@@ -180,6 +215,18 @@ impl Measured {
                 rounds: vec![value],
             }),
         }
+    }
+
+    /// Whether another round is to be done; counts it.
+    pub(crate) fn next_round(&mut self, options: &Options, round: &mut u32) -> bool {
+        let is_steady = || self.series.iter().all(|series| is_steady(&series.rounds));
+        let rounds = options.rounds.unwrap_or(self.usual_rounds).max(1);
+        let goes_on = goes_on(options, *round, rounds, is_steady);
+        if goes_on {
+            *round += 1;
+            self.rounds = *round;
+        }
+        goes_on
     }
 
     pub(crate) fn find(&self, work: &str, system: &str) -> Option<&Series> {
@@ -433,14 +480,32 @@ impl Measured {
                 bars: systems
                     .iter()
                     .filter_map(|system| {
-                        let parts = vec![self.median(work, system)? / 1e6];
-                        Some(Bar { name: (*system).to_owned(), parts })
+                        let series = self.find(work, system)?;
+                        let rates = series.rounds.iter().map(|rate| rate / 1e6);
+                        let Spread { median, least, most } = Spread::of(rates)?;
+                        let mark = self.mark(work, system);
+                        let (name, spread) = ((*system).to_owned(), (least, most));
+                        Some(Bar { name, parts: vec![median], spread, mark })
                     })
                     .collect(),
             })
             .collect();
         let (title, unit) = (self.title.clone(), "million operations per second");
-        Some(Bars { title, unit, parts: Vec::new(), groups })
+        let mut notes = vec![format!("{}, {}", self.machine, self.introduction())];
+        if self.is_small {
+            notes.insert(0, crate::bars::MEANINGLESS.to_owned());
+        }
+        Some(Bars { title, unit, parts: Vec::new(), groups, notes })
+    }
+
+    /// Where a system's bar would end by the ratio that a paper gives: of the first claim about it.
+    fn mark(&self, work: &str, system: &str) -> Option<f64> {
+        self.claims.iter().find_map(|claim| {
+            let (other, system_of_other) = claim.against.as_ref()?;
+            let is_of = claim.of.0 == work && claim.of.1 == system;
+            let paper = claim.paper.filter(|_| is_of)?;
+            Some(self.median(other, system_of_other)? * paper / 1e6)
+        })
     }
 }
 
@@ -474,6 +539,34 @@ mod tests {
         }
         measured.add("idle", "fast", Unit::Share, 0.004);
         measured
+    }
+
+    #[test]
+    fn rounds_go_on_until_medians_are_known() {
+        let options = |rounds, scale| Options {
+            forebay: "forebay".into(),
+            scale,
+            rounds,
+            folder: None,
+            install: false,
+        };
+        let usual = options(None, Scale::Usual);
+        assert!(goes_on(&usual, 4, 5, || true) && !goes_on(&usual, 5, 5, || true));
+        assert!(goes_on(&usual, 5, 5, || false) && !goes_on(&usual, 20, 5, || false));
+        assert!(!goes_on(&options(Some(5), Scale::Usual), 5, 5, || false));
+        assert!(!goes_on(&options(None, Scale::Small), 1, 1, || false));
+        // Of few values the extremes count; of many, one that is far off does not.
+        assert!(is_steady(&[1.0, 1.1, 1.2]) && !is_steady(&[1.0, 1.1, 1.5]));
+        let mut many = [1.0; 15];
+        (many[0], many[7]) = (0.1, 9.0);
+        assert!(is_steady(&many) && !is_steady(&[]));
+        let mut measured = Measured::new("test", "a test", 2, false);
+        let mut round = 0;
+        while measured.next_round(&usual, &mut round) {
+            let value = if round < 4 { f64::from(round) } else { 2.0 };
+            measured.add("write", "one", Unit::Rate, value);
+        }
+        assert!(measured.rounds > 3 && measured.rounds <= 8, "{}", measured.rounds);
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use crate::bars::{Bar, Bars, Group};
 use crate::figures::{Claim, Figure, Measure};
+use crate::machine::Machine;
+use crate::measured::is_steady;
 use serde_json::json;
 use std::fmt::Write as _;
 
@@ -58,6 +60,11 @@ impl Row {
         Spread { median, least: at(0), most: at(all.len().saturating_sub(1)) }
     }
 
+    /// Whether more rounds would hardly change the median.
+    pub fn is_steady(&self) -> bool {
+        is_steady(&self.runs.iter().map(|times| times.of(Measure::Total)).collect::<Vec<_>>())
+    }
+
     fn median(&self, measure: Measure) -> f64 {
         self.spread(measure).median
     }
@@ -70,6 +77,7 @@ pub struct Report {
     pub(crate) cases: Vec<&'static str>,
     pub(crate) rows: Vec<Row>,
     pub(crate) is_small: bool,
+    pub(crate) machine: Machine,
 }
 
 /// What the table and the JSON tell of each row.
@@ -104,8 +112,9 @@ impl Report {
             1 => "one round".to_owned(),
             rounds => format!("medians of {rounds} rounds, (least - most)"),
         };
-        let _ = write!(text, "seconds, {rounds}; all data compared byte by byte\n\n");
-        let _ = write!(text, "{:<24}", "");
+        let _ =
+            write!(text, "{}\nseconds, {rounds}; all data compared byte by byte\n\n", self.machine);
+        let _ = write!(text, "{:<28}", "");
         let shown: Vec<Measure> = MEASURES.into_iter().filter(|m| self.is_shown(*m)).collect();
         for measure in &shown {
             let name = if *measure == Measure::Total { "sum" } else { measure.name() };
@@ -114,7 +123,7 @@ impl Report {
         for (case, name) in self.cases.iter().enumerate() {
             let _ = write!(text, "\n{name}\n");
             for row in self.rows.iter().filter(|row| row.case == case) {
-                let _ = write!(text, "  {:<22}", row.system);
+                let _ = write!(text, "  {:<26}", row.system);
                 for measure in &shown {
                     let Spread { median, least, most } = row.spread(*measure);
                     let spread = match row.runs.len() {
@@ -178,6 +187,7 @@ impl Report {
             "figure": self.figure.name,
             "title": self.figure.title,
             "scale": if self.is_small { "small" } else { "usual" },
+            "machine": self.machine.to_string(),
             "rounds": self.rounds(),
             "rows": rows.collect::<Vec<_>>(),
             "ratios": ratios.collect::<Vec<_>>(),
@@ -189,6 +199,11 @@ impl Report {
     pub fn bars(&self) -> Bars {
         let bar = |row: &Row| Bar {
             name: row.system.to_owned(),
+            spread: {
+                let Spread { least, most, .. } = row.spread(Measure::Total);
+                (least, most)
+            },
+            mark: self.mark(row),
             parts: PARTS.iter().map(|part| row.median(*part)).collect(),
         };
         let groups: Vec<Group> = (0..self.cases.len())
@@ -198,7 +213,27 @@ impl Report {
             })
             .collect();
         let parts = PARTS.iter().map(|part| part.name()).collect();
-        Bars { title: self.figure.title.to_owned(), unit: "seconds", parts, groups }
+        let rounds = self.rounds();
+        let mut notes =
+            vec![format!("{}; medians of {rounds} rounds, least and most", self.machine)];
+        if self.is_small {
+            notes.insert(0, crate::bars::MEANINGLESS.to_owned());
+        }
+        Bars { title: self.figure.title.to_owned(), unit: "seconds", parts, groups, notes }
+    }
+
+    /// Where what a claim compares would end in the bar of the faster system, by the paper's ratio:
+    /// of the first claim about it.
+    fn mark(&self, row: &Row) -> Option<f64> {
+        let is_of = |claim: &&Claim| claim.case == row.case && claim.over == row.system;
+        let claim = self.figure.claims.iter().find(is_of)?;
+        let before = match claim.measure {
+            Measure::Write | Measure::Access | Measure::Total => 0.0,
+            Measure::Read => row.median(Measure::Write),
+            Measure::Flush => row.median(Measure::Access),
+        };
+        let of = self.row(claim.case, claim.of)?.median(claim.measure);
+        Some(before + of / claim.paper)
     }
 }
 
@@ -227,9 +262,20 @@ mod tests {
         let figure = crate::figure("hermes-fig10").unwrap();
         let fast = Row { system: "Forebay max-bandwidth", ..row(&[0.5]) };
         let rows = vec![row(&[4.0, 2.0, 3.0]), fast];
-        let report = Report { figure, cases: vec!["16 steps"], rows, is_small: false };
+        let report = Report {
+            figure,
+            cases: vec!["16 steps"],
+            rows,
+            is_small: true,
+            machine: Machine::here(),
+        };
         assert_eq!(report.ratio(&figure.claims[0]), 6.0);
         assert!(report.table().contains("6.0x    5.0x"), "{}", report.table());
+        // Writing 3 s without buffers, five times as fast in the paper.
+        let bars = report.bars();
+        assert_eq!(bars.groups[0].bars[1].mark, Some(0.6));
+        assert_eq!(bars.groups[0].bars[0].spread, (3.0, 5.0));
+        assert!(bars.notes[0].contains("mean nothing"), "{:?}", bars.notes);
         let json: serde_json::Value = serde_json::from_str(&report.json()).unwrap();
         let ratio = &json["ratios"][0];
         assert_eq!((&ratio["measured"], &ratio["paper"]), (&json!(6.0), &json!(5.0)));

@@ -2,6 +2,8 @@
 
 use crate::figures::{Case, Figure};
 use crate::hierarchy::Hierarchy;
+use crate::machine::Machine;
+use crate::measured::goes_on;
 use crate::report::{Report, Row, Times};
 use crate::site::{self, Site};
 use crate::stage::When;
@@ -22,6 +24,7 @@ pub fn run(
     site: &Site,
     say: &mut dyn FnMut(&str),
 ) -> Result<Report, String> {
+    let machine = Machine::here();
     let cases = (figure.cases)(options.scale);
     let program = site.compile(figure.program.0, figure.program.1)?;
     let bench = Bench { figure, options, site, program: &program };
@@ -37,18 +40,22 @@ pub fn run(
         })
         .collect();
     // Round by round, so that a busy moment of the machine does not meet one system only.
-    for round in 1..=rounds {
+    let mut round = 0;
+    let is_steady = |rows: &[Row]| rows.iter().all(Row::is_steady);
+    while goes_on(options, round, rounds, || is_steady(&rows)) {
+        round += 1;
         for row in &mut rows {
             let case = &cases[row.case];
             let system = figure.systems.iter().find(|system| system.name == row.system);
             let system = system.ok_or("a row without a system")?;
-            say(&format!("round {round} of {rounds}: {}, {}", case.name, system.name));
+            say(&format!("round {round}: {}, {}", case.name, system.name));
             let times = bench.measure(case, system);
             row.runs.push(times.map_err(|e| format!("{}, {}: {e}", case.name, system.name))?);
         }
     }
     let cases = cases.iter().map(|case| case.name).collect();
-    Ok(Report { figure, cases, rows, is_small: options.scale == Scale::Small })
+    let is_small = options.scale == Scale::Small;
+    Ok(Report { figure, cases, rows, is_small, machine })
 }
 
 struct Bench<'a> {

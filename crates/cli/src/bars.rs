@@ -15,6 +15,11 @@ const BAR: i32 = 18;
 const LEGEND_SLOT: i32 = 130;
 /// Lines of the grid.
 const LINES: f64 = 10.0;
+/// From one note below the axis to the next, and the most letters of a line.
+const NOTE: i32 = 18;
+const NOTE_LETTERS: usize = 130;
+/// Bars of one part that differ by more than so many times stand on a logarithmic axis.
+const DECADES: f64 = 100.0;
 
 /// What is drawn.
 pub struct Chart<'a> {
@@ -28,7 +33,10 @@ pub struct Chart<'a> {
     pub margins: (i32, i32),
     /// How the length of a bar is written.
     pub label: fn(f64) -> String,
-    pub has_marks: bool,
+    /// What a mark stands for; empty where there are none.
+    pub marks: &'a str,
+    /// Below the axis: machine, rounds, what is fitted.
+    pub notes: &'a [String],
     pub groups: Vec<Group>,
 }
 
@@ -44,6 +52,8 @@ pub struct Bar {
     pub parts: Vec<f64>,
     /// Where the paper's bar ends.
     pub mark: Option<f64>,
+    /// Least and most of what the bar's whole length is the median of.
+    pub spread: Option<(f64, f64)>,
 }
 
 impl Bar {
@@ -63,22 +73,87 @@ impl Group {
 /// # Errors
 /// A message that names the file.
 pub fn draw(file: &Path, chart: &Chart<'_>) -> Result<(), String> {
-    let height = HEAD + chart.groups.iter().map(Group::height).sum::<i32>() + FOOT;
+    let notes: Vec<String> = chart.notes.iter().flat_map(|note| lines(note)).collect();
+    let height = HEAD
+        + chart.groups.iter().map(Group::height).sum::<i32>()
+        + FOOT
+        + notes.len() as i32 * NOTE;
     let (left, right) = chart.margins;
-    let bars = chart.groups.iter().flat_map(|group| &group.bars);
-    let ends = bars.flat_map(|bar| [Some(bar.length()), bar.mark]).flatten();
-    let longest = ends.fold(0.0, f64::max).max(1e-6);
+    let axis = Axis::of(chart);
     picture::save(file, (left + PLOT + right, height), |canvas| {
-        Plot { canvas, chart, left, longest }.figure()
+        Plot { canvas, chart, left, axis, notes: &notes }.figure()
     })
+}
+
+/// A note in lines.
+fn lines(note: &str) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in note.split_whitespace() {
+        if lines.last().is_some_and(|line| line.len() + word.len() >= NOTE_LETTERS) {
+            lines.push(String::new());
+        }
+        if let Some(line) = lines.last_mut() {
+            *line += if line.is_empty() { "" } else { " " };
+            *line += word;
+        }
+    }
+    lines
+}
+
+/// What the width of the plot stands for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Axis {
+    /// From nothing to this.
+    Linear(f64),
+    /// From and to these powers of ten.
+    Logarithmic(i32, i32),
+}
+
+impl Axis {
+    fn of(chart: &Chart<'_>) -> Axis {
+        let bars = || chart.groups.iter().flat_map(|group| &group.bars);
+        let most = |bar: &Bar| bar.spread.map(|(_, most)| most);
+        let ends = bars().flat_map(|bar| [Some(bar.length()), bar.mark, most(bar)]).flatten();
+        let longest = ends.clone().fold(0.0, f64::max).max(1e-6);
+        let shortest = ends.filter(|end| *end > 0.0).fold(longest, f64::min);
+        let is_stacked = bars().any(|bar| bar.parts.len() > 1);
+        if is_stacked || longest / shortest < DECADES {
+            return Axis::Linear(longest);
+        }
+        // A bar has to have a length: the axis begins below the shortest.
+        Axis::Logarithmic(shortest.log10().ceil() as i32 - 1, longest.log10().ceil() as i32)
+    }
+
+    /// Where a value lies, from 0 to 1.
+    fn share(self, value: f64) -> f64 {
+        match self {
+            Axis::Linear(longest) => value / longest,
+            Axis::Logarithmic(from, to) => {
+                let from = f64::from(from);
+                ((value.max(f64::MIN_POSITIVE).log10() - from) / (f64::from(to) - from))
+                    .clamp(0.0, 1.0)
+            }
+        }
+    }
+
+    /// Values with a line of the grid.
+    fn lines(self) -> Vec<f64> {
+        match self {
+            Axis::Linear(longest) => {
+                let step = tick(longest, LINES);
+                (0..=(longest / step) as u32).map(|number| f64::from(number) * step).collect()
+            }
+            Axis::Logarithmic(from, to) => (from..=to).map(|power| 10_f64.powi(power)).collect(),
+        }
+    }
 }
 
 struct Plot<'a, 'c> {
     canvas: &'a Canvas<'c>,
     chart: &'a Chart<'a>,
     left: i32,
-    /// What the width of the plot stands for.
-    longest: f64,
+    axis: Axis,
+    notes: &'a [String],
 }
 
 impl Plot<'_, '_> {
@@ -94,6 +169,10 @@ impl Plot<'_, '_> {
                 self.bar(bar, top + CASE_HEAD + row as i32 * ROW + ROW / 2)?;
             }
             top += group.height();
+        }
+        for (row, note) in self.notes.iter().enumerate() {
+            let at = (24, top + FOOT + row as i32 * NOTE + NOTE / 2);
+            self.canvas.text(note, at, Type::left(13, FAINT))?;
         }
         Ok(())
     }
@@ -111,24 +190,26 @@ impl Plot<'_, '_> {
             self.canvas.text(name, (left + 20, 55), Type::left(15, INK))?;
             left += LEGEND_SLOT;
         }
-        if self.chart.has_marks {
+        if !self.chart.marks.is_empty() {
             self.canvas.rectangle((left, 46), (left + 3, 64), RED)?;
-            self.canvas.text("end of the paper's bar", (left + 10, 55), Type::left(15, INK))?;
+            self.canvas.text(self.chart.marks, (left + 10, 55), Type::left(15, INK))?;
         }
         Ok(())
     }
 
     fn axis(&self, bottom: i32) -> Drawn {
-        let step = tick(self.longest, LINES);
-        for number in 0..=(self.longest / step) as u32 {
-            let value = f64::from(number) * step;
+        for value in self.axis.lines() {
             let x = self.x(value);
             self.canvas.line((x, HEAD), (x, bottom), GRID)?;
             let label = format!("{}", (value * 1e6).round() / 1e6);
             self.canvas.text(&label, (x, bottom + 12), Type::left(13, FAINT).at(Anchor::Center))?;
         }
         let middle = (self.left + PLOT / 2, bottom + 34);
-        self.canvas.text(self.chart.unit, middle, Type::left(15, FAINT).at(Anchor::Center))
+        let unit = match self.axis {
+            Axis::Linear(_) => self.chart.unit.to_owned(),
+            Axis::Logarithmic(..) => format!("{}, logarithmic", self.chart.unit),
+        };
+        self.canvas.text(&unit, middle, Type::left(15, FAINT).at(Anchor::Center))
     }
 
     fn bar(&self, bar: &Bar, middle: i32) -> Drawn {
@@ -142,16 +223,70 @@ impl Plot<'_, '_> {
                 self.canvas.rectangle((from, middle - BAR / 2), (to, middle + BAR / 2), *color)?;
             }
         }
+        let most = bar.spread.map_or(at, |(_, most)| most);
+        if let Some((least, most)) = bar.spread {
+            let (from, to) = (self.x(least), self.x(most));
+            self.canvas.line((from, middle), (to, middle), INK)?;
+            for x in [from, to] {
+                self.canvas.line((x, middle - 4), (x, middle + 4), INK)?;
+            }
+        }
         if let Some(value) = bar.mark {
             let x = self.x(value);
             let (above, below) = (middle - ROW / 2 + 1, middle + ROW / 2 - 1);
             self.canvas.rectangle((x - 1, above), (x + 2, below), RED)?;
         }
-        let right = self.x(at.max(bar.mark.unwrap_or(0.0))) + 8;
+        let right = self.x(at.max(most).max(bar.mark.unwrap_or(0.0))) + 8;
         self.canvas.text(&(self.chart.label)(at), (right, middle), Type::left(14, FAINT))
     }
 
     fn x(&self, value: f64) -> i32 {
-        self.left + (value / self.longest * f64::from(PLOT)).round() as i32
+        self.left + (self.axis.share(value) * f64::from(PLOT)).round() as i32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chart(lengths: &[f64]) -> Chart<'static> {
+        let bar = |&length: &f64| Bar {
+            name: String::new(),
+            parts: vec![length],
+            mark: None,
+            spread: None,
+        };
+        Chart {
+            title: "",
+            unit: "",
+            parts: &[],
+            margins: (0, 0),
+            label: |length| length.to_string(),
+            marks: "",
+            notes: &[],
+            groups: vec![Group { name: String::new(), bars: lengths.iter().map(bar).collect() }],
+        }
+    }
+
+    #[test]
+    fn values_that_span_decades_stand_on_a_logarithmic_axis() {
+        assert_eq!(Axis::of(&chart(&[1.0, 20.0])), Axis::Linear(20.0));
+        let axis = Axis::of(&chart(&[0.02, 0.0, 38.0]));
+        assert_eq!(axis, Axis::Logarithmic(-2, 2));
+        assert_eq!([0.01, 1.0, 100.0, 0.0].map(|value| axis.share(value)), [0.0, 0.5, 1.0, 0.0]);
+        assert_eq!(axis.lines(), [0.01, 0.1, 1.0, 10.0, 100.0]);
+        // Where the shortest is a power of ten itself, it still has a length.
+        assert_eq!(Axis::of(&chart(&[1.0, 1000.0])), Axis::Logarithmic(-1, 3));
+        let mut stacked = chart(&[1.0, 1000.0]);
+        stacked.groups[0].bars[0].parts.push(1.0);
+        assert_eq!(Axis::of(&stacked), Axis::Linear(1000.0));
+    }
+
+    #[test]
+    fn notes_are_broken_between_words() {
+        let note = "word ".repeat(60);
+        let lines = lines(&note);
+        assert!(lines.len() == 3 && lines.iter().all(|line| line.len() <= NOTE_LETTERS));
+        assert_eq!(lines.join(" "), note.trim());
     }
 }

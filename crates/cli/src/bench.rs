@@ -79,6 +79,17 @@ pub struct WorkerArguments {
     command: Vec<OsString>,
 }
 
+/// Arguments of `forebay bench-publisher`.
+#[derive(Args)]
+pub struct PublisherArguments {
+    /// The file in which the processes meet
+    file: PathBuf,
+    /// Which of them this is
+    client: u32,
+    /// Messages to publish
+    count: usize,
+}
+
 #[derive(Clone, Copy, ValueEnum)]
 enum Moment {
     Close,
@@ -128,7 +139,14 @@ pub fn bench(arguments: &BenchArguments) -> Result<ExitCode, String> {
 fn draw(file: &Path, figure: Bars) -> Result<(), String> {
     let names = if figure.parts.is_empty() { vec![""] } else { figure.parts };
     let parts: Vec<_> = names.into_iter().zip([BLUE, SKY, GREEN]).collect();
-    let bar = |bar: forebay_bench::Bar| Bar { name: bar.name, parts: bar.parts, mark: None };
+    let bar = |bar: forebay_bench::Bar| Bar {
+        name: bar.name,
+        parts: bar.parts,
+        mark: bar.mark,
+        spread: Some(bar.spread),
+    };
+    let has_marks =
+        figure.groups.iter().flat_map(|group| &group.bars).any(|bar| bar.mark.is_some());
     let group = |group: forebay_bench::Group| Group {
         name: group.name,
         bars: group.bars.into_iter().map(bar).collect(),
@@ -137,12 +155,20 @@ fn draw(file: &Path, figure: Bars) -> Result<(), String> {
         title: &figure.title,
         unit: figure.unit,
         parts: &parts,
-        margins: (220, 100),
+        margins: (230, 100),
         label: |length| if length < 0.1 { format!("{length:.4}") } else { format!("{length:.2}") },
-        has_marks: false,
+        marks: if has_marks { "where the paper's ratio would end it" } else { "" },
+        notes: &figure.notes,
         groups: figure.groups.into_iter().map(group).collect(),
     };
     bars::draw(file, &chart)
+}
+
+/// Publishes messages when all processes of the figure are ready.
+pub fn publisher(arguments: &PublisherArguments) -> Result<ExitCode, String> {
+    let PublisherArguments { file, client, count } = arguments;
+    forebay_bench::publisher(file, *client, *count)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Runs a program and moves its files as a staging system does.

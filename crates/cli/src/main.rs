@@ -65,6 +65,10 @@ enum Command {
     /// What `bench` runs to move files as a staging system does
     #[command(hide = true)]
     BenchWorker(bench::WorkerArguments),
+    #[cfg(feature = "bench")]
+    /// What `bench hermes-fig6` runs to publish messages from a process of its own
+    #[command(hide = true)]
+    BenchPublisher(bench::PublisherArguments),
     /// Find this machine's devices, measure them, and write a configuration
     Profile(profile::ProfileArguments),
     /// Simulate a cluster, and compare ways of buffering on it
@@ -124,6 +128,8 @@ fn main() -> ExitCode {
         Command::Bench(arguments) => bench::bench(&arguments),
         #[cfg(feature = "bench")]
         Command::BenchWorker(arguments) => bench::worker(&arguments),
+        #[cfg(feature = "bench")]
+        Command::BenchPublisher(arguments) => bench::publisher(&arguments),
         Command::Profile(arguments) => profile::profile(&arguments),
         Command::Explain(arguments) => explain::explain(&arguments),
         Command::Simulate(arguments) => simulate::simulate(&arguments),

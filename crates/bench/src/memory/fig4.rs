@@ -55,9 +55,10 @@ pub fn run(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Measured, Str
     let smallest = SIZES_KIB[0] << 10;
     let burst = burst_bytes / smallest;
     buckets(&pool, smallest, burst, burst, true)?;
-    for round in 1..=rounds {
+    let mut round = 0;
+    while measured.next_round(options, &mut round) {
         for copies in [false, true] {
-            say(&format!("round {round} of {rounds}{}", if copies { ", with copies" } else { "" }));
+            say(&format!("round {round}{}", if copies { ", with copies" } else { "" }));
             for kib in SIZES_KIB {
                 let work = work(kib, copies);
                 let bytes = kib << 10;

@@ -94,9 +94,10 @@ pub fn run(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Measured, Str
             .collect::<Result<Vec<_>, String>>()?;
         served.push((name, server, store, clients, pipeline));
     }
-    for round in 1..=rounds {
+    let mut round = 0;
+    while measured.next_round(options, &mut round) {
         for (work, updates) in [(LOOKUP, false), (UPDATE, true)] {
-            say(&format!("round {round} of {rounds}: {work}"));
+            say(&format!("round {round}: {work}"));
             let rate = |count: usize, ns: f64| (count * CLIENTS) as f64 / ns * 1e9;
             let ns = together(|client| index.work(client, operations, updates))?;
             measured.add(work, FOREBAY, Unit::Rate, rate(operations, ns));

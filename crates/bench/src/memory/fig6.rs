@@ -1,28 +1,37 @@
 //! Figure 6: operations on a message queue. Two clients publish; one subscribes.
 //!
-//! Forebay's is the queue through which clients tell the node manager what needs no descriptor,
-//! here with room for all messages of a round, so that none waits for the other side. NATS passes
+//! Forebay's is the queue through which clients tell the node manager what needs no descriptor, of
+//! the size that every segment has. Two processes publish while a third takes what comes, and wait
+//! where the queue is full. NATS passes
 //! messages on while they are published, and drops those that have no subscriber; the others keep
 //! them. Messages have 32 bytes everywhere, and are looked at when they arrive.
 
 use super::{CLIENTS, together};
 use crate::measured::{Claim, Measured, Unit};
-use crate::site::Site;
+use crate::server::Server;
+use crate::site::{Site, failed};
 use crate::systems::{Broker, MESSAGE_BYTES, Place, memcached, nats, single_server};
 use crate::{Options, Scale};
 use forebay_pool::FileId;
 use forebay_pool::message::{self, Message};
+use forebay_pool::queue::PLACES;
 use forebay_pool::{Owner, Queue};
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use std::fs::{self, OpenOptions};
+use std::path::Path;
 use std::process::Command;
-use std::time::Instant;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 const FOREBAY: &str = "Forebay queue";
 const PUBLISH: &str = "publish";
 const SUBSCRIBE: &str = "subscribe";
 const ROUNDS: u32 = 5;
-/// Messages that the queue has room for.
-const ROOM: usize = 1 << 19;
+/// Messages of a round.
+const MESSAGES: usize = 1 << 19;
+/// How long processes wait for each other.
+const START_MAX: Duration = Duration::from_secs(60);
 
 const _: () = assert!(message::MESSAGE_BYTES == MESSAGE_BYTES);
 
@@ -37,9 +46,11 @@ pub fn run(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Measured, Str
     let title = "Hermes, Figure 6: message queue operations";
     let mut measured = Measured::new("hermes-fig6", title, rounds, is_small);
     // Of each publisher.
-    let count = options.scale.of(ROOM / CLIENTS, 2 << 10);
+    let count = options.scale.of(MESSAGES / CLIENTS, 2 << 10);
 
-    let queue = Shared::new()?;
+    measured.notes.push(format!(
+        "{FOREBAY}: {PLACES} places, as in every segment; {CLIENTS} processes publish while another subscribes"
+    ));
     let brokers = [&nats::BROKER, &memcached::BROKER, &single_server::BROKER];
     let mut served: Vec<(&Broker, Place, _)> = Vec::new();
     for broker in brokers {
@@ -61,15 +72,15 @@ pub fn run(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Measured, Str
         served.push((broker, place, server));
     }
     let rate = |count: usize, ns: f64| count as f64 / ns * 1e9;
-    for round in 1..=rounds {
-        say(&format!("round {round} of {rounds}: {FOREBAY}"));
-        let ns = together(|client| queue.publish(client, count))?;
-        measured.add(PUBLISH, FOREBAY, Unit::Rate, rate(CLIENTS * count, ns));
-        let ns = queue.subscribe(CLIENTS * count)?;
-        measured.add(SUBSCRIBE, FOREBAY, Unit::Rate, rate(CLIENTS * count, ns));
+    let mut round = 0;
+    while measured.next_round(options, &mut round) {
+        say(&format!("round {round}: {FOREBAY}"));
+        let (published, subscribed) = meet(options, &site, count)?;
+        measured.add(PUBLISH, FOREBAY, Unit::Rate, rate(CLIENTS * count, published));
+        measured.add(SUBSCRIBE, FOREBAY, Unit::Rate, rate(CLIENTS * count, subscribed));
         for (broker, place, _) in &served {
             let name = broker.name;
-            say(&format!("round {round} of {rounds}: {name}"));
+            say(&format!("round {round}: {name}"));
             // To wait for each answer would take ten times as long.
             let count = if broker.program.is_none() { count / 8 } else { count };
             let of = |e: String| format!("{name}: {e}");
@@ -92,60 +103,128 @@ pub fn run(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Measured, Str
     Ok(measured)
 }
 
-/// A queue in memory that processes could share.
-struct Shared {
-    queue: *mut Queue<ROOM>,
+/// What the processes share: the queue as a segment has it, and what starts and times them.
+struct Meeting {
+    queue: Queue,
+    /// Publishers that wait for the start.
+    ready: AtomicU32,
+    go: AtomicU32,
+    /// What each of them took.
+    took_ns: [AtomicU64; CLIENTS],
 }
 
-// SAFETY: a queue is made for many threads, and lives as long as this.
-unsafe impl Sync for Shared {}
+/// A file in which processes meet, mapped.
+struct Shared {
+    meeting: *mut Meeting,
+}
 
 impl Shared {
-    fn new() -> Result<Shared, String> {
+    /// Maps a file; a new one is zeroed, which is an empty queue.
+    fn map(path: &Path) -> Result<Shared, String> {
+        let failed = |e: std::io::Error| failed(path, &e);
+        let mut how = OpenOptions::new();
+        let file = how.read(true).write(true).create(true).truncate(false).open(path);
+        let file = file.map_err(failed)?;
+        let bytes = size_of::<Meeting>();
+        file.set_len(bytes as u64).map_err(failed)?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        let bytes = size_of::<Queue<ROOM>>();
         let flags = MapFlags::SHARED | MapFlags::POPULATE;
-        // SAFETY: new memory, zeroed, which is an empty queue.
-        let memory = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, flags) };
-        Ok(Shared { queue: memory.map_err(|e| format!("memory for a queue: {e}"))?.cast() })
+        // SAFETY: new memory; of what is in it every bit pattern is one of atomic words.
+        let memory = unsafe { mmap(std::ptr::null_mut(), bytes, protection, flags, &file, 0) };
+        Ok(Shared { meeting: memory.map_err(|e| failed(e.into()))?.cast() })
     }
 
-    fn queue(&self) -> &Queue<ROOM> {
-        // SAFETY: mapped as long as this lives.
-        unsafe { &*self.queue }
-    }
-
-    fn publish(&self, client: usize, count: usize) -> Result<(), String> {
-        let owner = Owner::new(1, client as u32);
-        for number in 0..count {
-            if !self.queue().push(owner, &stamped(client, number)) {
-                return Err("the queue is full".into());
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes all; those of each publisher must come in order.
-    fn subscribe(&self, count: usize) -> Result<f64, String> {
-        let mut next = [0; CLIENTS];
-        let since = Instant::now();
-        for _ in 0..count {
-            let found = self.queue().pop().ok_or("the queue has lost a message")?;
-            let due = next
-                .iter_mut()
-                .enumerate()
-                .find(|(from, number)| found == stamped(*from, **number));
-            *due.ok_or("the queue has mixed messages up")?.1 += 1;
-        }
-        Ok(since.elapsed().as_nanos() as f64)
+    fn meeting(&self) -> &Meeting {
+        // SAFETY: mapped as long as this lives, and aligned to a page.
+        unsafe { &*self.meeting }
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`, and no thread uses it any more.
-        let _ = unsafe { munmap(self.queue.cast(), size_of::<Queue<ROOM>>()) };
+        // SAFETY: mapped by `map`, and nothing refers to it any more.
+        let _ = unsafe { munmap(self.meeting.cast(), size_of::<Meeting>()) };
     }
+}
+
+/// One of the publishers, a process of its own: publishes when all are ready.
+///
+/// # Errors
+/// The file cannot be mapped, or the consumer does not start it.
+pub fn publisher(path: &Path, client: u32, count: usize) -> Result<(), String> {
+    let shared = Shared::map(path)?;
+    let meeting = shared.meeting();
+    let took = meeting.took_ns.get(client as usize).ok_or("no such publisher")?;
+    meeting.ready.fetch_add(1, Ordering::AcqRel);
+    let since = Instant::now();
+    while meeting.go.load(Ordering::Acquire) == 0 {
+        if since.elapsed() > START_MAX {
+            return Err("nobody starts the publishers".into());
+        }
+        thread::yield_now();
+    }
+    let owner = Owner::new(client + 1, 0);
+    let since = Instant::now();
+    for number in 0..count {
+        // As a client that has nothing else to do: the consumer needs the processor.
+        while !meeting.queue.push(owner, &stamped(client as usize, number)) {
+            thread::yield_now();
+        }
+    }
+    took.store(since.elapsed().as_nanos() as u64, Ordering::Release);
+    Ok(())
+}
+
+/// Two processes publish while this one subscribes, as a node manager does. Returns nanoseconds of
+/// the slowest publisher, and of the subscriber from the first message to the last.
+fn meet(options: &Options, site: &Site, count: usize) -> Result<(f64, f64), String> {
+    let path = site.path("queue");
+    let _ = fs::remove_file(&path);
+    let shared = Shared::map(&path)?;
+    let meeting = shared.meeting();
+    let start = |client: usize| {
+        let mut command = Command::new(&options.forebay);
+        command.arg("bench-publisher").arg(&path).args([client.to_string(), count.to_string()]);
+        Server::start("a publisher", &mut command, &site.path(&format!("publisher{client}.log")))
+    };
+    let mut publishers: Vec<Server> = (0..CLIENTS).map(start).collect::<Result<_, _>>()?;
+    let is_ready = || meeting.ready.load(Ordering::Acquire) == CLIENTS as u32;
+    publishers[0].wait(is_ready)?;
+    meeting.go.store(1, Ordering::Release);
+    let subscribed = subscribe(&meeting.queue, CLIENTS * count)?;
+    let took = |client: &AtomicU64| client.load(Ordering::Acquire);
+    let since = Instant::now();
+    while meeting.took_ns.iter().any(|client| took(client) == 0) {
+        if since.elapsed() > START_MAX {
+            return Err("a publisher does not end".into());
+        }
+        thread::yield_now();
+    }
+    let published = meeting.took_ns.iter().map(took).max().unwrap_or(0);
+    Ok((published as f64, subscribed))
+}
+
+/// Takes so many messages; those of each publisher must come in order.
+fn subscribe(queue: &Queue, count: usize) -> Result<f64, String> {
+    let mut next = [0; CLIENTS];
+    let mut since = None;
+    let mut taken = 0;
+    let began = Instant::now();
+    while taken < count {
+        let Some(found) = queue.pop() else {
+            queue.wait(1, || false);
+            if began.elapsed() > START_MAX {
+                return Err("the queue has lost a message".into());
+            }
+            continue;
+        };
+        since.get_or_insert_with(Instant::now);
+        let mut publishers = next.iter_mut().enumerate();
+        let due = publishers.find(|(from, number)| found == stamped(*from, **number));
+        *due.ok_or("the queue has mixed messages up")?.1 += 1;
+        taken += 1;
+    }
+    Ok(since.map_or(0.0, |since: Instant| since.elapsed().as_nanos() as f64))
 }
 
 /// A message that says which thread published it, and its number there.

@@ -10,7 +10,7 @@ use super::{System, staging};
 use crate::stage::When;
 
 pub const SYSTEM: System = System {
-    name: "Data Elevator",
+    name: "Data Elevator's strategy",
     config: staging,
     target: "bb",
     flushes: true,

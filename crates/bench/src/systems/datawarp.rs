@@ -8,7 +8,7 @@ use super::{System, staging};
 use crate::stage::When;
 
 pub const SYSTEM: System = System {
-    name: "DataWarp",
+    name: "DataWarp's strategy",
     config: staging,
     target: "bb",
     flushes: true,

@@ -12,8 +12,8 @@ use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 
-/// Hermes (HPDC'18), section 4.2.1 and Figure 8: alternating compute and I/O, written data also
-/// flushed to the PFS, against no buffering.
+/// Hermes (HPDC'18), section 4.2.1 and Figure 8: "8x higher write performance" than no buffering.
+/// The paper's word for what a program waits for its writes; flushing is a time of its own there.
 pub(super) const PAPER_SPEEDUP: &str = "8x";
 
 pub(super) fn table(direct: &Run, buffered: &Run) -> String {
@@ -28,10 +28,11 @@ pub(super) fn table(direct: &Run, buffered: &Run) -> String {
         "", "directly", "Forebay", "speed-up", "paper"
     );
     text += &row("I/O time the program saw", Run::io_us, "-");
-    text += &row("time writing + flushing not hidden", Run::write_and_drain_us, PAPER_SPEEDUP);
+    text += &row("of which writing", Run::write_us, PAPER_SPEEDUP);
+    text += &row("time writing + flushing not hidden", Run::write_and_drain_us, "-");
     text += &row("time until all was safe on the store", Run::safe_us, "-");
     text += "\n   paper: Hermes (HPDC'18), section 4.2.1 and Figure 8, alternating compute and I/O against\n   \
-             no buffering, measured as in that row: writing, plus flushing that computing did not hide.\n";
+             no buffering: the time that the program waits for its writes.\n";
     text
 }
 

@@ -28,7 +28,12 @@ impl Run {
         self.time_in(&[Activity::Write, Activity::Read])
     }
 
-    /// The paper's measure: the time spent writing, and the flushing that computing did not hide.
+    /// The time spent writing.
+    pub(super) fn write_us(&self) -> u64 {
+        self.time_in(&[Activity::Write])
+    }
+
+    /// The time spent writing, and the flushing that computing did not hide.
     pub(super) fn write_and_drain_us(&self) -> u64 {
         self.time_in(&[Activity::Write]) + self.end_us.saturating_sub(self.program_end_us())
     }

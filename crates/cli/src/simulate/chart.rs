@@ -21,6 +21,7 @@ pub(super) fn draw(
         name: scenario.strategies[strategy].name.clone(),
         parts: MEASURES.iter().map(|measure| measure.of(outcome)).collect(),
         mark: scenario.paper(case, strategy, Measure::Total),
+        spread: None,
     };
     let group = |(case, outcomes): (usize, &Vec<Outcome>)| Group {
         name: scenario.cases[case].name.clone(),
@@ -32,7 +33,8 @@ pub(super) fn draw(
         parts: &PARTS,
         margins: (250, 150),
         label: |seconds| format!("{seconds:.1}"),
-        has_marks: !scenario.references.is_empty(),
+        marks: if scenario.references.is_empty() { "" } else { "end of the paper's bar" },
+        notes: &[],
         groups: outcomes.iter().enumerate().map(group).collect(),
     };
     bars::draw(file, &chart)
