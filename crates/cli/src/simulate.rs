@@ -16,12 +16,22 @@ use forebay_simulator::{Outcome, simulate as run};
 
 use scenario::Scenario;
 
+/// A figure of the Hermes paper: what is run, and the machine, which is the same for all figures.
+macro_rules! hermes {
+    ($name:literal) => {
+        concat!(
+            include_str!(concat!("simulate/scenarios/", $name, ".toml")),
+            include_str!("simulate/scenarios/hermes-machine.toml")
+        )
+    };
+}
+
 /// Scenarios that come with the command, by name.
 const BUILT_IN: &[(&str, &str)] = &[
-    ("hermes-fig8", include_str!("simulate/scenarios/hermes-fig8.toml")),
-    ("hermes-fig9", include_str!("simulate/scenarios/hermes-fig9.toml")),
-    ("hermes-fig10", include_str!("simulate/scenarios/hermes-fig10.toml")),
-    ("hermes-fig11", include_str!("simulate/scenarios/hermes-fig11.toml")),
+    ("hermes-fig8", hermes!("hermes-fig8")),
+    ("hermes-fig9", hermes!("hermes-fig9")),
+    ("hermes-fig10", hermes!("hermes-fig10")),
+    ("hermes-fig11", hermes!("hermes-fig11")),
     ("scale-10000", include_str!("simulate/scenarios/scale-10000.toml")),
 ];
 
@@ -40,8 +50,11 @@ pub struct SimulateArguments {
     /// What random choices follow from, instead of the scenario's own seed
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
+    /// Run it with other values of each free parameter, and print the paper's numbers for each
+    #[arg(long, conflicts_with_all = ["json", "svg"])]
+    sweep: bool,
     /// Print the scenario instead of running it: a start for one's own
-    #[arg(long, conflicts_with_all = ["json", "svg", "seed"])]
+    #[arg(long, conflicts_with_all = ["json", "svg", "seed", "sweep"])]
     show: bool,
 }
 
@@ -66,7 +79,10 @@ pub fn simulate(arguments: &SimulateArguments) -> Result<ExitCode, String> {
         None => Scenario::load(Path::new(&arguments.scenario))?,
     };
     scenario.seed = arguments.seed.unwrap_or(scenario.seed);
-    let outcomes = outcomes(&scenario);
+    if arguments.sweep {
+        return sweep(&scenario);
+    }
+    let outcomes = outcomes(&scenario, |_, _| true);
     match arguments.json {
         true => print!("{}", report::json(&scenario, &outcomes)),
         false => print!("{}", report::table(&scenario, &outcomes)),
@@ -77,9 +93,39 @@ pub fn simulate(arguments: &SimulateArguments) -> Result<ExitCode, String> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The outcome of each strategy in each case. Runs are independent of each other, so they share the
+/// Runs a scenario with each value of each free parameter, one parameter at a time.
+fn sweep(scenario: &Scenario) -> Result<ExitCode, String> {
+    if scenario.free.is_empty() {
+        return Err(
+            "the scenario has no free parameters; add [[free]], see docs/simulator.md".into()
+        );
+    }
+    println!("{}\nIn force: *.", scenario.title);
+    // Only what a number is of.
+    let numbers = scenario.numbers();
+    let is_of = |case: usize, strategy: usize| {
+        numbers.iter().any(|number| {
+            number.case == case && (number.of == strategy || number.over == Some(strategy))
+        })
+    };
+    for free in &scenario.free {
+        let run = |(number, value): (usize, &str)| {
+            let mut changed = scenario.clone();
+            free.apply(&mut changed, number);
+            (value.to_owned(), free.is_in_force(scenario, number), outcomes(&changed, is_of))
+        };
+        let tried: Vec<_> = free.tries().enumerate().map(run).collect();
+        print!("{}", report::swept(scenario, free, &tried));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The outcome of each strategy in each case, of those that are wanted. Runs are independent of each other, so they share the
 /// processors, and it does not matter in which order they end.
-fn outcomes(scenario: &Scenario) -> Vec<Vec<Outcome>> {
+fn outcomes(
+    scenario: &Scenario,
+    is_wanted: impl Fn(usize, usize) -> bool + Sync,
+) -> Vec<Vec<Outcome>> {
     let strategies = scenario.strategies.len();
     let count = scenario.cases.len() * strategies;
     let next = AtomicUsize::new(0);
@@ -91,7 +137,11 @@ fn outcomes(scenario: &Scenario) -> Vec<Vec<Outcome>> {
             if number >= count {
                 return;
             }
-            let outcome = run(scenario.run(number / strategies, number % strategies));
+            let (case, strategy) = (number / strategies, number % strategies);
+            if !is_wanted(case, strategy) {
+                continue;
+            }
+            let outcome = run(scenario.run(case, strategy));
             done.lock().expect("no run has panicked")[number] = outcome;
         }
     };

@@ -31,7 +31,7 @@ use std::time::Duration;
 /// How long a worker waits for messages on their way.
 const MESSAGES_WAIT_MAX: Timer = Timer::ms(250);
 /// Requests in flight in each mover's ring.
-const QUEUE_DEPTH: u32 = 16;
+pub const QUEUE_DEPTH: u32 = 16;
 
 /// Thread numbers of the manager's slot: each thread that locks has its own.
 static THREADS: AtomicU32 = AtomicU32::new(0);

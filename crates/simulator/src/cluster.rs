@@ -45,6 +45,9 @@ pub struct Store {
     pub request: u64,
     /// Bytes of a contiguous piece of a flush, which is coalesced and in file order.
     pub flush_request: u64,
+    /// Bytes per second that one server takes of a flush, which is coalesced and in file order, if
+    /// that is not what it takes of applications; 0 is the same.
+    pub flush_bandwidth: u64,
     /// Files that the metadata server opens in a second; 0 is not limited.
     pub opens: u64,
 }

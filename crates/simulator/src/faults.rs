@@ -107,7 +107,7 @@ impl Simulation {
                         let source = self.shelf(node, usize::from(level));
                         self.shelves[source].demoting = false;
                     }
-                    _ => self.shelves[target].promoting = false,
+                    _ => self.shelves[target].promoting -= 1,
                 }
             }
             Task::Flush { node, level, blocks, evict } => {

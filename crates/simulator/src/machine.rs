@@ -40,6 +40,8 @@ pub(crate) struct Machine {
     link_bandwidth: u64,
     tiers: Vec<TierResources>,
     store: TierResources,
+    /// Bytes per second that one server takes of a flush.
+    flush_bandwidth: u64,
     store_link: Link,
     store_link_bandwidth: u64,
     metadata: Resource,
@@ -94,6 +96,10 @@ impl Machine {
                 width: stripe,
                 device: store.device,
             },
+            flush_bandwidth: match store.flush_bandwidth {
+                0 => store.device.write_bandwidth,
+                bandwidth => bandwidth,
+            },
             store_link: Link { out: add(1), into: add(1) },
             store_link_bandwidth: store.link * u64::from(store.devices),
             metadata: add(1),
@@ -147,7 +153,7 @@ impl Machine {
     /// A rank writes straight to the store.
     pub fn write_direct(&self, node: u32, file: u32) -> Way {
         let way = Way::default().through(self.links[node as usize].out, self.link_bandwidth);
-        self.enter_store(way, file, self.direct_seek)
+        self.enter_store(way, file, self.store.device.write_bandwidth, self.direct_seek)
     }
 
     /// A rank reads straight from the store.
@@ -181,7 +187,7 @@ impl Machine {
             }
             (false, _) => way.through(link.out, self.link_bandwidth),
         };
-        self.enter_store(way, from.file, self.flush_seek)
+        self.enter_store(way, from.file, self.flush_bandwidth, self.flush_seek)
     }
 
     /// The data organizer brings a file's bytes from the store into a tier.
@@ -224,8 +230,8 @@ impl Machine {
         way.through(self.device(spot), tier.device.write_bandwidth * u64::from(tier.width))
     }
 
-    fn enter_store(&self, way: Way, file: u32, seek: f64) -> Way {
-        let bandwidth = self.store.device.write_bandwidth * u64::from(self.store.width);
+    fn enter_store(&self, way: Way, file: u32, bandwidth: u64, seek: f64) -> Way {
+        let bandwidth = bandwidth * u64::from(self.store.width);
         way.through(self.store_link.into, self.store_link_bandwidth)
             .at_cost(self.group(file), 1.0 / bandwidth as f64 + seek)
     }

@@ -6,7 +6,7 @@ use forebay_placement::flush_order::{Extent, Limits, order};
 use forebay_placement::hotness::AccessStats;
 use forebay_placement::leave::{Fate, Keeps, Reads, WayDown, fate, keeping_pays, way_down};
 use forebay_placement::organizer::{Event, Settings, Task as Decided, organize};
-use forebay_placement::promote::{self, Level, promoted, promotes};
+use forebay_placement::promote::{self, Level, exchanges, promoted, promotes};
 use forebay_placement::{Destination, Plan, Watermarks, Worth, policy};
 
 use crate::blocks::{Block, BlockId, Place};
@@ -92,7 +92,7 @@ impl Simulation {
         let size = self.run.cluster.block;
         let count = bytes.div_ceil(size) as usize;
         let Victims { dropped, kept, mut dirty } = self.victims(shelf, count);
-        let now_ms = self.now_ms();
+        let (now_ms, depth) = (self.now_ms(), self.run.strategy.queue_depth);
         for &id in &dropped {
             let block = &self.blocks[id];
             self.outcome.tiers[level].evicted += block.valid;
@@ -104,7 +104,7 @@ impl Simulation {
         if !kept.is_empty() {
             // The dirty ones leave when these have.
             self.shelves[shelf].demoting = true;
-            self.start_move(node, Place::Tier(level as u8), level + 1, &kept);
+            self.start_move(node, Place::Tier(level as u8), level + 1, &kept, depth);
         } else if !dirty.is_empty() {
             dirty.sort_unstable_by_key(|id| (self.blocks[*id].file, self.blocks[*id].number));
             let batch = dirty.len() as u64 * size;
@@ -119,7 +119,7 @@ impl Simulation {
             match way {
                 WayDown::Tier(below) => {
                     self.shelves[shelf].demoting = true;
-                    self.start_move(node, Place::Tier(level as u8), below, &dirty);
+                    self.start_move(node, Place::Tier(level as u8), below, &dirty, depth);
                 }
                 WayDown::Flush => {
                     self.shelves[shelf].demoting = true;
@@ -222,7 +222,7 @@ impl Simulation {
     }
 
     /// Moves blocks of a node to another level, where space is taken now.
-    fn start_move(&mut self, node: u32, from: Place, to: usize, blocks: &[BlockId]) {
+    fn start_move(&mut self, node: u32, from: Place, to: usize, blocks: &[BlockId], requests: u32) {
         let size = self.run.cluster.block;
         let target = self.shelf(node, to);
         let file = self.blocks[blocks[0]].file;
@@ -243,6 +243,7 @@ impl Simulation {
             }
             Place::Store => self.machine.stage_in(target),
         };
+        let way = way.at_once(requests);
         self.start(way, bytes, Task::Move { node, from, to, blocks: moving });
     }
 
@@ -284,7 +285,12 @@ impl Simulation {
                 self.wake(source);
                 self.make_room(source);
             }
-            _ => self.shelves[target].promoting = false,
+            _ => {
+                self.shelves[target].promoting -= 1;
+                for level in to + 1..self.levels.len() {
+                    self.promote_from(node, level);
+                }
+            }
         }
         self.make_room(target);
         if self.ended {
@@ -363,6 +369,7 @@ impl Simulation {
         }
         let spot = self.spot(node, level, self.blocks[blocks[0]].file);
         let way = self.machine.flush(spot, self.run.strategy.movers);
+        let way = way.at_once(self.run.strategy.queue_depth);
         self.start(way, total, Task::Flush { node, level, blocks: flushing, evict });
     }
 
@@ -406,25 +413,36 @@ impl Simulation {
     }
 
     /// Blocks that were just read from a tier come up to the fastest one of the reader's node for
-    /// which they are hot enough. One batch at a time for each tier.
+    /// which they are hot enough, as soon as that takes a batch.
     pub fn promote(&mut self, node: u32, blocks: &[(BlockId, u64)]) {
-        let from = self.blocks[blocks[0].0].place;
-        let Place::Tier(below) = from else { return };
+        let Place::Tier(below) = self.blocks[blocks[0].0].place else { return };
         if !self.run.strategy.promote || below == 0 {
             return;
         }
-        for to in 0..usize::from(below) {
-            if self.promote_to(node, from, to, blocks) {
+        let shelf = self.shelf(node, usize::from(below));
+        self.shelves[shelf].hot.extend(blocks.iter().map(|(id, _)| *id));
+        self.promote_from(node, usize::from(below));
+    }
+
+    /// Moves up what is hot enough of that which a node's ranks have read from a level, to the
+    /// fastest tier that takes it. At most one batch is on its way to each tier.
+    fn promote_from(&mut self, node: u32, below: usize) {
+        let shelf = self.shelf(node, below);
+        for to in 0..below {
+            let hot: Vec<BlockId> = self.shelves[shelf].hot.iter().copied().collect();
+            if hot.is_empty() || self.promote_to(node, below, to, &hot) {
                 return;
             }
         }
+        // What no tier takes now is looked at again when it is read again.
+        self.shelves[shelf].hot.clear();
     }
 
     /// Brings blocks up to the fastest tier of a node, as far as there is room to spare.
     pub fn stage_in(&mut self, node: u32, blocks: &[BlockId]) {
         let target = self.shelf(node, 0);
         let Some(tier) = self.hierarchy(node).tier(0) else { return };
-        if self.shelves[target].promoting || Level::of(&tier, self.watermarks(), 0).wants_room {
+        if self.shelves[target].promoting > 0 || Level::of(&tier, self.watermarks(), 0).wants_room {
             return;
         }
         let is_above = |place: Place| place == Place::Tier(0);
@@ -443,8 +461,8 @@ impl Simulation {
             .take(room.min(self.batch()))
             .collect();
         if !staged.is_empty() {
-            self.shelves[target].promoting = true;
-            self.start_move(node, from, 0, &staged);
+            self.shelves[target].promoting += 1;
+            self.start_move(node, from, 0, &staged, self.run.strategy.queue_depth);
         }
     }
 
@@ -455,29 +473,41 @@ impl Simulation {
         quiet && !block.lost && block.valid > 0
     }
 
-    /// Moves those of the blocks up that are hot enough; whether any is.
-    fn promote_to(&mut self, node: u32, from: Place, to: usize, blocks: &[(BlockId, u64)]) -> bool {
-        let target = self.shelf(node, to);
+    /// Moves those of the blocks of a level up that are hot enough; whether the tier is at it.
+    fn promote_to(&mut self, node: u32, below: usize, to: usize, blocks: &[BlockId]) -> bool {
+        let (source, target) = (self.shelf(node, below), self.shelf(node, to));
         let Some(tier) = self.hierarchy(node).tier(to) else { return false };
-        if self.shelves[target].promoting {
-            return false;
+        let under_way = self.shelves[target].promoting as usize;
+        if under_way >= self.batch() {
+            return true;
         }
+        // Half of the low watermark is left to writers, as the node manager leaves it.
+        let marks = self.watermarks();
+        let writers = (tier.capacity as f64 * marks.low) as u64 / 2 + self.shelves[target].wanted;
+        let room = (tier.free.saturating_sub(writers) / self.run.cluster.block) as usize;
         let uses = self.shelves[target].list.iter().map(|id| self.blocks[*id].access_stats.count());
-        let level = Level::of(&tier, self.watermarks(), uses.min().unwrap_or(0));
-        let room = (tier.free / self.run.cluster.block) as usize;
-        let hot: Vec<BlockId> = { blocks.iter() }
-            .map(|(id, _)| *id)
+        let level = Level::of(&tier, marks, uses.min().unwrap_or(0));
+        let compares = policy(&self.run.strategy.policy).is_some_and(|of| of.compares_hotness());
+        let from = Place::Tier(below as u8);
+        let hot: Vec<BlockId> = { blocks.iter().copied() }
             .filter(|id| self.blocks[*id].place == from && self.may_come(*id))
             .filter(|id| {
-                promotes(&promote::Block::of(self.blocks[*id].access_stats, false), &level)
+                let block = promote::Block::of(self.blocks[*id].access_stats, false);
+                promotes(&block, &level) || compares && exchanges(&block, &level)
             })
-            .take(room.min(self.batch()))
+            .take(room.min(self.batch() - under_way))
             .collect();
-        if !hot.is_empty() {
-            self.shelves[target].promoting = true;
-            self.start_move(node, from, to, &hot);
+        if hot.is_empty() {
+            return false;
         }
-        !hot.is_empty()
+        // Each is there as soon as its own requests are done.
+        let requests = self.run.strategy.queue_depth / hot.len() as u32;
+        for id in &hot {
+            self.shelves[source].hot.remove(id);
+            self.shelves[target].promoting += 1;
+            self.start_move(node, from, to, &[*id], requests);
+        }
+        true
     }
 
     fn owner(&self, shelf: usize) -> (u32, usize) {

@@ -41,6 +41,7 @@ fn cluster() -> Cluster {
             seek_ns: 0,
             request: MIB,
             flush_request: MIB,
+            flush_bandwidth: 0,
             opens: 0,
         },
     }
@@ -70,6 +71,7 @@ fn strategy(tiers: Tiers, policy: &str, trigger: Trigger) -> Strategy {
         demote: true,
         promote: policy == "hot-data",
         prefetch: false,
+        queue_depth: 1,
         costs: Costs::default(),
     }
 }
@@ -176,6 +178,17 @@ fn a_seek_for_each_piece_slows_the_store() {
 }
 
 #[test]
+fn a_flush_may_be_faster_than_what_applications_write() {
+    let at_the_end = strategy(Tiers::Shared, "max-bandwidth", Trigger::OnExit);
+    let mut roomy = run(phases(), at_the_end);
+    roomy.cluster.tiers = vec![tier("bb", true, 640 * MIB, 16 * MIB)];
+    roomy.cluster.store.flush_bandwidth = 8 * MIB;
+    is_near(simulate(roomy.clone()).flush_s, 8.0);
+    roomy.strategy = strategy(Tiers::None, "noop", Trigger::OnExit);
+    is_near(simulate(roomy).write_s, 16.0);
+}
+
+#[test]
 fn links_limit() {
     let mut narrow = run(phases(), strategy(Tiers::None, "noop", Trigger::OnExit));
     narrow.cluster.link = MIB;
@@ -250,6 +263,27 @@ fn what_is_read_again_and_again_comes_from_the_tiers_after_the_first_time() {
     };
     assert_eq!(reader(false), 3 * 24 * MIB);
     assert_eq!(reader(true), 24 * MIB);
+}
+
+#[test]
+fn hot_data_comes_up_although_writers_fill_the_tier() {
+    // Each node writes eight times 16 MiB above 16 MiB of RAM, and after each time reads one block
+    // of what each rank has written so far, again and again.
+    let again = Phases { phases: 8, write: 8 * MIB, read: 32 * MIB, repeat: 32, ..phases() };
+    let reader = |policy: &str, phases| {
+        let mut cluster = cluster();
+        cluster.tiers[1].capacity = 640 * MIB;
+        let scratch = strategy(Tiers::All, policy, Trigger::Never);
+        let outcome = simulate(Run { cluster, ..run(phases, scratch) });
+        check(&outcome, policy);
+        (outcome.read_s, outcome.tiers[0].promoted)
+    };
+    let (hot_s, promoted) = reader("hot-data", again);
+    let (usual_s, none) = reader("max-bandwidth", again);
+    assert_eq!(none, 0);
+    assert!(promoted > 0 && hot_s < usual_s / 2.0, "{hot_s} and {usual_s}, {promoted} promoted");
+    // No block goes up more than three times: of 2 * 64 MiB in each node.
+    assert!(promoted <= 3 * 2 * 128 * MIB, "{promoted}");
 }
 
 #[test]
@@ -428,6 +462,7 @@ fn random_run(random: &mut Random, seed: u64) -> Run {
         demote: pick(random, 4) > 0,
         promote: pick(random, 2) == 0,
         prefetch: pick(random, 2) == 0,
+        queue_depth: 1 + pick(random, 16) as u32,
         movers: [Movers::Nodes, Movers::Servers][pick(random, 2) as usize],
         ..strategy(tiers, policy, trigger)
     };

@@ -27,6 +27,10 @@ pub(super) fn draw(
         name: scenario.cases[case].name.clone(),
         bars: outcomes.iter().enumerate().map(|(number, of)| bar(case, number, of)).collect(),
     };
+    let fitted = scenario.free.iter().filter(|free| free.is_fitted);
+    let fitted = fitted.map(|free| format!("Fitted: {}: {}", free.name, free.why));
+    let simulated = "Simulated: no computer was measured.".to_owned();
+    let notes: Vec<String> = std::iter::once(simulated).chain(fitted).collect();
     let chart = Chart {
         title: &scenario.title,
         unit: "seconds",
@@ -34,7 +38,7 @@ pub(super) fn draw(
         margins: (250, 150),
         label: |seconds| format!("{seconds:.1}"),
         marks: if scenario.references.is_empty() { "" } else { "end of the paper's bar" },
-        notes: &[],
+        notes: &notes,
         groups: outcomes.iter().enumerate().map(group).collect(),
     };
     bars::draw(file, &chart)

@@ -5,12 +5,14 @@ use std::fmt::Write as _;
 use forebay_simulator::Outcome;
 use serde_json::{Value, json};
 
-use super::scenario::{MEASURES, Measure, Ratio, Scenario};
+use super::scenario::{Free, MEASURES, Measure, Number, Scenario};
 
 /// Room for the names of the strategies.
 const NAME: usize = 26;
 /// Room for a number of seconds, and a paper's number beside it.
 const CELL: usize = 17;
+/// Room for what a number of the paper is of.
+const TITLE: usize = 66;
 const COLUMNS: &[(&str, Measure)] = &[
     ("open s", Measure::Open),
     ("write s", Measure::Write),
@@ -46,11 +48,92 @@ impl Scenario {
     }
 }
 
-impl Ratio {
-    /// The ratio that was simulated.
+impl Number<'_> {
+    /// The number that was simulated.
     pub fn simulated(&self, outcomes: &[Vec<Outcome>]) -> f64 {
         let of = |strategy: usize| self.measure.of(&outcomes[self.case][strategy]);
-        of(self.of) / of(self.over)
+        of(self.of) / self.over.map_or(1.0, of)
+    }
+
+    /// By how much of the paper's number the simulated one is off, in percent.
+    pub fn error(&self, simulated: f64) -> f64 {
+        (simulated / self.paper - 1.0) * 100.0
+    }
+
+    /// What it is a number of.
+    pub fn title(&self, scenario: &Scenario) -> String {
+        let name = |strategy: usize| &scenario.strategies[strategy].name;
+        let (case, measure) = (&scenario.cases[self.case].name, self.measure.name());
+        match self.over {
+            Some(over) => format!("{case}: {measure}, {} / {}", name(self.of), name(over)),
+            None => format!("{case}: {measure} s, {}", name(self.of)),
+        }
+    }
+}
+
+/// Each number of the paper, how far the simulated one is off, and what it needs.
+fn numbers(scenario: &Scenario, outcomes: &[Vec<Outcome>]) -> String {
+    let numbers = scenario.numbers();
+    if numbers.is_empty() {
+        return String::new();
+    }
+    let mut text = format!(
+        "\n{:TITLE$}{:>10}{:>8}{:>8}\n",
+        "the paper's numbers", "simulated", "paper", "error"
+    );
+    for number in &numbers {
+        let simulated = number.simulated(outcomes);
+        let _ = writeln!(
+            text,
+            "  {:width$}{:>10}{:>8}{:>7.1}%  {}",
+            number.title(scenario),
+            short(simulated),
+            short(number.paper),
+            number.error(simulated),
+            number.needs.map_or("determined".to_owned(), |needs| format!("needs {needs}")),
+            width = TITLE - 2
+        );
+    }
+    let is_fitted = |free: &&Free| free.is_fitted;
+    for free in scenario.free.iter().filter(is_fitted) {
+        let _ = writeln!(text, "\nFitted: {}: {}", free.name, free.why);
+    }
+    if !scenario.free.is_empty() {
+        let _ = writeln!(text, "\n--sweep shows what other values give.");
+    }
+    text
+}
+
+/// One line for each number of the paper and each value of a free parameter.
+pub(super) fn swept(
+    scenario: &Scenario,
+    free: &Free,
+    tried: &[(String, bool, Vec<Vec<Outcome>>)],
+) -> String {
+    let fitted = if free.is_fitted { "fitted" } else { "not fitted" };
+    let mut text = format!("\n{} ({fitted}): {}\n  {:TITLE$}", free.name, free.why, "");
+    let _ = write!(text, "{:>8}", "paper");
+    for (value, is_in_force, _) in tried {
+        let mark = if *is_in_force { "*" } else { "" };
+        let _ = write!(text, "{:>12}", format!("{mark}{value}"));
+    }
+    text.push('\n');
+    for number in scenario.numbers() {
+        let _ = write!(text, "  {:TITLE$}{:>8}", number.title(scenario), short(number.paper));
+        for (_, _, outcomes) in tried {
+            let _ = write!(text, "{:>12}", short(number.simulated(outcomes)));
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// Three digits or more.
+fn short(number: f64) -> String {
+    match number.abs() {
+        100.0.. => format!("{number:.0}"),
+        10.0.. => format!("{number:.1}"),
+        _ => format!("{number:.2}"),
     }
 }
 
@@ -87,21 +170,7 @@ pub(super) fn table(scenario: &Scenario, outcomes: &[Vec<Outcome>]) -> String {
             }
         }
     }
-    if !scenario.ratios.is_empty() {
-        let _ =
-            writeln!(text, "\n{:66}{:>10}{:>10}", "how many times as long", "simulated", "paper");
-    }
-    for ratio in &scenario.ratios {
-        let name = |strategy: usize| &scenario.strategies[strategy].name;
-        let what = format!(
-            "{}: {}, {} / {}",
-            scenario.cases[ratio.case].name,
-            ratio.measure.name(),
-            name(ratio.of),
-            name(ratio.over)
-        );
-        let _ = writeln!(text, "  {what:64}{:10.2}{:10.1}", ratio.simulated(outcomes), ratio.paper);
-    }
+    text += &numbers(scenario, outcomes);
     text
 }
 
@@ -162,21 +231,27 @@ pub(super) fn json(scenario: &Scenario, outcomes: &[Vec<Outcome>]) -> String {
             "outcomes": strategies.map(|number| outcome_of(index, number)).collect::<Vec<_>>(),
         })
     });
-    let ratios = scenario.ratios.iter().map(|ratio| {
+    let numbers = scenario.numbers();
+    let numbers = numbers.iter().map(|number| {
+        let simulated = number.simulated(outcomes);
         json!({
-            "case": scenario.cases[ratio.case].name,
-            "measure": ratio.measure.name(),
-            "of": scenario.strategies[ratio.of].name,
-            "over": scenario.strategies[ratio.over].name,
-            "simulated": rounded(ratio.simulated(outcomes)),
-            "paper": rounded(ratio.paper),
+            "number": number.title(scenario),
+            "simulated": rounded(simulated),
+            "paper": rounded(number.paper),
+            "error_percent": rounded(number.error(simulated)),
+            "needs": number.needs,
         })
     });
+    let free = scenario
+        .free
+        .iter()
+        .map(|free| json!({ "parameter": free.name, "fitted": free.is_fitted, "why": free.why }));
     let all = json!({
         "title": scenario.title,
         "seed": scenario.seed,
         "cases": cases.collect::<Vec<_>>(),
-        "ratios": ratios.collect::<Vec<_>>(),
+        "numbers": numbers.collect::<Vec<_>>(),
+        "free": free.collect::<Vec<_>>(),
     });
     format!("{all:#}\n")
 }

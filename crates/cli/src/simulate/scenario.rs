@@ -3,8 +3,11 @@
 
 mod cases;
 mod cluster;
+mod free;
 mod strategies;
 mod workload;
+
+pub(super) use free::Free;
 
 use cases::{cases, faults};
 use std::fs;
@@ -39,11 +42,13 @@ const ROOT: &[&str] = &[
     "case",
     "strategy",
     "fault",
+    "free",
     "reference",
     "ratio",
 ];
-const REFERENCE: &[&str] = &["case", "strategy", "open", "write", "read", "io", "flush", "total"];
-const RATIO: &[&str] = &["case", "measure", "of", "over", "paper"];
+const REFERENCE: &[&str] =
+    &["case", "strategy", "open", "write", "read", "io", "flush", "total", "determined", "needs"];
+const RATIO: &[&str] = &["case", "measure", "of", "over", "paper", "needs"];
 /// What of an outcome is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Measure {
@@ -65,6 +70,7 @@ pub(super) const MEASURES: &[(&str, Measure)] = &[
 ];
 
 /// A scenario, every default filled in.
+#[derive(Clone)]
 pub(super) struct Scenario {
     pub title: String,
     pub seed: u64,
@@ -74,9 +80,11 @@ pub(super) struct Scenario {
     pub faults: Vec<Fault>,
     pub references: Vec<Reference>,
     pub ratios: Vec<Ratio>,
+    pub free: Vec<Free>,
 }
 
 /// One group of bars.
+#[derive(Clone)]
 pub(super) struct Case {
     pub name: String,
     pub cluster: Cluster,
@@ -84,19 +92,42 @@ pub(super) struct Case {
 }
 
 /// Seconds that a paper gives.
+#[derive(Clone)]
 pub(super) struct Reference {
     pub case: usize,
     pub strategy: usize,
     pub seconds: Vec<(Measure, f64)>,
+    /// Which of them follow from what the paper says, although others need something.
+    pub determined: Vec<Measure>,
+    /// What the others need that the paper does not state.
+    pub needs: Option<String>,
 }
 
 /// How many times as long something takes with one strategy as with another, as a paper gives it.
+#[derive(Clone)]
 pub(super) struct Ratio {
     pub case: usize,
     pub measure: Measure,
     pub of: usize,
     pub over: usize,
     pub paper: f64,
+    /// What it needs that the paper does not state.
+    pub needs: Option<String>,
+}
+
+/// A number of the paper: seconds, or how many times as many.
+pub(super) struct Number<'s> {
+    pub case: usize,
+    pub measure: Measure,
+    pub of: usize,
+    pub over: Option<usize>,
+    pub paper: f64,
+    /// What it needs that the paper does not state. None: it follows from what the paper says.
+    pub needs: Option<&'s str>,
+}
+
+fn needs(table: &Table) -> Result<Option<String>> {
+    table.get("needs").map(|value| value.text().map(str::to_owned)).transpose()
 }
 
 impl Scenario {
@@ -128,6 +159,7 @@ impl Scenario {
             faults: faults(&root, &cases)?,
             references: Vec::new(),
             ratios: Vec::new(),
+            free: free::free(&root)?,
             cases,
             strategies,
         };
@@ -162,7 +194,15 @@ impl Scenario {
                 );
             }
             let (case, strategy) = (self.case(&table)?, self.strategy(&table, "strategy")?);
-            self.references.push(Reference { case, strategy, seconds });
+            let determined = match table.get("determined") {
+                Some(value) => {
+                    let list = value.list()?;
+                    list.iter().map(|value| value.one_of(MEASURES)).collect::<Result<_>>()?
+                }
+                None => Vec::new(),
+            };
+            let needs = needs(&table)?;
+            self.references.push(Reference { case, strategy, seconds, determined, needs });
         }
         Ok(())
     }
@@ -178,9 +218,26 @@ impl Scenario {
                 of: self.strategy(&table, "of")?,
                 over: self.strategy(&table, "over")?,
                 paper,
+                needs: needs(&table)?,
             });
         }
         Ok(())
+    }
+
+    /// The numbers of the paper, in the scenario's order.
+    pub fn numbers(&self) -> Vec<Number<'_>> {
+        let seconds = self.references.iter().flat_map(|reference| {
+            let Reference { case, strategy, ref seconds, ref determined, ref needs } = *reference;
+            seconds.iter().filter(|(_, paper)| *paper > 0.0).map(move |&(measure, paper)| {
+                let needs = needs.as_deref().filter(|_| !determined.contains(&measure));
+                Number { case, measure, of: strategy, over: None, paper, needs }
+            })
+        });
+        let ratios = self.ratios.iter().map(|ratio| {
+            let Ratio { case, measure, of, over, paper, ref needs } = *ratio;
+            Number { case, measure, of, over: Some(over), paper, needs: needs.as_deref() }
+        });
+        seconds.chain(ratios).collect()
     }
 
     fn case(&self, table: &Table) -> Result<usize> {

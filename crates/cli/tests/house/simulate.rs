@@ -1,7 +1,7 @@
 //! `forebay simulate`: the paper's figures, repeatability, pictures, and errors that say what is
 //! wrong.
 
-use std::collections::HashMap;
+use serde_json::Value;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -22,47 +22,184 @@ fn printed(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The ratios that a scenario prints: what was simulated, and what the paper says.
-fn ratios(scenario: &str) -> HashMap<String, (f64, f64)> {
-    let table = printed(&[scenario]);
-    let (_, ratios) = table.split_once("how many times as long").expect("a table of ratios");
-    let line = |line: &str| {
-        let (rest, paper) = line.trim_end().rsplit_once(' ')?;
-        let (what, simulated) = rest.trim_end().rsplit_once(' ')?;
-        Some((what.trim().to_owned(), (simulated.parse().ok()?, paper.parse().ok()?)))
+/// A scenario's outcome.
+fn outcome(scenario: &str) -> Value {
+    serde_json::from_str(&printed(&[scenario, "--json"])).unwrap()
+}
+
+/// How far a number that follows from what the paper says may be off.
+const BAND_PERCENT: f64 = 15.0;
+/// How far one that needs something else may be from what was recorded in docs/simulator.md.
+const REGRESSION_PERCENT: f64 = 5.0;
+
+/// What was recorded of figure 8.
+const FIGURE_8: &[(&str, f64)] = &[
+    ("data-intensive: write, No buffering / Forebay MaxBandwidth", 6.225),
+    ("data-intensive: write, Data Elevator / Forebay MaxBandwidth", 1.697),
+    ("data-intensive: write, DataWarp / Forebay MaxBandwidth", 1.657),
+    ("balanced: write, No buffering / Forebay MaxBandwidth", 7.285),
+    ("balanced: write, Data Elevator / Forebay MaxBandwidth", 1.986),
+    ("balanced: write, DataWarp / Forebay MaxBandwidth", 1.939),
+    ("compute-intensive: write, No buffering / Forebay MaxBandwidth", 10.73),
+    ("compute-intensive: write, Data Elevator / Forebay MaxBandwidth", 2.925),
+    ("compute-intensive: write, DataWarp / Forebay MaxBandwidth", 2.855),
+    ("compute-intensive: write, Forebay MaxLocality / Forebay MaxBandwidth", 0.8672),
+    ("data-intensive: write, Forebay MaxLocality / Forebay MaxBandwidth", 0.9474),
+];
+/// What was recorded of figure 9.
+const FIGURE_9: &[(&str, f64)] = &[
+    ("read-many x16: read, No buffering / Forebay HotData", 45.41),
+    ("read-many x16: read, Data Elevator / Forebay HotData", 12.04),
+    ("read-many x16: read, DataWarp / Forebay HotData", 12.04),
+];
+/// What was recorded of figure 10.
+const FIGURE_10: &[(&str, f64)] = &[
+    ("1024 ranks: write s, No buffering", 1426.6),
+    ("1024 ranks: total s, No buffering", 1426.6),
+    ("1024 ranks: flush s, Data Elevator", 1086.7),
+    ("1024 ranks: total s, Data Elevator", 1475.6),
+    ("1024 ranks: flush s, DataWarp", 1274.1),
+    ("1024 ranks: total s, DataWarp", 1653.7),
+    ("1024 ranks: write s, Forebay MaxBandwidth", 201.7),
+    ("1024 ranks: flush s, Forebay MaxBandwidth", 924.4),
+    ("1024 ranks: total s, Forebay MaxBandwidth", 1126.0),
+    ("1024 ranks: write, No buffering / Forebay MaxBandwidth", 7.074),
+    ("1024 ranks: write, Data Elevator / Forebay MaxBandwidth", 1.928),
+    ("1024 ranks: write, DataWarp / Forebay MaxBandwidth", 1.882),
+    ("1024 ranks: total, No buffering / Forebay MaxBandwidth", 1.267),
+    ("1024 ranks: total, Data Elevator / Forebay MaxBandwidth", 1.31),
+    ("1024 ranks: total, DataWarp / Forebay MaxBandwidth", 1.469),
+];
+/// What was recorded of figure 11.
+const FIGURE_11: &[(&str, f64)] = &[
+    ("1024 ranks: flush s, Data Elevator", 403.5),
+    ("1024 ranks: total s, Data Elevator", 760.5),
+    ("1024 ranks: flush s, DataWarp", 637.0),
+    ("1024 ranks: total s, DataWarp", 984.5),
+    ("1024 ranks: io s, Forebay MaxBandwidth", 14.38),
+    ("1024 ranks: flush s, Forebay MaxBandwidth", 429.6),
+    ("1024 ranks: total s, Forebay MaxBandwidth", 444.0),
+    ("1024 ranks: io, No buffering / Forebay MaxBandwidth", 90.9),
+    ("1024 ranks: io, Data Elevator / Forebay MaxBandwidth", 24.83),
+    ("1024 ranks: io, DataWarp / Forebay MaxBandwidth", 24.16),
+];
+
+/// Compares a figure's numbers: those that follow from the paper with the paper's, in both
+/// directions, and the others with what was recorded.
+fn compare(figure: &Value, determined: usize, recorded: &[(&str, f64)]) {
+    let numbers = figure["numbers"].as_array().unwrap();
+    assert_eq!(numbers.len(), determined + recorded.len(), "{numbers:#?}");
+    for number in numbers {
+        let title = number["number"].as_str().unwrap();
+        let simulated = number["simulated"].as_f64().unwrap();
+        let paper = number["paper"].as_f64().unwrap();
+        let (expected, band) = match number["needs"].as_str() {
+            None => (paper, BAND_PERCENT),
+            Some(_) => {
+                let known = recorded.iter().find(|(of, _)| *of == title);
+                (known.unwrap_or_else(|| panic!("{title}: not recorded")).1, REGRESSION_PERCENT)
+            }
+        };
+        let off = (simulated / expected - 1.0) * 100.0;
+        assert!(off.abs() <= band, "{title}: {simulated}, expected {expected} +- {band} %");
+        let error = number["error_percent"].as_f64().unwrap();
+        assert!((error - (simulated / paper - 1.0) * 100.0).abs() < 0.01, "{title}: {error}");
+    }
+}
+
+/// Seconds and bytes of a strategy in a case.
+fn of<'o>(figure: &'o Value, case: &str, strategy: &str) -> &'o Value {
+    let find = |list: &'o Value, key: &str, name: &str| {
+        list.as_array().unwrap().iter().find(|of| of[key] == name).unwrap()
     };
-    ratios.lines().skip(1).filter_map(line).collect()
-}
-
-fn at_least_the_papers(scenario: &str, count: usize) -> HashMap<String, (f64, f64)> {
-    let ratios = ratios(scenario);
-    assert_eq!(ratios.len(), count, "{ratios:#?}");
-    ratios
+    find(&find(&figure["cases"], "case", case)["outcomes"], "strategy", strategy)
 }
 
 #[test]
-fn figure_8_comes_out() {
-    let ratios = at_least_the_papers("hermes-fig8", 11);
-    let slightly = "data-intensive: write, Forebay MaxLocality / Forebay MaxBandwidth";
-    for (what, (simulated, paper)) in &ratios {
-        match what == slightly {
-            // MaxBandwidth is slightly worse there.
-            true => assert!((0.9..1.0).contains(simulated), "{what}: {simulated}"),
-            false => assert!(simulated >= paper, "{what}: {simulated}, paper {paper}"),
-        }
-    }
-    assert!(ratios.contains_key(slightly));
-    let four = "compute-intensive: write, Forebay MaxLocality / Forebay MaxBandwidth";
-    assert_eq!(ratios[four].1, 4.0);
+fn figure_8_is_as_recorded() {
+    compare(&outcome("hermes-fig8"), 0, FIGURE_8);
 }
 
 #[test]
-fn figures_9_to_11_come_out() {
-    for scenario in ["hermes-fig9", "hermes-fig10", "hermes-fig11"] {
-        for (what, (simulated, paper)) in at_least_the_papers(scenario, 3) {
-            assert!(simulated >= paper, "{scenario}: {what}: {simulated}, paper {paper}");
-        }
+fn figure_9_is_as_recorded_and_hot_data_comes_up() {
+    let figure = outcome("hermes-fig9");
+    compare(&figure, 0, FIGURE_9);
+    let read_s = |case: &str, of_: &str| of(&figure, case, of_)["read_s"].as_f64().unwrap();
+    let promoted = |of_: &str| {
+        let tiers = of(&figure, "read-many x16", of_)["tiers"].as_array().unwrap();
+        tiers.iter().map(|tier| tier["promoted_bytes"].as_u64().unwrap()).sum::<u64>()
+    };
+    let (hot, usual) = ("Forebay HotData", "Forebay MaxBandwidth");
+    assert_eq!(promoted(usual), 0);
+    assert!(promoted(hot) > 1 << 30, "{}", promoted(hot));
+    assert!(read_s("read-many x16", hot) * 2.0 < read_s("read-many x16", usual));
+}
+
+#[test]
+fn figures_10_and_11_are_as_the_paper_says_or_as_recorded() {
+    compare(&outcome("hermes-fig10"), 2, FIGURE_10);
+    compare(&outcome("hermes-fig11"), 4, FIGURE_11);
+}
+
+#[test]
+fn all_figures_have_one_machine() {
+    let machine = |name: &str| {
+        let text = printed(&[name, "--show"]);
+        text.split_once("# ---- The machine").expect("the common part").1.to_owned()
+    };
+    for name in ["hermes-fig9", "hermes-fig10", "hermes-fig11"] {
+        assert_eq!(machine("hermes-fig8"), machine(name));
     }
+}
+
+#[test]
+fn free_parameters_are_swept() {
+    let folder = tempfile::tempdir().unwrap();
+    let free = |parameter: &str, values: &str| {
+        format!("[[free]]\nparameter = \"{parameter}\"\nvalues = [{values}]\nwhy = \"a test\"\n")
+    };
+    let reference = "[[reference]]\ncase = \"all\"\nstrategy = \"direct\"\nwrite = 16\n\
+                     [[reference]]\ncase = \"all\"\nstrategy = \"forebay\"\nwrite = 4\nneeds = \"it\"\n";
+    let sweep = |free: &str| {
+        fs::write(folder.path().join("own.toml"), format!("{SMALL}{reference}{free}")).unwrap();
+        let output = simulate(folder.path(), &["own.toml", "--sweep"]);
+        (output.status.success(), String::from_utf8(output.stdout).unwrap(), output.stderr)
+    };
+    // The number of the paper, and what comes out for each value.
+    let row = |text: &str, strategy: &str| {
+        let line =
+            text.lines().find(|line| line.contains(strategy)).unwrap_or_else(|| panic!("{text}"));
+        let (_, numbers) = line.split_once(strategy).unwrap();
+        numbers.split_whitespace().map(|n| n.parse::<f64>().unwrap()).collect::<Vec<_>>()
+    };
+    let (_, text, _) = sweep(&free("store", "\"4MiB/s\", \"8MiB/s\""));
+    assert!(text.contains("*4MiB/s") && text.contains(" 8MiB/s"), "{text}");
+    let direct = row(&text, "write s, direct");
+    assert_eq!(direct[0], 16.0);
+    assert!(direct[1] > direct[2] * 1.5, "{text}");
+    let (_, text, _) = sweep(&free("capacity", "\"4MiB\", \"16MiB\", \"64MiB\""));
+    let forebay = row(&text, "write s, forebay");
+    assert!(
+        text.contains("*16MiB") && forebay[1] > forebay[2] && forebay[2] > forebay[3],
+        "{text}"
+    );
+    let all = free("flush", "\"8MiB/s\"")
+        + &free("queue_depth", "1, 16")
+        + &free("exposed", "0.5, 0.98")
+        + &free("compute", "1, 2")
+        + &free("period", "\"1s\", \"2s\"")
+        + &free("read_from", "\"own\", \"any\"");
+    let (is_fine, text, errors) = sweep(&all);
+    assert!(is_fine, "{}", String::from_utf8_lossy(&errors));
+    for in_force in ["*16", "*0.98", "*x 1", "*1s", "*any"] {
+        assert!(text.contains(&format!(" {in_force}")), "{in_force}: {text}");
+    }
+    let (is_fine, _, errors) = sweep(&free("weather", "1"));
+    let errors = String::from_utf8_lossy(&errors);
+    assert!(!is_fine && errors.contains("free[0].parameter: \"weather\" is unknown"), "{errors}");
+    let (is_fine, _, errors) = sweep("");
+    let errors = String::from_utf8_lossy(&errors);
+    assert!(!is_fine && errors.contains("no free parameters"), "{errors}");
 }
 
 /// A small scenario; its lines are counted by [`errors_name_file_line_and_key`].

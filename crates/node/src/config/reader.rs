@@ -177,6 +177,20 @@ impl<'d> Value<'d> {
         Table::new(self.source, self.path.clone(), self.offset, table, known)
     }
 
+    /// The values of a list.
+    pub fn list(&self) -> Result<Vec<Value<'d>>> {
+        let DeValue::Array(items) = self.value else {
+            return Err(self.error("must be a list; give values in brackets"));
+        };
+        let value = |(index, item): (usize, &'d Spanned<DeValue<'d>>)| Value {
+            source: self.source,
+            path: format!("{}[{index}]", self.path),
+            offset: item.span().start,
+            value: item.get_ref(),
+        };
+        Ok(items.iter().enumerate().map(value).collect())
+    }
+
     /// True or false.
     pub fn boolean(&self) -> Result<bool> {
         self.value.as_bool().ok_or_else(|| self.wrong_type("true or false"))

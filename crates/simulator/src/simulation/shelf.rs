@@ -1,6 +1,6 @@
 //! Shelves: a node's part of a tier, its space and its blocks.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use forebay_placement::evict::Ghosts;
 use forebay_placement::hotness::AccessStats;
@@ -24,7 +24,10 @@ pub(crate) struct Shelf {
     pub wanted: u64,
     pub demoting: bool,
     pub flushing: bool,
-    pub promoting: bool,
+    /// Transfers that bring blocks here from below.
+    pub promoting: u32,
+    /// Blocks of this shelf that ranks of its node read, and that may deserve a faster tier.
+    pub hot: BTreeSet<BlockId>,
     pub alive: bool,
     pub ghosts: Ghosts,
     /// The lowest hotness of its files, and until when that is good.
@@ -49,7 +52,8 @@ impl Shelf {
             wanted: 0,
             demoting: false,
             flushing: false,
-            promoting: false,
+            promoting: 0,
+            hot: BTreeSet::new(),
             alive: true,
             ghosts: Ghosts::new((part / cluster.block) as usize),
             coldest: (0.0, 0),

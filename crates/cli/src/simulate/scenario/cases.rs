@@ -9,6 +9,7 @@ pub(super) const CASE: &[&str] = &[
     "name",
     "nodes",
     "ranks_per_node",
+    "block",
     "devices",
     "capacity",
     "phases",
@@ -92,6 +93,12 @@ pub(super) fn case(table: &Table, name: String, base: &Base) -> Result<Case> {
     }
     if let Some(value) = table.get("ranks_per_node") {
         cluster.ranks_per_node = value.count(1, RANKS_MAX)?;
+    }
+    if let Some(value) = table.get("block") {
+        cluster.block = match value.size()? {
+            0 => return Err(value.error("is zero; give a size such as \"16MiB\"")),
+            block => block,
+        };
     }
     let names: Vec<_> = cluster.tiers.iter().map(|tier| tier.name.clone()).collect();
     let mut places: Vec<_> = names.iter().map(String::as_str).collect();

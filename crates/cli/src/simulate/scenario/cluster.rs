@@ -20,6 +20,7 @@ pub(super) const STORE: &[&str] = &[
     "seek",
     "request",
     "flush_request",
+    "flush",
     "opens",
 ];
 
@@ -91,6 +92,7 @@ pub(super) fn store(root: &Table) -> Result<Store> {
         seek_ns: table.get("seek").map_or(Ok(0), |v| v.time())?,
         request: table.get("request").map_or(Ok(1 << 20), |v| v.size())?.max(1),
         flush_request: table.get("flush_request").map_or(Ok(4 << 20), |v| v.size())?.max(1),
+        flush_bandwidth: table.get("flush").map_or(Ok(0), |v| v.bandwidth())?,
         opens: table.get("opens").map_or(Ok(0), |v| v.number(0, 1 << 40))?,
     })
 }

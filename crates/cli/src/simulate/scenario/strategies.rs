@@ -1,13 +1,28 @@
 //! The strategies of a scenario: how data is placed and flushed.
 
+use forebay_node::QUEUE_DEPTH;
 use forebay_node::config::reader::{Result, Table};
 use forebay_placement::{Costs, Model, PolicyId, names};
 use forebay_simulator::{Movers, Strategy, Tiers, Trigger};
 
 pub(super) const STRATEGY: &[&str] = &[
-    "name", "kind", "policy", "flush", "period", "demote", "promote", "prefetch", "costs",
+    "name",
+    "kind",
+    "policy",
+    "flush",
+    "period",
+    "demote",
+    "promote",
+    "prefetch",
+    "costs",
     "exposed",
+    "queue_depth",
 ];
+
+/// Requests that a mover of a staging system keeps under way: the paper's two write alike, so that
+/// what flushes early does not get in the writers' way.
+const STAGING_DEPTH: u32 = 1;
+const DEPTH_MAX: u32 = 4096;
 
 #[derive(Clone, Copy)]
 pub(super) enum Buffering {
@@ -90,5 +105,18 @@ pub(super) fn strategy(table: &Table, name: String) -> Result<Strategy> {
     let default = Costs::default().exposed_permille;
     let exposed_permille = exposed.map_or(default, |share| (share * 1000.0).round() as u16);
     let costs = Costs { model, exposed_permille };
-    Ok(Strategy { name, tiers, policy, trigger, movers, demote, promote, prefetch, costs })
+    let depth = if matches!(kind, Buffering::Forebay) { QUEUE_DEPTH } else { STAGING_DEPTH };
+    let queue_depth = table.get("queue_depth").map_or(Ok(depth), |v| v.count(1, DEPTH_MAX))?;
+    Ok(Strategy {
+        name,
+        tiers,
+        policy,
+        trigger,
+        movers,
+        demote,
+        promote,
+        prefetch,
+        queue_depth,
+        costs,
+    })
 }
