@@ -3,7 +3,7 @@
 #
 #     docs/performance/measure.sh [NAME...]
 #
-# NAME: micro, cliffs, hermes-fig4, -fig5, -fig6, peers; all of these without one. Wants a quiet machine: the
+# NAME: micro, cliffs, hermes-fig4 to -fig6, hermes-fig8 to -fig11, peers; all of these without one. Wants a quiet machine: the
 # load at the start stands in each table. DIR, in the environment, is where the store's files are (on
 # a disk, by default /var/tmp); FOREBAY the command (by default the release build, which is made).
 set -euo pipefail
@@ -13,7 +13,7 @@ if [ -z "${FOREBAY:-}" ]; then
     cargo build --release --package forebay
     FOREBAY=${CARGO_TARGET_DIR:-../../target}/release/forebay
 fi
-[ $# -gt 0 ] || set -- micro cliffs hermes-fig4 hermes-fig5 hermes-fig6 peers
+[ $# -gt 0 ] || set -- micro cliffs hermes-fig{4,5,6,8,9,10,11} peers
 
 title() {
     case $1 in
@@ -22,6 +22,10 @@ title() {
     hermes-fig4) echo "Figure 4: memory operations" ;;
     hermes-fig5) echo "Figure 5: metadata operations" ;;
     hermes-fig6) echo "Figure 6: messages" ;;
+    hermes-fig8) echo "Figure 8: alternating compute and I/O" ;;
+    hermes-fig9) echo "Figure 9: repetitive reads" ;;
+    hermes-fig10) echo "Figure 10: VPIC-IO" ;;
+    hermes-fig11) echo "Figure 11: HACC-IO" ;;
     peers) echo "Other systems that buffer" ;;
     esac
 }
@@ -31,11 +35,20 @@ trap 'rm -f "$table"' EXIT
 for name; do
     options=(--json "$name.json" --markdown "$table")
     case $name in
+    hermes-fig8 | hermes-fig9 | hermes-fig10 | hermes-fig11)
+        # Their table is what they print.
+        {
+            echo '```text'
+            "$FOREBAY" bench "$name" --json "$name.json" --svg "$name.svg"
+            echo '```'
+        } | tee "$table"
+        options=()
+        ;;
     micro | cliffs) options+=(--dir "$dir") ;;
     peers) options+=(--dir "$dir" --install) ;;
     *) options+=(--svg "$name.svg") ;;
     esac
-    "$FOREBAY" bench "$name" "${options[@]}"
+    [ ${#options[@]} -eq 0 ] || "$FOREBAY" bench "$name" "${options[@]}"
     {
         echo "# $(title "$name"), measured"
         echo
