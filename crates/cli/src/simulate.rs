@@ -120,8 +120,8 @@ fn sweep(scenario: &Scenario) -> Result<ExitCode, String> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The outcome of each strategy in each case, of those that are wanted. Runs are independent of each other, so they share the
-/// processors, and it does not matter in which order they end.
+/// The outcome of each strategy in each case, of those that are wanted. Runs are independent of
+/// each other, so they share the processors, and it does not matter in which order they end.
 fn outcomes(
     scenario: &Scenario,
     is_wanted: impl Fn(usize, usize) -> bool + Sync,

@@ -59,8 +59,8 @@ pub struct Strategy {
     pub promote: bool,
     /// Whether blocks that will probably be read next are brought up before.
     pub prefetch: bool,
-    /// Requests that each mover (a node's demoter, promoter, flusher of a tier) keeps under way, where
-    /// a rank waits for each of its own.
+    /// Requests that each mover (a node's demoter, promoter, flusher of a tier) keeps under way,
+    /// where a rank waits for each of its own.
     pub queue_depth: u32,
     /// How the placement engine computes costs.
     pub costs: Costs,
