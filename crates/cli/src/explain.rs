@@ -2,7 +2,7 @@
 
 use crate::text::{bytes, fitted};
 use clap::Args;
-use forebay_node::explain::{Candidate, Explanation, Extent, Placement};
+use forebay_node::explain::{Candidate, Explanation, Extent, Placement, Way};
 use forebay_node::in_force::{InForce, Source};
 use forebay_node::profile::{bandwidth, latency};
 use forebay_node::runtime::Runtime;
@@ -133,6 +133,7 @@ fn json(observer: &Observer, runtime: &Runtime, found: &Explanation) -> Value {
         json!({
             "range": [extent.start, extent.end],
             "tier": extent.tier,
+            "bound_for": extent.bound_for,
             "dirty": extent.dirty,
             "valid": extent.valid,
         })
@@ -150,12 +151,16 @@ fn json(observer: &Observer, runtime: &Runtime, found: &Explanation) -> Value {
             "cost_ns": place.cost_ns,
         })
     });
-    let plan = placement.plan.pieces().iter().map(|piece| {
+    let plan = placement.plan.pieces().iter().zip(&placement.ways).map(|(piece, way)| {
         json!({
             "to": observer.name_of(piece.to),
             "bytes": piece.bytes,
             "room": piece.room,
-            "room_to": (piece.room > 0).then(|| observer.name_of(piece.room_to)),
+            "way": match way {
+                Way::Written => "written",
+                Way::Moved => "moved",
+                Way::Spread => "spread",
+            },
         })
     });
     json!({
@@ -255,6 +260,9 @@ fn extents(text: &mut String, extents: &[Extent], all: bool) {
             (Some(_), 0) => ", clean".to_owned(),
             (Some(_), dirty) => format!(", {} not yet on the store", bytes(dirty)),
         };
+        if let Some(tier) = &extent.bound_for {
+            let _ = write!(what, ", on its way to {tier}");
+        }
         if extent.tier.is_some() && extent.valid < length {
             let _ = write!(what, ", {} only on the store", bytes(length - extent.valid));
         }
@@ -301,16 +309,19 @@ fn placement(text: &mut String, observer: &Observer, placement: &Placement) {
             latency(*cost_ns as u64)
         );
     }
-    for piece in placement.plan.pieces() {
+    for (piece, way) in placement.plan.pieces().iter().zip(&placement.ways) {
         let room = match piece.room {
             0 => String::new(),
-            room => format!(
-                ", after {} of it moved to {}",
-                bytes(room),
-                observer.name_of(piece.room_to)
-            ),
+            room => format!(", after {} of it moved down", bytes(room)),
         };
         let to = observer.name_of(piece.to);
-        let _ = writeln!(text, "            -> {} to {to}{room}", bytes(piece.bytes));
+        let way = match way {
+            Way::Written => String::new(),
+            Way::Moved => ", by way of ram; the manager moves it".to_owned(),
+            Way::Spread => {
+                ": written to ram, from which as much moves to all lower tiers at once".to_owned()
+            }
+        };
+        let _ = writeln!(text, "            -> {} to {to}{room}{way}", bytes(piece.bytes));
     }
 }

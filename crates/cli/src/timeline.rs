@@ -167,7 +167,7 @@ fn movement(line: &str) -> Option<(Activity, &str, &str, Span)> {
     let [start, end, action, from, to, bytes] = fields[..] else { return None };
     let activity = match action {
         "flush" => Activity::Flush,
-        "demote" => Activity::Demote,
+        "demote" | "place" => Activity::Demote,
         _ => return None,
     };
     let span = Span {

@@ -8,6 +8,7 @@ use core::sync::atomic::Ordering;
 use forebay_placement::evict::Eviction;
 use forebay_placement::hotness::{AccessStats, HALF_LIFE_MS, Score, sampled};
 use forebay_placement::mix;
+use forebay_placement::promote::{Block, is_asked_for};
 use forebay_pool::BucketId;
 use forebay_pool::layout::*;
 
@@ -71,7 +72,10 @@ impl EnteredFile<'_> {
         if after != access_stats {
             meta.access_stats.store(after.0, Ordering::Relaxed);
             if !tier.is_ram() {
-                header.tier[tier].used.fetch_add(1, Ordering::Relaxed);
+                let asked = header.tier[tier].promotes_at.load(Ordering::Relaxed);
+                if is_asked_for(&Block::of(after, false), asked) {
+                    self.session.segment.note_hot(tier);
+                }
             }
         }
         match self.score().counts(|| self.use_number(bucket.raw().into())) {

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use forebay_placement::hotness::{HALF_LIFE_MS, Score};
 use forebay_placement::schema::Settings;
 use forebay_placement::{
-    Costs, Destination, Hierarchy, Memo, Model, PolicyId, Request, TierSnapshot,
+    Costs, Destination, Hierarchy, Memo, Model, Piece, PolicyId, Request, TierSnapshot,
 };
 use forebay_pool::Segment;
 use forebay_pool::layout::*;
@@ -39,10 +39,10 @@ impl Engine {
         Engine { busy: AtomicBool::new(false), memos: UnsafeCell::new(Vec::new()) }
     }
 
-    /// Where the first part of what is requested goes.
-    pub fn first(&self, policy: PolicyId, hierarchy: &Hierarchy, request: &Request) -> Destination {
+    /// The first part of what is requested: where it goes, and what has to leave first.
+    pub fn first(&self, policy: PolicyId, hierarchy: &Hierarchy, request: &Request) -> Piece {
         if self.busy.swap(true, Ordering::Acquire) {
-            return policy.policy().plan(hierarchy, request).first();
+            return policy.policy().plan(hierarchy, request).first_piece();
         }
         // SAFETY: see `busy`.
         let memos = unsafe { &mut *self.memos.get() };
@@ -51,7 +51,7 @@ impl Engine {
             None => policy.policy().plan(hierarchy, request),
         };
         self.busy.store(false, Ordering::Release);
-        plan.first()
+        plan.first_piece()
     }
 
     /// In a forked child: a thread of the parent may have been deciding.
@@ -119,6 +119,8 @@ pub fn hierarchy(segment: &Segment, store: usize) -> Hierarchy {
         let tier = &header.tier[id];
         // What the store has is as good as free: it is dropped when a block needs its room.
         let (free, clean) = (segment.free_in(id), tier.clean.load(Ordering::Relaxed));
+        // What is on its way there has its room.
+        let free = free.saturating_sub(tier.bound.load(Ordering::Relaxed));
         let (free, clean) = if segment.is_sound(id) { (free, clean) } else { (0, 0) };
         // What is set aside for jobs they find themselves.
         let buckets = tier.buckets.saturating_sub(header.set_aside[id].load(Ordering::Relaxed));

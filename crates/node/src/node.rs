@@ -12,7 +12,9 @@ use crate::store::descriptors::Descriptors;
 use crate::usage::{dirty_bytes, ranges};
 use forebay_device::{BackingStore, Batch, SlotDevice, Span};
 use forebay_placement::organizer::Settings;
-use forebay_placement::{Hierarchy, Speed, TierSnapshot, Watermarks, occupy, transfer_ns};
+use forebay_placement::{
+    Hierarchy, PolicyId, Speed, TierSnapshot, Watermarks, occupy, transfer_ns,
+};
 use forebay_pool::BucketId;
 use forebay_pool::checksums::SlotFiles;
 use forebay_pool::clock::Timer;
@@ -193,16 +195,27 @@ impl Node {
         Settings {
             marks: self.watermarks,
             unit: self.segment.bucket_bytes() as u64,
-            moves_down: self.config.placement.policy.policy().moves_down(),
+            // Where blocks go is decided for each, by the policy of its file.
+            moves_down: true,
         }
     }
 
     /// Whether the blocks of a file move to lower tiers to make room, as its policy says.
     pub fn moves_down(&self, file: FileId) -> bool {
+        self.policy_of(file).policy().moves_down()
+    }
+
+    /// Whether it does not matter in which lower tier the blocks of a file lie, as its policy says.
+    pub fn spreads(&self, file: FileId) -> bool {
+        self.policy_of(file).policy().spreads()
+    }
+
+    /// The policy that places and moves the blocks of a file.
+    fn policy_of(&self, file: FileId) -> PolicyId {
         let segment = &self.segment;
         let rule = segment.header().has_file(file).then(|| segment.rule_of(segment.file(file)));
         let settings = rule.flatten().map(RuleRecord::settings).unwrap_or_default();
-        forebay_client::policy_of(segment, &settings).policy().moves_down()
+        forebay_client::policy_of(segment, &settings)
     }
 
     /// What the journal has to know of this node.

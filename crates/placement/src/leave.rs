@@ -17,7 +17,7 @@
 
 use crate::cost::Speeds;
 use crate::promote::Level;
-use crate::{Destination, Hierarchy, TierSnapshot, Watermarks, destination};
+use crate::{Destination, Hierarchy, TIERS_MAX, TierSnapshot, Watermarks, destination};
 
 /// Hotness of a file, in accesses per byte, from which its clean blocks are worth a place below.
 const READ_AGAIN: f32 = 1.5;
@@ -134,10 +134,109 @@ pub fn way_down(hierarchy: &Hierarchy, from: usize, bytes: u64, moves_down: bool
     }
 }
 
+/// How `bytes` that leave the tier `from` are divided among the lower tiers that move at the same
+/// time, in whole `unit`s: as fast as each takes them, so that all are done at about the same time,
+/// and no more than each has free above its low watermark. What none of them takes is not in the
+/// answer.
+///
+/// ```
+/// use forebay_placement::leave::shares;
+/// use forebay_placement::{Hierarchy, TierSnapshot, Watermarks};
+///
+/// let tier = |free, write_bandwidth| TierSnapshot {
+///     capacity: 100, free, write_bandwidth, read_bandwidth: 9000, ..TierSnapshot::default()
+/// };
+/// let tiers = Hierarchy::new(&[tier(0, 9000), tier(100, 1000), tier(100, 330)]).unwrap();
+/// assert_eq!(shares(&tiers, Watermarks::default(), 0, 40, 1)[..3], [0, 31, 9]);
+/// ```
+pub fn shares(
+    hierarchy: &Hierarchy,
+    marks: Watermarks,
+    from: usize,
+    bytes: u64,
+    unit: u64,
+) -> [u64; TIERS_MAX] {
+    let unit = unit.max(1);
+    let speeds = Speeds::of(hierarchy);
+    let mut rooms = [0; TIERS_MAX];
+    for (index, tier) in hierarchy.tiers().iter().enumerate().skip(from.saturating_add(1)) {
+        let low = (tier.capacity as f64 * marks.low.clamp(0.0, 1.0)) as u64;
+        rooms[index] = tier.free.saturating_sub(low) / unit;
+    }
+    let rate = |index: usize| 1.0 / speeds.move_ns(from, index).max(f64::MIN_POSITIVE);
+    let mut taken = [0; TIERS_MAX];
+    let mut left = bytes / unit;
+    // Each turn fills a tier, or divides all that is left.
+    for _ in 0..hierarchy.len() {
+        let open = |index: &usize| rooms[*index] > taken[*index];
+        let all: f64 = (0..hierarchy.len()).filter(open).map(rate).sum();
+        if left == 0 || all <= 0.0 {
+            break;
+        }
+        let (before, now) = (taken, left);
+        // The slow ones first, rounded down: what that leaves is for the fast ones.
+        for index in (0..hierarchy.len()).rev() {
+            let room = rooms[index] - before[index];
+            if room > 0 {
+                let share = (now as f64 * rate(index) / all) as u64;
+                let share = share.min(room).min(left);
+                taken[index] += share;
+                left -= share;
+            }
+        }
+        if taken == before {
+            break;
+        }
+    }
+    for index in 0..hierarchy.len() {
+        let rest = left.min(rooms[index] - taken[index]);
+        taken[index] += rest;
+        left -= rest;
+    }
+    taken.map(|units| units * unit)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::TierSnapshot;
+
+    /// Every hierarchy of three tiers with some room, at several speeds.
+    #[test]
+    fn shares_fit_and_take_their_time_together() {
+        let tier = |free, write_bandwidth| TierSnapshot {
+            capacity: 1000,
+            free,
+            write_bandwidth,
+            read_bandwidth: 1_000_000,
+            ..TierSnapshot::default()
+        };
+        let marks = Watermarks::default();
+        for code in 0..4_u64.pow(4) {
+            let digit = |place| code / 4_u64.pow(place) % 4;
+            let speeds = [1000 + 1000 * digit(0), 100 + 300 * digit(1)];
+            let rooms = [300 * digit(2), 300 * digit(3)];
+            let tiers = [tier(0, 9000), tier(rooms[0], speeds[0]), tier(rooms[1], speeds[1])];
+            let hierarchy = Hierarchy::new(&tiers).unwrap();
+            for bytes in [0, 7, 100, 640, 2000] {
+                let shares = shares(&hierarchy, marks, 0, bytes, 10);
+                let context = format!("{speeds:?} {rooms:?} {bytes} -> {shares:?}");
+                let most = rooms.map(|room| room.saturating_sub(100) / 10 * 10);
+                assert_eq!(shares[0], 0, "{context}");
+                assert!(shares[1] <= most[0] && shares[2] <= most[1], "{context}");
+                let all = shares.iter().sum::<u64>();
+                assert_eq!(all, (bytes / 10 * 10).min(most[0] + most[1]), "{context}");
+                // A tier that has room left is not done later than by one unit.
+                for (one, other) in [(0, 1), (1, 0)] {
+                    let time = |tier: usize| shares[tier + 1] as f64 / speeds[tier] as f64;
+                    if shares[one + 1] < most[one] {
+                        let late = time(other) - time(one);
+                        assert!(late <= 20.0 / speeds[other].min(speeds[one]) as f64, "{context}");
+                    }
+                }
+            }
+        }
+    }
 
     #[test]
     fn clean_blocks_are_kept_only_where_they_displace_nothing() {

@@ -73,9 +73,19 @@ impl Block {
 
 /// Whether a block goes up to the tier `above` it. Where there is room, one use is enough.
 pub fn promotes(block: &Block, above: &Level) -> bool {
-    let asked = if above.is_roomy { 1.0 } else { above.coldest as f32 * MARGIN + USES };
-    let asked = asked * f32::from(1_u16 << block.moves.min(7));
-    !block.pinned && !above.wants_room && block.uses as f32 >= asked
+    !block.pinned && !above.wants_room && is_asked_for(block, asked(above))
+}
+
+/// Uses of a block from which on it goes up to the tier `above` it, if it was not promoted lately
+/// and that has room.
+pub fn asked(above: &Level) -> u32 {
+    if above.is_roomy { 1 } else { (above.coldest as f32 * MARGIN + USES).ceil() as u32 }
+}
+
+/// Whether a block has the uses that are asked for, or more, as it was promoted lately: an access
+/// that makes it so is the event that wakes the promoter. At least one use is asked for.
+pub fn is_asked_for(block: &Block, asked: u32) -> bool {
+    u64::from(block.uses) >= u64::from(asked.max(1)) << block.moves.min(7)
 }
 
 /// Whether a block goes up to the tier `above` it although blocks have to leave there: in exchange

@@ -88,6 +88,11 @@ impl Plan {
 
     /// Where the request's first byte goes.
     pub fn first(&self) -> Destination {
-        self.pieces().first().map_or(Destination::Store, |piece| piece.to)
+        self.first_piece().to
+    }
+
+    /// The first piece; of a plan for nothing an empty one.
+    pub fn first_piece(&self) -> Piece {
+        self.pieces().first().copied().unwrap_or(Piece::in_room(Destination::Store, 0))
     }
 }

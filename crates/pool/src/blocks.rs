@@ -118,6 +118,63 @@ impl Segment {
         futex::wake_all(wanted);
     }
 
+    /// Notes that a block in RAM, whose bucket the caller has locked, goes to the file tier `tier`,
+    /// and wakes that tier's placer.
+    pub fn bind(&self, meta: &BucketMeta, tier: TierId) {
+        meta.bound_for.store(tier.index() as u16, Ordering::Relaxed);
+        let header = self.header();
+        header.tier[tier].bound.fetch_add(1, Ordering::Relaxed);
+        // A placer that has not seen this says that it is asleep before it looks at the futex.
+        header.blocks_bound.fetch_add(1, Ordering::SeqCst);
+        if header.placers_asleep.swap(0, Ordering::SeqCst) != 0 {
+            futex::wake_all(&header.blocks_bound);
+        }
+    }
+
+    /// Wakes all placers, whatever they wait for.
+    pub fn wake_placers(&self) {
+        let bound = &self.header().blocks_bound;
+        bound.fetch_add(1, Ordering::SeqCst);
+        futex::wake_all(bound);
+    }
+
+    /// Notes that a block of file tier `tier` was used so often that it may go up, and wakes the
+    /// promoter.
+    #[cold]
+    pub fn note_hot(&self, tier: TierId) {
+        let header = self.header();
+        header.tier[tier].used.fetch_add(1, Ordering::Relaxed);
+        header.blocks_hot.fetch_add(1, Ordering::SeqCst);
+        if header.promoter_asleep.load(Ordering::SeqCst) != 0
+            && header.promoter_asleep.swap(0, Ordering::SeqCst) != 0
+        {
+            futex::wake_all(&header.blocks_hot);
+        }
+    }
+
+    /// Wakes the promoter, whatever it waits for.
+    pub fn wake_promoter(&self) {
+        let hot = &self.header().blocks_hot;
+        hot.fetch_add(1, Ordering::SeqCst);
+        futex::wake_all(hot);
+    }
+
+    /// About how many blocks in RAM are on their way to lower tiers.
+    pub fn bound_in_ram(&self) -> u32 {
+        let tiers = TierId::RAM.below(self.header().tiers as usize);
+        let bound = tiers.map(|tier| self.header().tier[tier].bound.load(Ordering::Relaxed));
+        bound.fold(0, u32::saturating_add).min(self.ram_buckets())
+    }
+
+    /// Tells the demoter of a tier that a plan wants so many more bytes to be free there.
+    pub fn plan_room(&self, tier: TierId, bytes: u64) {
+        let buckets = bytes.div_ceil(self.bucket_bytes() as u64).min(u32::MAX.into()) as u32;
+        let planned = &self.header().tier[tier].room_planned;
+        if planned.fetch_max(buckets, Ordering::Relaxed) < buckets {
+            self.want_room();
+        }
+    }
+
     /// [`free`](crate::buckets::Buckets::free).
     pub fn free_bucket(&self, bucket: BucketId) {
         self.buckets().free(bucket);

@@ -191,6 +191,7 @@ impl<'a> Buckets<'a> {
         meta.block.store(block, Ordering::Relaxed);
         meta.valid.store(0, Ordering::Relaxed);
         meta.pages.reset(0);
+        meta.bound_for.store(0, Ordering::Relaxed);
         let access_stats = AccessStats::arriving(now_ms, false);
         // A thread that dies before the write is noted leaves no time of the bucket's last use,
         // which could lie in the future: a drain would not wait for it.

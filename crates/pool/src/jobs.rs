@@ -14,6 +14,11 @@ use crate::{BucketId, FileId};
 const FOR_ALL_SHARE: u32 = 8;
 const FOR_ALL_MIN: u32 = 4;
 
+/// What buckets have in `reserved` that are set aside for job `number`.
+fn mark_of(number: u32) -> u16 {
+    (number % JOBS_MAX as u32) as u16 + 1
+}
+
 impl Segment {
     /// All jobs that have a place.
     pub fn jobs(&self) -> impl Iterator<Item = &JobRecord> {
@@ -126,7 +131,7 @@ impl Segment {
             taken.fetch_add(buckets.len() as u32, Ordering::Relaxed);
             for &bucket in &buckets {
                 if let Some(meta) = self.bucket(bucket) {
-                    meta.reserved.store(number % JOBS_MAX as u32 + 1, Ordering::SeqCst);
+                    meta.reserved.store(mark_of(number), Ordering::SeqCst);
                     meta.state.store(RESERVED, Ordering::SeqCst);
                 }
             }
@@ -152,7 +157,7 @@ impl Segment {
         if job.free.load(Ordering::Acquire) == 0 {
             return None;
         }
-        let mark = number % JOBS_MAX as u32 + 1;
+        let mark = mark_of(number);
         let start = job.cursor.load(Ordering::Relaxed).min(self.header().buckets);
         let mine = |bucket: &BucketId| {
             self.bucket(*bucket).is_some_and(|meta| {
@@ -188,7 +193,7 @@ impl Segment {
         let Some(job) = self.job(number) else { return };
         job.reserved.store(0, Ordering::SeqCst);
         job.free.store(0, Ordering::SeqCst);
-        let mark = number % JOBS_MAX as u32 + 1;
+        let mark = mark_of(number);
         for bucket in self.header().bucket_ids() {
             let Some(meta) = self.bucket(bucket) else { continue };
             if meta.reserved.load(Ordering::SeqCst) == mark {
@@ -202,7 +207,7 @@ impl Segment {
 
     /// Bytes of job `number`'s reservation that hold blocks.
     pub fn reserved_in_use(&self, number: u32) -> u64 {
-        let mark = number % JOBS_MAX as u32 + 1;
+        let mark = mark_of(number);
         let used = |&bucket: &BucketId| {
             self.bucket(bucket).is_some_and(|meta| {
                 meta.reserved.load(Ordering::Relaxed) == mark

@@ -406,6 +406,7 @@ mod layout {
         pub written: AtomicU32,
         pub dirtied: AtomicU32,
         pub reserved: AtomicU32,
+        pub bound_for: AtomicU16,
         pub access_stats: AtomicU32,
     }
 
@@ -961,6 +962,7 @@ impl Pool {
             written: AtomicU32::new(0),
             dirtied: AtomicU32::new(0),
             reserved: AtomicU32::new(0),
+            bound_for: 0.into(),
             access_stats: AtomicU32::new(0),
         };
         let data = || [AtomicU64::new(0), AtomicU64::new(0)];

@@ -99,7 +99,9 @@ fn a_rule_puts_a_file_on_the_tier_it_names() {
         [[rule]]\npath = \"*.log\"\npolicy = \"noop\"\n";
     let site = with_rules(&Setup { flush: "trigger = \"on-exit\"", ..DATASET }, rules);
     let (ran, status) = site.run_buffered(
-        "head -c 1M /dev/urandom > a.ckpt; head -c 1M /dev/urandom > a.log; head -c 1M /dev/urandom > a; \
+        "head -c 1M /dev/urandom > a.ckpt; \
+         while \"$FOREBAY\" explain a.ckpt | grep -q 'on its way'; do sleep 0.1; done; \
+         head -c 1M /dev/urandom > a.log; head -c 1M /dev/urandom > a; \
          \"$FOREBAY\" explain a.ckpt; \"$FOREBAY\" explain a.log; \"$FOREBAY\" explain a",
     );
     let said = ran.expect(0).stdout;
@@ -171,6 +173,7 @@ fn a_scan_of_a_slow_store_displaces_nothing_and_a_second_one_stages_what_it_read
     let full = Setup { ram: "24MiB", nvme: "8MiB", flush: "trigger = \"on-exit\"", ..DATASET };
     let site = with_rules(&full, "[[rule]]\npath = \"below\"\ntier = \"nvme\"\n");
     let fill = "dd if=/dev/zero of=below bs=1M count=5 status=none; \
+        while $FOREBAY explain below | grep -q 'on its way'; do sleep 0.1; done; \
         dd if=/dev/zero of=above bs=1M count=18 status=none";
     let Some((held, missed)) = scans(&site, fill, 1, 3) else { return };
     assert!(held[0].starts_with("18.00 MiB of"), "{held:?}");

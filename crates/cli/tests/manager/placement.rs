@@ -56,6 +56,12 @@ impl Seen {
         self.lies.iter().filter(|((_, on), _)| on == place).map(|(_, bytes)| bytes).sum()
     }
 
+    /// Bytes that left RAM for a tier.
+    fn left_ram_for(&self, what: &str, tier: &str) -> u64 {
+        let way = (what.to_owned(), "ram".to_owned(), tier.to_owned());
+        self.moved.get(&way).copied().unwrap_or(0)
+    }
+
     fn moved(&self, what: &str) -> u64 {
         self.moved.iter().filter(|((kind, ..), _)| kind == what).map(|(_, bytes)| bytes).sum()
     }
@@ -70,6 +76,8 @@ fn run(settings: &str, more_words: &[&str]) -> Seen {
     let trace = site.root().join("trace.csv");
     let script = format!(
         "{PROGRAM}; for file in index part1 part2 part3 part4 part5 part6 huge; do \
+         while \"$FOREBAY\" explain --all $file | grep -q 'on its way'; do sleep 0.1; done; done; \
+         for file in index part1 part2 part3 part4 part5 part6 huge; do \
          echo \"file $file\"; \"$FOREBAY\" explain --all $file; done; \
          \"$FOREBAY\" status | grep write_around"
     );
@@ -114,6 +122,11 @@ fn max_bandwidth_makes_room_in_ram_by_moving_down() {
     // 99 MiB came to RAM, whose 16 MiB are kept between an empty quarter and a tenth.
     assert!(seen.on("ram") >= 8 * MIB, "{seen:?}");
     assert!(seen.moved("demote") >= 80 * MIB && seen.on("bb") > 32 * MIB, "{seen:?}");
+    // The writer waits for room, which both lower tiers make at the same time; no byte was written
+    // there by the program.
+    let below = ["nvme", "bb"].map(|tier| seen.left_ram_for("demote", tier));
+    assert!(below[0] >= 16 * MIB && below[1] >= 16 * MIB, "{seen:?}");
+    assert!(below[0] + below[1] >= seen.on("nvme") + seen.on("bb"), "{seen:?}");
 }
 
 #[test]
@@ -130,6 +143,10 @@ fn max_locality_uses_all_tiers_and_moves_nothing() {
     assert!(once.of("huge", "nvme").abs_diff(nvme) <= 2 * MIB, "{once:?}");
     assert!(once.of("huge", "bb") > 60 * MIB && once.of("part6", "bb") == 0, "{once:?}");
     assert_eq!((once.moved("demote"), once.moved("promote")), (0, 0), "{once:?}");
+    // Every byte of the lower tiers was brought there from RAM: the program waits for no device.
+    for tier in ["nvme", "bb"] {
+        assert_eq!(once.left_ram_for("place", tier), once.on(tier), "{once:?}");
+    }
 
     // The same trigger from the command line changes nothing of that.
     let periodic = "[placement]\npolicy = \"max-locality\"\n[flush]\ntrigger = \"periodic\"\n";

@@ -6,6 +6,7 @@ use crate::access::EnteredFile;
 use crate::session::Session;
 use crate::span::{Cursor, Readable, Span, Writable};
 use crate::store::elsewhere;
+use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering};
 use forebay_pool::BucketId;
 use forebay_pool::backoff::Backoff;
@@ -83,7 +84,8 @@ impl EnteredFile<'_> {
         part: WrittenPart,
         refused: &mut u32,
     ) -> Result<Option<usize>, Errno> {
-        let take = || self.bucket_for(part, *refused);
+        let bound = Cell::new(None);
+        let take = || self.bucket_for(part, *refused, &bound);
         let Some((tier, fresh)) = self.fresh(part.block, take) else {
             return self.write_around(entry, cursor, part);
         };
@@ -96,7 +98,11 @@ impl EnteredFile<'_> {
         self.record.note_tier(tier);
         if tier.is_ram() {
             self.session.populate(held.bucket());
-            return self.write_bucket(held.bucket(), cursor, part).map(Some);
+            let written = self.write_bucket(held.bucket(), cursor, part).map(Some);
+            if let Some(below) = bound.get() {
+                self.session.segment.bind(held.meta(), below);
+            }
+            return written;
         }
         let start = cursor.position();
         match self.write_slot(held.bucket(), cursor, part) {

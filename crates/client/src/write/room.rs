@@ -4,8 +4,9 @@ use super::WrittenPart;
 use crate::access::EnteredFile;
 use crate::placement::{hierarchy, question};
 use crate::session::Session;
+use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering};
-use forebay_placement::{Destination, Request};
+use forebay_placement::{Destination, Piece, PolicyId, Request};
 use forebay_pool::BucketId;
 use forebay_pool::clock::Timer;
 use forebay_pool::guards::FreshBucket;
@@ -84,8 +85,16 @@ impl EnteredFile<'_> {
     }
 
     /// A bucket for a new block, and its tier: the one that the placement engine chooses, or the
-    /// next that has room. `None`: the store.
-    pub(super) fn bucket_for(&self, part: WrittenPart, refused: u32) -> Option<(TierId, BucketId)> {
+    /// next that has room. `None`: the store. What is meant for a lower tier gets a bucket of RAM
+    /// while that has or gets room, and `bound` then says where the block goes from there: so the
+    /// program does not wait for the tier's device.
+    pub(super) fn bucket_for(
+        &self,
+        part: WrittenPart,
+        refused: u32,
+        bound: &Cell<Option<TierId>>,
+    ) -> Option<(TierId, BucketId)> {
+        bound.set(None);
         let takes =
             |tier: TierId| refused >> tier.index() & 1 == 0 && self.session.segment.is_sound(tier);
         if refused & !NO_SPARSE == 0
@@ -97,7 +106,18 @@ impl EnteredFile<'_> {
             self.session.segment.free_bucket(taken.1);
         }
         let is_small = refused & NO_SPARSE == 0 && self.is_small(part);
-        let first = match self.destination(part.ahead, is_small) {
+        let (policy, piece) = self.destination(part.ahead, is_small);
+        if let Destination::Tier(tier) = piece.to
+            && piece.room > 0
+        {
+            self.session.segment.plan_room(TierId::new(tier), piece.bytes);
+        }
+        let spreads = policy.policy().spreads();
+        if spreads && piece.to != Destination::Store && piece.bytes < part.ahead {
+            // More than RAM holds: all lower tiers begin now to take what RAM is to give up.
+            self.session.segment.plan_room(TierId::RAM, part.ahead);
+        }
+        let first = match piece.to {
             Destination::Tier(0) if is_small => {
                 let sparse = self.session.sparse_room(self.owner, self.pages_upto(part));
                 return sparse.map(|bucket| (TierId::RAM, bucket)).or_else(|| self.ram_bucket());
@@ -106,6 +126,12 @@ impl EnteredFile<'_> {
             Destination::Tier(tier) => tier,
             Destination::Store => return None,
         };
+        if takes(TierId::new(first))
+            && let Some(bucket) = self.staging_bucket(spreads)
+        {
+            bound.set((!spreads).then(|| TierId::new(first)));
+            return Some((TierId::RAM, bucket));
+        }
         let client = self.session.segment.client(self.owner.slot());
         let tiers = self.session.segment.header().tiers_in_use().skip(first);
         for tier in tiers.filter(|&tier| takes(tier)) {
@@ -118,8 +144,22 @@ impl EnteredFile<'_> {
         self.ram_bucket()
     }
 
-    /// Where the next block of a write goes that has `ahead` bytes to go.
-    fn destination(&self, ahead: u64, is_small: bool) -> Destination {
+    /// A bucket of RAM for a block that will leave it for a lower tier, if RAM has room or gets it:
+    /// because blocks are on their way out, or, if those of the block's policy `spread`, because
+    /// they move down.
+    fn staging_bucket(&self, spreads: bool) -> Option<BucketId> {
+        let segment = &self.session.segment;
+        if let Some(bucket) = segment.take_bucket(self.owner) {
+            return Some(bucket);
+        }
+        let ram = &segment.header().tier[TierId::RAM];
+        let pinned = ram.pinned.load(Ordering::Relaxed);
+        let gets_room = segment.bound_in_ram() > 0 || spreads && pinned < ram.buckets;
+        if gets_room { self.session.room(self.owner) } else { None }
+    }
+
+    /// Where the next block of a write goes that has `ahead` bytes to go, and which policy says so.
+    fn destination(&self, ahead: u64, is_small: bool) -> (PolicyId, Piece) {
         let record = self.record;
         let seed = self.session.counters().writes.load(Ordering::Relaxed);
         let settings = self.session.settings(record);
@@ -133,7 +173,7 @@ impl EnteredFile<'_> {
             request.bytes = ahead.next_multiple_of(page);
             tiers = tiers.with_more_free(0, u64::from(segment.sparse_left()) * page);
         }
-        self.session.engine.first(policy, &tiers, &request)
+        (policy, self.session.engine.first(policy, &tiers, &request))
     }
 
     /// A bucket that is set aside for this run, if the file may have one: the fastest first.

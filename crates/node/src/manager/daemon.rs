@@ -208,6 +208,8 @@ pub fn serve(
     node.want_work();
     node.segment.want_room();
     node.segment.want_memory();
+    node.segment.wake_placers();
+    node.segment.wake_promoter();
     requests.end();
     for worker in workers {
         let _ = worker.join();

@@ -8,7 +8,7 @@ use crate::observe::status::Observer;
 use forebay_client::{hierarchy, question};
 use forebay_placement::cost::Speeds;
 use forebay_placement::schema::{FileMeta, Mode, Settings, mismatch};
-use forebay_placement::{Destination, Plan};
+use forebay_placement::{Destination, Piece, Plan};
 use forebay_pool::layout::*;
 use forebay_pool::segment::text;
 use forebay_pool::{Entry, FileId, Identity, Segment};
@@ -85,6 +85,8 @@ pub struct Extent {
     pub end: u64,
     /// Name of the tier; `None` is the store.
     pub tier: Option<String>,
+    /// Name of the tier that they are on their way to.
+    pub bound_for: Option<String>,
     /// Bytes that the store does not have yet.
     pub dirty: u64,
     /// Bytes that the tier has; the others are on the store.
@@ -104,6 +106,32 @@ pub struct Placement {
     pub candidates: Vec<Candidate>,
     /// The answer.
     pub plan: Plan,
+    /// Who brings the piece of each tier there.
+    pub ways: Vec<Way>,
+}
+
+/// How a piece of a plan gets where it goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// The program writes it there.
+    Written,
+    /// The program writes to RAM, and the node manager takes it to its tier.
+    Moved,
+    /// The program writes to RAM, and the node manager takes as much of what leaves RAM to all
+    /// lower tiers at once.
+    Spread,
+}
+
+/// How the pieces of a plan get where they go, while RAM has or gets room.
+fn ways(segment: &Segment, spreads: bool, plan: &Plan) -> Vec<Way> {
+    let way =
+        |piece: &Piece| match piece.to {
+            Destination::Tier(tier) if tier > 0 && segment.is_sound(TierId::new(tier)) => {
+                if spreads { Way::Spread } else { Way::Moved }
+            }
+            _ => Way::Written,
+        };
+    plan.pieces().iter().map(way).collect()
 }
 
 /// A place for new bytes.
@@ -156,6 +184,7 @@ impl Observer {
             latency_ns: pace.latency_ns as u64,
             cost_ns: pace.latency_ns + request.bytes as f64 * pace.write_ns,
         });
+        let plan = policy.plan(&tiers, &request);
         Some(Explanation {
             path: path.to_owned(),
             bypass: stores[store].bypass != 0,
@@ -172,7 +201,8 @@ impl Observer {
                 bytes: request.bytes,
                 hotness: request.file_hotness,
                 candidates: candidates.collect(),
-                plan: policy.plan(&tiers, &request),
+                ways: ways(segment, policy.spreads(), &plan),
+                plan,
             },
         })
     }
@@ -274,6 +304,10 @@ fn extents(segment: &Segment, record: &FileRecord, size: u64) -> Vec<Extent> {
                 start,
                 end,
                 tier: Some(place_name(segment, segment.tier_of(id))),
+                bound_for: match meta.bound_for.load(Ordering::Relaxed) {
+                    0 => None,
+                    tier => Some(place_name(segment, TierId::new(usize::from(tier)))),
+                },
                 dirty: pages(dirty).min(end - start),
                 valid: pages(meta.valid.load(Ordering::Acquire)).min(end - start),
             },
@@ -286,7 +320,7 @@ fn extents(segment: &Segment, record: &FileRecord, size: u64) -> Vec<Extent> {
 }
 
 fn store_extent(start: u64, end: u64) -> Extent {
-    Extent { start, end, tier: None, dirty: 0, valid: 0 }
+    Extent { start, end, tier: None, bound_for: None, dirty: 0, valid: 0 }
 }
 
 /// Adds an extent, joined to the last one if both are alike.
@@ -298,6 +332,7 @@ fn add(extents: &mut Vec<Extent>, next: Extent) {
         Some(last)
             if last.end == next.start
                 && last.tier == next.tier
+                && last.bound_for == next.bound_for
                 && (last.dirty > 0) == (next.dirty > 0) =>
         {
             last.end = next.end;

@@ -12,8 +12,9 @@ use forebay_client::{hotness_of, policy_of};
 use forebay_placement::admission::Trail;
 use forebay_placement::evict::{Candidate, choose};
 use forebay_placement::hotness::AccessStats;
-use forebay_placement::leave::{Fate, Keeps, Reads, WayDown, fate, keeping_pays, way_down};
+use forebay_placement::leave::{Fate, Keeps, Reads, WayDown, fate, keeping_pays, shares, way_down};
 use forebay_placement::organizer::{Event, Task, organize};
+use forebay_placement::promote::Level;
 use forebay_placement::{Destination, Hierarchy, destination};
 use forebay_pool::BucketId;
 use forebay_pool::backoff::Backoff;
@@ -27,6 +28,10 @@ use std::time::Instant;
 
 /// How often a tier's free space is looked at without being asked.
 const LOOK: Timer = Timer::ms(500);
+/// The same while writers wait now and then.
+const LOOK_PRESSED: Timer = Timer::ms(50);
+/// The least number of turns in which a tier is emptied that a plan wants to be empty.
+const TURNS: u64 = 4;
 /// For how long a writer waits for room at most, while none is made.
 const WAIT_MAX: Timer = Timer::seconds(5);
 /// The least number of pieces in which a tier is emptied.
@@ -101,7 +106,8 @@ impl Demoter {
             let asked = wanted != answered;
             answered = wanted;
             if self.make_room(asked) == 0 {
-                let look = self.node.wait_ms(LOOK.as_ms());
+                let look = if self.waits_lately() { LOOK_PRESSED } else { LOOK };
+                let look = self.node.wait_ms(look.as_ms());
                 futex::wait(&self.node.header().room_wanted, wanted, look);
             }
         }
@@ -121,7 +127,23 @@ impl Demoter {
             true => self.lender.tend(&self.node, self.owner, asked),
             false => Wanted::default(),
         };
-        let wanted = if asked && self.tier.is_ram() { unit } else { 0 };
+        if Level::of(&snapshot, self.node.watermarks, 0).is_roomy {
+            // One use of a block below is enough to bring it here.
+            for below in self.tier.below(hierarchy.len()) {
+                self.node.header().tier[below].promotes_at.store(1, Ordering::Relaxed);
+            }
+        }
+        // What plans want to be free, and one bucket more for a writer that has found none.
+        let planned = u64::from(header.room_planned.swap(0, Ordering::Relaxed)) * unit;
+        // In turns, so that what leaves first is chosen anew while more is written.
+        let planned = planned.min(snapshot.free + (snapshot.capacity / TURNS).max(unit));
+        let mut wanted = planned.max(if asked && self.tier.is_ram() { unit } else { 0 });
+        let is_pressed = self.has_writer_waiting();
+        if is_pressed && self.tier.is_ram() {
+            // Writes come in bursts that wait: each finds all the room that may be kept.
+            let high = (snapshot.capacity as f64 * self.node.watermarks.high) as u64;
+            wanted = wanted.max(high / unit * unit);
+        }
         let event = Event::Space { tier: self.tier.index(), wanted };
         let tasks = organize(&event, &hierarchy, &self.node.organizer_settings());
         let bytes: u64 = tasks
@@ -131,6 +153,9 @@ impl Demoter {
                 _ => 0,
             })
             .sum();
+        // What is on its way out makes room, too.
+        let bound = if self.tier.is_ram() { self.node.segment.bound_in_ram() } else { 0 };
+        let bytes = bytes.saturating_sub(u64::from(bound) * unit);
         if bytes == 0 && small.pages == 0 {
             if asked && self.tier.is_ram() {
                 self.node.post_room();
@@ -138,7 +163,9 @@ impl Demoter {
             return 0;
         }
         // A plan of any policy may move what is in the way of a write.
-        let is_awaited = wanted > snapshot.free && self.has_writer_waiting();
+        let is_awaited = wanted > snapshot.free + u64::from(bound) * unit
+            && (is_pressed || planned > 0)
+            && asked;
         let mut victims = self.choose((bytes / unit) as usize, &hierarchy, Which::Whole);
         victims.add(self.choose(small.blocks(bytes, snapshot.capacity), &hierarchy, Which::Sparse));
         let mut freed = self.evict(&victims.dropped);
@@ -152,6 +179,9 @@ impl Demoter {
             let moved = self.mover.shift(blocks, self.tier, below);
             freed += moved + if moved == 0 { self.evict(blocks) } else { 0 };
             self.post_freed(freed);
+        }
+        if self.tier.is_ram() && (is_pressed || planned > 0) {
+            self.spread(&mut victims.dirty);
         }
         let moves = |found: &BlockRef| self.node.moves_down(found.file);
         let groups = victims.dirty.chunk_by(|a, b| moves(a) == moves(b));
@@ -174,6 +204,36 @@ impl Demoter {
         freed
     }
 
+    /// Leaves to the placers of other tiers the share of these blocks that all lower tiers together
+    /// move in the time that the first needs for what stays in the list.
+    fn spread(&self, dirty: &mut Vec<BlockRef>) {
+        let segment = &self.node.segment;
+        let unit = segment.bucket_bytes() as u64;
+        let mut spreading = dirty.iter().filter(|found| self.node.spreads(found.file));
+        let bytes = spreading.clone().count() as u64 * unit;
+        // Speeds of tiers do not depend on the store.
+        let hierarchy = forebay_client::hierarchy(segment, 0);
+        let shares = shares(&hierarchy, self.node.watermarks, self.tier.index(), bytes, unit);
+        // The first of the list leave first, to the tier that the demoter itself moves to.
+        let own = destination(&hierarchy, self.tier.index(), unit);
+        if let Destination::Tier(own) = own {
+            spreading.by_ref().take((shares[own] / unit) as usize).for_each(drop);
+        }
+        let others = self.tier.below(hierarchy.len());
+        let others = others.filter(|tier| own != Destination::Tier(tier.index()));
+        let mut given = Vec::new();
+        for tier in others {
+            for found in spreading.by_ref().take((shares[tier.index()] / unit) as usize) {
+                if let Some(meta) = segment.bucket(found.bucket) {
+                    segment.bind(meta, tier);
+                    given.push(*found);
+                }
+            }
+        }
+        given.sort_unstable();
+        dirty.retain(|found| given.binary_search(found).is_err());
+    }
+
     /// Whether a writer has begun to wait for room so lately that it may wait still.
     fn has_writer_waiting(&mut self) -> bool {
         let segment = &self.node.segment;
@@ -184,6 +244,10 @@ impl Demoter {
         if waits != self.waits {
             (self.waits, self.waited_at) = (waits, Some(Instant::now()));
         }
+        self.waits_lately()
+    }
+
+    fn waits_lately(&self) -> bool {
         self.waited_at.is_some_and(|at| at.elapsed() < WAIT_MAX.as_duration())
     }
 
@@ -275,6 +339,7 @@ impl Demoter {
             if meta.state.load(Ordering::Acquire) != USED
                 || meta.pages.writeback() != 0
                 || meta.lock.holder().is_some()
+                || meta.bound_for.load(Ordering::Relaxed) != 0
                 || !segment.header().has_file(file)
             {
                 continue;

@@ -8,5 +8,6 @@ pub(crate) mod demote;
 pub(crate) mod grow;
 mod lend;
 pub(crate) mod mover;
+pub(crate) mod place;
 pub(crate) mod promote;
 pub(crate) mod stage;

@@ -56,12 +56,16 @@ impl Mover {
     /// Moves blocks from tier `from` to tier `to`; returns how many arrived. Those that a thread
     /// wrote to meanwhile stay, as do those for which there is no room.
     pub fn shift(&mut self, blocks: &[BlockRef], from: TierId, to: TierId) -> u32 {
+        self.shift_as(if to > from { "demote" } else { "promote" }, blocks, from, to)
+    }
+
+    /// The same, called something else in traces.
+    pub fn shift_as(&mut self, what: &str, blocks: &[BlockRef], from: TierId, to: TierId) -> u32 {
         let mut moved = 0;
         let bucket = self.node.segment.bucket_bytes();
         for batch in blocks.chunks((BATCH_BYTES / bucket).max(1)) {
             let start = clock::realtime_ns();
             let arrived = self.shift_batch(batch, from, to);
-            let what = if to > from { "demote" } else { "promote" };
             let (above, below) = (self.node.tier_name(from), self.node.tier_name(to));
             let bytes = u64::from(arrived) * bucket as u64;
             self.node.trace.moved(start, what, above, below, bytes);
@@ -265,6 +269,7 @@ impl Mover {
         new.block.store(copy.found.block, Ordering::Relaxed);
         new.valid.store(valid, Ordering::Relaxed);
         new.pages.reset(dirty);
+        new.bound_for.store(0, Ordering::Relaxed);
         new.written.store(old.written.load(Ordering::Relaxed), Ordering::Relaxed);
         new.dirtied.store(old.dirtied.load(Ordering::Relaxed), Ordering::Relaxed);
         let access_stats = AccessStats(old.access_stats.load(Ordering::Relaxed));

@@ -6,7 +6,7 @@ use crate::organize::mover::{BATCH_BYTES, Mover};
 use crate::usage::buckets_of;
 use forebay_placement::TierSnapshot;
 use forebay_placement::hotness::{AccessStats, HALF_LIFE_MS};
-use forebay_placement::promote::{Block, Level, promotes};
+use forebay_placement::promote::{Block, Level, asked, promotes};
 use forebay_pool::clock::Timer;
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::*;
@@ -14,10 +14,8 @@ use forebay_pool::{Segment, clock, futex};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// How often the worker looks whether anything was read from a file tier.
-const LOOK: Timer = Timer::ms(100);
-/// The same where there is no file tier, and blocks only have to cool.
-const COOL: Timer = Timer::seconds(2);
+/// The least time from one look at what was used to the next.
+const PAUSE: Timer = Timer::ms(100);
 
 /// The worker that promotes.
 pub(crate) struct Promoter {
@@ -41,14 +39,16 @@ impl Promoter {
 
     /// The worker's life.
     pub fn run(mut self) {
-        let look = if self.node.tiers().len() > 1 { LOOK } else { COOL };
         while !self.node.stopping() {
             let node = Arc::clone(&self.node);
+            let seen = node.header().blocks_hot.load(Ordering::SeqCst);
+            let mut has_looked = false;
             for tier in node.file_tiers() {
                 let used = node.header().tier[tier].used.load(Ordering::Relaxed);
                 if used != self.seen[tier] {
                     self.seen[tier] = used;
                     self.promote(tier);
+                    has_looked = true;
                 }
             }
             let (then, passes) = self.cooled;
@@ -56,11 +56,17 @@ impl Promoter {
                 self.cooled = (node.now(), passes.wrapping_add(1));
                 cool(&node, passes.wrapping_add(1));
             }
-            let wanted = node.header().room_wanted.load(Ordering::Acquire);
-            // Blocks cool while the manager rests, too.
+            let hot = &node.header().blocks_hot;
+            if has_looked {
+                // Uses in the pause wake no thread; they are seen behind it.
+                let seen = hot.load(Ordering::SeqCst);
+                futex::wait(hot, seen, PAUSE.as_ms());
+                continue;
+            }
+            // Until an access makes a block hot enough. Blocks cool while the manager rests, too.
             let cools = HALF_LIFE_MS.saturating_sub(clock::stamp_age(node.now(), self.cooled.0));
-            let wait = node.wait_ms(look.as_ms()).min(u64::from(cools.max(1)));
-            futex::wait(&node.header().room_wanted, wanted, wait);
+            node.header().promoter_asleep.store(1, Ordering::SeqCst);
+            futex::wait(hot, seen, u64::from(cools.max(1)));
         }
     }
 
@@ -72,9 +78,11 @@ impl Promoter {
         let mut hot: Vec<(Block, BlockRef)> =
             blocks(segment, tier).filter(|(block, _)| block.uses > 0).collect();
         hot.sort_unstable_by_key(|(block, _)| std::cmp::Reverse(block.uses));
+        let mut least = u32::MAX;
         for above in TierId::all(tier.index()) {
             let Some(snapshot) = hierarchy.tier(above.index()) else { continue };
             let level = self.level(above, &snapshot);
+            least = least.min(asked(&level));
             let unit = segment.bucket_bytes() as u64;
             // One batch at most, and half of the low watermark is left to writers. Where the tier
             // falls below that mark, its demoter makes room.
@@ -88,6 +96,7 @@ impl Promoter {
             self.mover.shift(&up, tier, above);
             hot = rest;
         }
+        node.header().tier[tier].promotes_at.store(least, Ordering::Relaxed);
     }
 
     /// A tier as the decision to promote sees it.

@@ -30,6 +30,10 @@ impl Policy for MaxBandwidth {
         Request { bytes: request.bytes, ..Request::default() }
     }
 
+    fn spreads(&self) -> bool {
+        true
+    }
+
     fn compares_hotness(&self) -> bool {
         false
     }

@@ -30,6 +30,13 @@ pub trait Policy: Send + Sync {
         true
     }
 
+    /// Whether only time counts, so that it does not matter in which lower tier bytes lie: what
+    /// leaves a tier while a write waits then goes to all lower ones at once, see
+    /// [`crate::leave::shares`], and what a plan gives a lower tier leaves like anything else.
+    fn spreads(&self) -> bool {
+        false
+    }
+
     /// Whether plans depend on [`crate::TierSnapshot::coldest`], or [`Policy::worth`] on hotness.
     fn compares_hotness(&self) -> bool {
         true

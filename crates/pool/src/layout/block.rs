@@ -5,6 +5,7 @@ use crate::AtomicFileId;
 use crate::dirty_pages::DirtyPages;
 use crate::seq_lock::RobustSeqLock;
 use crate::sync::{AtomicU32, AtomicU64};
+use core::sync::atomic::AtomicU16;
 
 /// A bucket of any tier.
 #[repr(C, align(64))]
@@ -26,7 +27,11 @@ pub struct BucketMeta {
     /// Milliseconds of the write that made it dirty.
     pub dirtied: AtomicU32,
     /// Place of the job that it is set aside for, plus one; 0 is none's.
-    pub reserved: AtomicU32,
+    pub reserved: AtomicU16,
+    /// In RAM, the file tier that the block is on its way to; 0: it stays. Set by the program that
+    /// a plan gave that place, or by the demoter; the tier's placer takes it there. Where it is
+    /// wrong after a crash, one block lies on another tier than was meant.
+    pub bound_for: AtomicU16,
     /// How often, and how lately, the block was used: a
     /// [`forebay_placement::hotness::AccessStats`].
     pub access_stats: AtomicU32,

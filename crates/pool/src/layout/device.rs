@@ -52,11 +52,19 @@ pub struct TierHeader {
     pub pinned: AtomicU32,
     /// The bits of an f32: the lowest hotness among the files whose blocks it holds.
     pub coldest: AtomicU32,
-    /// Raised when a block of it that might be promoted was used.
+    /// Raised when a block of it was used so often that it may be promoted.
     pub used: AtomicU32,
+    /// From how many uses on that is, if the block was not promoted lately; 0 is 1. Kept by the
+    /// node manager.
+    pub promotes_at: AtomicU32,
     /// About how many hold blocks that the store has, and that may leave: dropping them takes no
     /// time.
     pub clean: AtomicU32,
+    /// About how many blocks in RAM are bound for this tier.
+    pub bound: AtomicU32,
+    /// Buckets that plans want to be made free here before they place anything; the demoter takes
+    /// the number back to 0.
+    pub room_planned: AtomicU32,
     /// Why nothing new goes there, where the header's `failed_tiers` says so: an errno.
     pub failed_errno: AtomicU32,
     /// Milliseconds: since when.
@@ -92,5 +100,5 @@ pub struct StoreHeader {
 }
 
 pin_size!(DeviceSpeed, 24);
-pin_size!(TierHeader, 4248);
+pin_size!(TierHeader, 4264);
 pin_size!(StoreHeader, 4176);

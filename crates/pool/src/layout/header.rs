@@ -80,6 +80,15 @@ pub struct Header {
     pub now_ms: AtomicU32,
     /// Futex of the demoters: raised when a thread wants room in RAM.
     pub room_wanted: AtomicU32,
+    /// Futex of the placers: raised when a block in RAM is bound for a lower tier.
+    pub blocks_bound: AtomicU32,
+    /// 1: some placer may be asleep on that.
+    pub placers_asleep: AtomicU32,
+    /// Futex of the promoter: raised when a block of a file tier was used so often that it may go
+    /// up.
+    pub blocks_hot: AtomicU32,
+    /// 1: the promoter may be asleep on that.
+    pub promoter_asleep: AtomicU32,
     /// Futex of waiting clients: raised when RAM buckets became free.
     pub room_made: AtomicU32,
     /// Futex of the flushers: raised when a flush is wanted.

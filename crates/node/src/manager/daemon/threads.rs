@@ -4,6 +4,7 @@ use crate::drain::Flusher;
 use crate::node::Node;
 use crate::organize::demote::Demoter;
 use crate::organize::grow::Grower;
+use crate::organize::place::Placer;
 use crate::organize::promote::Promoter;
 use crate::organize::stage::{Requests, Stager};
 use rustix::fd::OwnedFd;
@@ -63,6 +64,11 @@ pub(super) fn start_workers(
         workers.push(start(format!("flush {name}"), Box::new(move || flusher.run(tier)))?);
         let demoter = Demoter::new(node, tier);
         workers.push(start(format!("demote {name}"), Box::new(move || demoter.run()))?);
+    }
+    for tier in node.file_tiers() {
+        let placer = Placer::new(node, tier);
+        let name = format!("place {}", node.tier_name(tier));
+        workers.push(start(name, Box::new(move || placer.run()))?);
     }
     let promoter = Promoter::new(node);
     workers.push(start("promote".into(), Box::new(move || promoter.run()))?);
