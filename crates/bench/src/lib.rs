@@ -18,6 +18,7 @@ mod measured;
 mod memory;
 mod micro;
 mod peers;
+mod policies;
 mod report;
 mod runner;
 mod server;
@@ -35,6 +36,7 @@ pub use memory::fig6::publisher;
 pub use memory::fig6::run as hermes_fig6;
 pub use micro::micro;
 pub use peers::peers;
+pub use policies::policies;
 pub use report::Report;
 
 pub use runner::now_us;

@@ -46,10 +46,11 @@ pub struct BenchArguments {
 type Benchmark = fn(&Options, &mut dyn FnMut(&str)) -> Result<Measured, String>;
 
 /// All of them.
-const BENCHMARKS: [(&str, Benchmark); 6] = [
+const BENCHMARKS: [(&str, Benchmark); 7] = [
     ("micro", forebay_bench::micro),
     ("cliffs", forebay_bench::cliffs),
     ("peers", forebay_bench::peers),
+    ("policies", forebay_bench::policies),
     ("hermes-fig4", forebay_bench::hermes_fig4),
     ("hermes-fig5", forebay_bench::hermes_fig5),
     ("hermes-fig6", forebay_bench::hermes_fig6),

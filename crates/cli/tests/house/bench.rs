@@ -102,6 +102,16 @@ fn peers() {
 }
 
 #[test]
+fn policies() {
+    if !works(&["cc", "--version"]) {
+        return harness::skip("no C compiler");
+    }
+    let words =
+        ["max-bandwidth", "max-locality", "hot-data", "user-defined", "bound", "data: in bb"];
+    compare("policies", &words);
+}
+
+#[test]
 fn memory_operations() {
     if !works(&["cc", "--version"]) {
         return harness::skip("no C compiler");
