@@ -54,7 +54,7 @@ fn rules_places_and_plans_are_told() {
     has(&new, "file      0 B, nothing of it is buffered");
     has(&new, "site.xml:3) holds: policy user-defined, tier nvme, trigger on-exit, priority 9");
     has(&new, "new data  3.00 MiB by policy user-defined, hotness of the file 0.0:");
-    has(&new, "-> 3.00 MiB to nvme, by way of ram; the manager moves it\n");
+    has(&new, "-> 3.00 MiB to nvme\n");
     assert!(!new.contains("of dd"), "rules below the one that holds are not asked: {new}");
 
     for text in [&by_dd, &old, &new] {

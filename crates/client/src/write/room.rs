@@ -126,7 +126,8 @@ impl EnteredFile<'_> {
             Destination::Tier(tier) => tier,
             Destination::Store => return None,
         };
-        if takes(TierId::new(first))
+        if policy.policy().stages()
+            && takes(TierId::new(first))
             && let Some(bucket) = self.staging_bucket(spreads)
         {
             bound.set((!spreads).then(|| TierId::new(first)));

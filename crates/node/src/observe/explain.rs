@@ -8,7 +8,7 @@ use crate::observe::status::Observer;
 use forebay_client::{hierarchy, question};
 use forebay_placement::cost::Speeds;
 use forebay_placement::schema::{FileMeta, Mode, Settings, mismatch};
-use forebay_placement::{Destination, Piece, Plan};
+use forebay_placement::{Destination, Piece, Plan, Policy};
 use forebay_pool::layout::*;
 use forebay_pool::segment::text;
 use forebay_pool::{Entry, FileId, Identity, Segment};
@@ -123,14 +123,15 @@ pub enum Way {
 }
 
 /// How the pieces of a plan get where they go, while RAM has or gets room.
-fn ways(segment: &Segment, spreads: bool, plan: &Plan) -> Vec<Way> {
-    let way =
-        |piece: &Piece| match piece.to {
-            Destination::Tier(tier) if tier > 0 && segment.is_sound(TierId::new(tier)) => {
-                if spreads { Way::Spread } else { Way::Moved }
-            }
-            _ => Way::Written,
-        };
+fn ways(segment: &Segment, policy: &dyn Policy, plan: &Plan) -> Vec<Way> {
+    let way = |piece: &Piece| match piece.to {
+        Destination::Tier(tier)
+            if tier > 0 && policy.stages() && segment.is_sound(TierId::new(tier)) =>
+        {
+            if policy.spreads() { Way::Spread } else { Way::Moved }
+        }
+        _ => Way::Written,
+    };
     plan.pieces().iter().map(way).collect()
 }
 
@@ -201,7 +202,7 @@ impl Observer {
                 bytes: request.bytes,
                 hotness: request.file_hotness,
                 candidates: candidates.collect(),
-                ways: ways(segment, policy.spreads(), &plan),
+                ways: ways(segment, policy, &plan),
                 plan,
             },
         })

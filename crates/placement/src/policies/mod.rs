@@ -37,6 +37,12 @@ pub trait Policy: Send + Sync {
         false
     }
 
+    /// Whether the bytes of a lower piece may lie in RAM on their way to its tier. A rule that
+    /// names a tier wants them there when the write returns, where a reboot does not take them.
+    fn stages(&self) -> bool {
+        true
+    }
+
     /// Whether plans depend on [`crate::TierSnapshot::coldest`], or [`Policy::worth`] on hotness.
     fn compares_hotness(&self) -> bool {
         true

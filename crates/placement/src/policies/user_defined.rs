@@ -31,6 +31,10 @@ impl Policy for UserDefined {
         }
     }
 
+    fn stages(&self) -> bool {
+        false
+    }
+
     fn class(&self, request: &Request) -> Request {
         let class = fallback(request).class(request);
         Request { pinned: request.pinned, fallback: request.fallback, ..class }
