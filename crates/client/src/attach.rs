@@ -11,7 +11,7 @@ use crate::open::{OpenStat, identity_of};
 use crate::placement::Engine;
 use crate::predictors::Predictors;
 use crate::process::process_for;
-use crate::session::{KEPT_READERS, Session};
+use crate::session::{KEPT_READERS, Session, root};
 use crate::spawn::{Managed, Told};
 use crate::waiting::surely;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -257,6 +257,7 @@ impl Session {
             highest: AtomicU32::new(0),
             largest: [const { AtomicU64::new(0) }; STORES_MAX],
             kernel_only: AtomicBool::new(false),
+            root: AtomicU32::new(root::UNKNOWN),
             lending: AtomicU32::new(0),
             user: rustix::process::geteuid().as_raw(),
             carried: Arc::default(),

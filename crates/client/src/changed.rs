@@ -2,6 +2,7 @@
 
 use crate::fd::reopen;
 use crate::open_file::OpenFile;
+use crate::opening::NameAt;
 use crate::session::Session;
 use crate::waiting::surely;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +19,7 @@ impl OpenFile<'_> {
     pub(crate) fn note_failed_write(&self) {
         let owner = self.session.owner();
         let Ok(_inside) = self.enter(owner) else { return };
-        self.register();
+        self.register_inside();
         self.touch(clock::realtime_coarse_ns());
     }
 
@@ -48,17 +49,50 @@ impl OpenFile<'_> {
     #[inline]
     pub(crate) fn register(&self) {
         if !self.record.has(FileFlags::REGISTERED) {
-            self.register_first();
+            self.register_first(false);
         }
     }
 
+    /// The same, of a thread that is inside the file. It leaves to the node manager to find the
+    /// file by its path, if that is possible: see docs/design/registration.md.
+    #[inline]
+    pub(crate) fn register_inside(&self) {
+        if !self.record.has(FileFlags::REGISTERED) {
+            self.register_first(true);
+        }
+    }
+
+    /// Tells the node manager to find the file. False if it cannot be told so, or would not find
+    /// it.
+    fn have_found(&self) -> bool {
+        let record = self.record;
+        let findable = FileFlags::FINDABLE | FileFlags::OWNER_WRITES;
+        let flags = record.flags.load(Ordering::Acquire);
+        if flags & (findable | FileFlags::UNLINKED) != findable {
+            return false;
+        }
+        record.set(FileFlags::TO_FIND);
+        crash::point("register.to-find");
+        let queue = self.session.segment.registrations();
+        // A thread that takes the name away notes that first, and sends a descriptor if it then
+        // finds the file still to be found.
+        let is_told = !record.has(FileFlags::UNLINKED)
+            && queue.push(self.session.owner(), &self.registering(true));
+        crash::point("register.told");
+        // The manager may have been as fast.
+        is_told || !record.clear(FileFlags::TO_FIND)
+    }
+
     #[cold]
-    fn register_first(&self) {
+    fn register_first(&self, is_inside: bool) {
         let record = self.record;
         if !self.may(DescriptionFlags::WRITE) || record.set(FileFlags::REGISTERED) {
             return;
         }
         crash::point("register.marked");
+        if is_inside && self.have_found() {
+            return;
+        }
         // It keeps no process from executing the file, and holds no lock.
         let place = record.has(FileFlags::OWNER_WRITES).then(|| reopen(self.fd, OFlags::PATH));
         let sent = match place {
@@ -95,6 +129,27 @@ impl OpenFile<'_> {
 }
 
 impl Session {
+    /// Before the last name of a file, `at`, is taken away, after that was noted: the node manager
+    /// may not have found it yet, and is sent a descriptor.
+    pub(crate) fn keep_findable(&self, identity: Identity, at: NameAt<'_>) {
+        if !self.segment.files().may_have(identity) {
+            return;
+        }
+        let left = |file: Option<FileId>| {
+            let record = self.segment.file(file?);
+            let generation = record.generation.load(Ordering::Relaxed);
+            record.has(FileFlags::TO_FIND).then_some((file?, generation))
+        };
+        let left = surely(|| self.with_record(identity, left));
+        let Ok(Some((file, generation))) = left else { return };
+        let Some(place) = at.open_place() else { return };
+        crash::point("register.leaving");
+        let message = Message::Register { file, generation, to_open: true };
+        if self.manager.send_descriptor(message, place.as_raw_fd()).is_ok() {
+            self.segment.file(file).clear(FileFlags::TO_FIND);
+        }
+    }
+
     /// Before the owner's permission to write is taken away from a file: the node manager, which
     /// could open it until now, gets a descriptor with which it can be written. `open` opens one
     /// where this process has none.

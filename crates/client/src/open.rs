@@ -14,7 +14,7 @@ use forebay_pool::layout::*;
 use forebay_pool::segment::text;
 use forebay_pool::{FileId, Identity, Marker, Owner, clock};
 use rustix::fd::RawFd;
-use rustix::fs::{FileType, OFlags, Stat};
+use rustix::fs::{FileType, OFlags, Stat, Statx, StatxFlags};
 use rustix::io::Errno;
 
 /// S_ISUID and S_ISGID.
@@ -34,16 +34,19 @@ pub(crate) struct OpenStat {
     pub stat: Stat,
     /// When the file was born; 0 where the file system does not know.
     born_ns: u64,
+    /// By which mount it was opened; 0 where the kernel does not tell.
+    mount: u64,
 }
 
 impl OpenStat {
     /// One system call for everything.
     pub fn of(fd: RawFd) -> Option<OpenStat> {
-        use rustix::fs::{AtFlags, StatxFlags, makedev, statx};
-        let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+        use rustix::fs::{AtFlags, makedev, statx};
+        let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME | StatxFlags::MNT_ID;
         let Ok(found) = statx(borrow(fd), c"", AtFlags::EMPTY_PATH, wanted) else {
             // Where statx is not allowed.
-            return Some(OpenStat { stat: rustix::fs::fstat(borrow(fd)).ok()?, born_ns: 0 });
+            let stat = rustix::fs::fstat(borrow(fd)).ok()?;
+            return Some(OpenStat { stat, born_ns: 0, mount: 0 });
         };
         let (born, mtime, ctime) = (found.stx_btime, found.stx_mtime, found.stx_ctime);
         // SAFETY: integers only.
@@ -58,8 +61,14 @@ impl OpenStat {
         (stat.st_ctime, stat.st_ctime_nsec) = (ctime.tv_sec, ctime.tv_nsec.into());
         let known = found.stx_mask & StatxFlags::BTIME.bits() != 0;
         let born_ns = clock::joined_ns(born.tv_sec, born.tv_nsec.into());
-        Some(OpenStat { stat, born_ns: if known { born_ns } else { 0 } })
+        Some(OpenStat { stat, born_ns: if known { born_ns } else { 0 }, mount: mount_of(&found) })
     }
+}
+
+/// The mount that a file was reached by; 0 where the kernel does not tell.
+pub(crate) fn mount_of(found: &Statx) -> u64 {
+    let known = found.stx_mask & StatxFlags::MNT_ID.bits() != 0;
+    if known { found.stx_mnt_id } else { 0 }
 }
 
 /// The path of a file that is about to be opened, in a folder that was seen a moment ago, in a
@@ -82,6 +91,33 @@ impl<'a> InKnownFolder<'a> {
 
     fn is_in_store(&self) -> bool {
         self.store.is_some()
+    }
+}
+
+/// What is known of a file before it is opened.
+#[derive(Clone, Copy)]
+pub(crate) struct Before<'a> {
+    /// Where it lies.
+    pub known: Option<InKnownFolder<'a>>,
+    /// The absolute path that the program gives.
+    pub path: Option<&'a CStr>,
+    /// The time, by the clock that stamps files; 0 where it does not matter who makes the file.
+    pub now_ns: u64,
+}
+
+impl<'a> Before<'a> {
+    /// Nothing.
+    pub const NOTHING: Before<'static> = Before { known: None, path: None, now_ns: 0 };
+
+    /// What is known of a file in a folder that was just seen.
+    pub fn of(known: InKnownFolder<'a>) -> Before<'a> {
+        Before { known: Some(known), path: None, now_ns: known.now_ns }
+    }
+
+    /// Whether the file was made while the call that opened it was under way, by whomever, and is
+    /// empty.
+    fn is_fresh(&self, seen: &OpenStat) -> bool {
+        self.now_ns != 0 && seen.born_ns >= self.now_ns && seen.stat.st_size == 0
     }
 }
 
@@ -137,7 +173,7 @@ impl Session {
     /// `NFILE` when all open-file descriptions are in use and the file is, or may be, buffered;
     /// `INTR`. It is not managed then.
     pub fn opened(&self, fd: RawFd, flags: OpenFlags) -> Result<(), Errno> {
-        self.opened_as(fd, flags, None, None).map(|_| ())
+        self.opened_as(fd, flags, Before::NOTHING).map(|_| ())
     }
 
     /// [`Session::opened`] where the open cannot fail any more: signal handlers run, but end no
@@ -164,8 +200,9 @@ impl Session {
         Changes { names: self.segment.names().changes(), symlinks }
     }
 
-    /// [`Session::opened`] of a file of which is known where it lies, or by which path (of the
-    /// program's) it was opened. Returns whether it was made just now, and is empty.
+    /// [`Session::opened`] of a file of which something is known. Returns whether there is nothing
+    /// of it that O_TRUNC could take away: it was made just now, and is empty, or it is no regular
+    /// file.
     ///
     /// # Errors
     /// As of [`Session::opened`].
@@ -173,26 +210,27 @@ impl Session {
         &self,
         fd: RawFd,
         flags: OpenFlags,
-        known: Option<InKnownFolder<'_>>,
-        path: Option<&CStr>,
+        before: Before<'_>,
     ) -> Result<bool, Errno> {
         // What had this number before was closed where it could not be seen.
         self.forget(fd);
         if flags.contains(OFlags::PATH) || self.table.get(fd as usize).is_none() {
             return Ok(false);
         }
-        let names =
-            known.map_or_else(|| self.segment.names().changes(), |known| known.changes.names);
+        let names = before
+            .known
+            .map_or_else(|| self.segment.names().changes(), |known| known.changes.names);
         forebay_pool::crash::point("open.opened");
         let Some(seen) = OpenStat::of(fd) else { return Ok(false) };
-        if FileType::from_raw_mode(seen.stat.st_mode) == FileType::RegularFile
-            && self.is_store_device(seen.stat.st_dev)
-        {
+        if FileType::from_raw_mode(seen.stat.st_mode) != FileType::RegularFile {
+            return Ok(true);
+        }
+        if self.is_store_device(seen.stat.st_dev) {
             if self.is_kernel_only() {
                 return self.opened_raw(fd).map(|_| false);
             }
             return self.restarting(|| {
-                let made = self.manage(fd, flags, &seen, known, path);
+                let made = self.manage(fd, flags, &seen, before);
                 if made.is_err() {
                     self.forget(fd);
                 } else if self.segment.names().changes() != names {
@@ -202,7 +240,7 @@ impl Session {
                 made
             });
         }
-        Ok(false)
+        Ok(before.is_fresh(&seen))
     }
 
     fn manage(
@@ -210,14 +248,13 @@ impl Session {
         fd: RawFd,
         flags: OpenFlags,
         seen: &OpenStat,
-        known: Option<InKnownFolder<'_>>,
-        path: Option<&CStr>,
+        before: Before<'_>,
     ) -> Result<bool, Errno> {
         let (owner, stat) = (self.owner(), &seen.stat);
         let mut made = false;
         // Described under the table's lock: a record without a description may be removed.
         let mut open = || {
-            self.find_or_insert(seen, fd, known, path, |file, new| {
+            self.find_or_insert(seen, fd, before.known, before.path, |file, new| {
                 made |= new;
                 self.segment.open_description(file, description_flags(flags), owner)
             })
@@ -227,8 +264,7 @@ impl Session {
             // All in use: one may have been closed, or got memory, in this moment.
             found = open();
         }
-        // Later than the call: by whomever, it was made while the call was under way.
-        let fresh = known.is_some_and(|known| seen.born_ns >= known.now_ns) && stat.st_size == 0;
+        let fresh = before.is_fresh(seen);
         let Some(marker) = self.described(found)? else { return Ok(fresh) };
         if rustix::fs::seek(borrow(fd), rustix::fs::SeekFrom::Start(marker.encode())).is_err() {
             // A file system that cannot carry the marker: its files are too small to need us.
@@ -368,6 +404,9 @@ impl Session {
             forebay_pool::crash::point("open.recorded");
             record.born_ns.store(seen.born_ns, Ordering::Relaxed);
             self.segment.set_path(record, path);
+            if self.manager_finds(record, seen.mount, store) {
+                record.set(FileFlags::FINDABLE);
+            }
             if header.store[store].bypass != 0 {
                 record.set(FileFlags::DIRECT);
             }
@@ -394,6 +433,16 @@ impl Session {
             self.segment.want_room();
         }
         found
+    }
+
+    /// Whether the node manager finds by its path the file of a new record that was reached by
+    /// `mount`: it has to mean the same to both.
+    fn manager_finds(&self, record: &FileRecord, mount: u64, store: usize) -> bool {
+        let theirs = self.segment.header().store[store].mount.load(Ordering::Relaxed);
+        mount != 0
+            && mount == theirs
+            && record.path_length.load(Ordering::Relaxed) != 0
+            && self.shares_root()
     }
 
     /// The canonical path behind `fd`, and which store's directory it lies in.

@@ -2,13 +2,13 @@
 //! makes: which flags the kernel gets, what is truncated by us, what becomes of an error.
 
 use crate::fd::{borrow, is_no_follow_ours, note_no_follow, reopen};
-use crate::open::{InKnownFolder, OpenFlags, identity_of};
+use crate::open::{Before, InKnownFolder, OpenFlags, identity_of};
 use crate::session::Session;
 use crate::user_memory::UserPath;
 use crate::waiting::surely;
 use core::ffi::CStr;
 use core::sync::atomic::Ordering;
-use forebay_pool::clock::joined_ns;
+use forebay_pool::clock::{joined_ns, realtime_coarse_ns};
 use forebay_pool::layout::FileFlags;
 use forebay_pool::{FileId, Identity};
 use rustix::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
@@ -61,6 +61,13 @@ pub(crate) struct NameAt<'a> {
 }
 
 impl NameAt<'_> {
+    /// A descriptor that says which file has this name, if any has.
+    pub fn open_place(&self) -> Option<OwnedFd> {
+        let folder = PathAt { folder: self.folder, path: self.path.into() }.directory()?;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        rustix::fs::openat(folder, self.path, flags, Mode::empty()).ok()
+    }
+
     /// What the file, or the symbolic link, of this name is.
     pub fn stat(&self) -> Option<Stat> {
         let folder = PathAt { folder: self.folder, path: self.path.into() }.directory()?;
@@ -138,14 +145,19 @@ impl Session {
         }
         let truncates = flags.contains(OpenFlags::TRUNC) && !flags.contains(OpenFlags::PATH);
         let made = self.make(flags, &call);
-        let ours = made.is_none() && truncates && self.stat_known(at, AtFlags::empty()).is_some();
+        // One that is opened to be written can be truncated afterwards: then it is seen whether it
+        // is known, or was only made by this call.
+        let writes = flags & OpenFlags::RWMODE != OpenFlags::RDONLY;
+        let is_known = || self.stat_known(at, AtFlags::empty()).is_some();
+        let ours = made.is_none() && truncates && (writes || is_known());
+        let now_ns = if ours { realtime_coarse_ns() } else { 0 };
         let (fd, noted) = match made {
             Some(fd) => (fd, flags | OpenFlags::EXCL),
             None => (call(if ours { flags - OpenFlags::TRUNC } else { flags })?, flags),
         };
         note_no_follow(fd, false);
-        match self.opened_as(fd, noted, None, path) {
-            Ok(_) if ours => self.truncate_opened(fd),
+        match self.opened_as(fd, noted, Before { known: None, path, now_ns }) {
+            Ok(false) if ours => self.truncate_opened(fd),
             Ok(_) => Ok(fd),
             Err(errno) => self.fail(fd, errno),
         }
@@ -165,7 +177,7 @@ impl Session {
         let ours = flags.contains(OpenFlags::TRUNC) && writes;
         let kernel = if ours { flags - OpenFlags::TRUNC } else { flags };
         let fd = call(kernel | OpenFlags::NOFOLLOW)?;
-        let opened = self.opened_as(fd, flags, Some(known), None);
+        let opened = self.opened_as(fd, flags, Before::of(known));
         // What is managed has a flag for it.
         let unmanaged = self.table.load(fd as usize) == 0;
         note_no_follow(fd, unmanaged && !flags.contains(OpenFlags::NOFOLLOW));

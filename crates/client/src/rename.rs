@@ -348,6 +348,9 @@ impl Session {
     ) -> Result<(), Errno> {
         let Some(doomed) = doomed else { return call() };
         self.unlinking(&doomed);
+        if doomed.st_nlink == 1 {
+            self.keep_findable(identity_of(&doomed), at);
+        }
         call()?;
         self.unlinked(&doomed, names, at.path);
         self.note_status(Some(doomed).filter(|stat| self.is_in_table(stat)));

@@ -6,7 +6,7 @@ use crate::fd::{borrow, duplicate_hidden, may_be_own};
 use crate::file_mappings::FileMappings;
 use crate::manager::ManagerLink;
 use crate::manager_watch::ManagerWatch;
-use crate::open::identity_of;
+use crate::open::{identity_of, mount_of};
 use crate::placement::Engine;
 use crate::predictors::Predictors;
 use crate::process::Process;
@@ -16,11 +16,22 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use forebay_pool::layout::*;
 use forebay_pool::{FileId, Owner, Segment};
 use rustix::fd::RawFd;
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use std::sync::Arc;
 
 /// Descriptors of our own for files that the program has open in a way that we cannot use: for
 /// writing only, mostly. More are made and closed at each use.
 pub(crate) const KEPT_READERS: usize = 64;
+
+/// What a process knows of its root directory.
+pub(crate) mod root {
+    /// Nothing.
+    pub const UNKNOWN: u32 = 0;
+    /// It is the node manager's.
+    pub const SHARED: u32 = 1;
+    /// It is another one, or cannot be compared.
+    pub const OTHER: u32 = 2;
+}
 
 /// This process's part in a pool, of which it has one at most. When it is dropped, the files that
 /// are still open are used through the kernel.
@@ -65,6 +76,8 @@ pub struct Session {
     pub(crate) largest: [AtomicU64; STORES_MAX],
     /// See [`Session::use_kernel_only`].
     pub(crate) kernel_only: AtomicBool,
+    /// See [`Session::shares_root`]: one of [`root`].
+    pub(crate) root: AtomicU32,
     /// Threads that have a descriptor of the program's files that they are about to close.
     pub(crate) lending: AtomicU32,
     /// The user of this process when it joined the pool, who is the node manager's.
@@ -188,6 +201,31 @@ impl Session {
     /// To be called when the process may have got another root directory.
     pub fn root_changed(&self) {
         crate::dir_cache::forget();
+        self.root.store(root::UNKNOWN, Ordering::SeqCst);
+    }
+
+    /// Whether this process has the node manager's root directory, as far as can be known: asked of
+    /// the kernel once.
+    pub(crate) fn shares_root(&self) -> bool {
+        match self.root.load(Ordering::Relaxed) {
+            root::UNKNOWN => self.look_at_root(),
+            known => known == root::SHARED,
+        }
+    }
+
+    #[cold]
+    fn look_at_root(&self) -> bool {
+        let header = self.segment.header();
+        let wanted = StatxFlags::INO | StatxFlags::MNT_ID;
+        let is_theirs = statx(CWD, c"/", AtFlags::empty(), wanted).is_ok_and(|found| {
+            let mount = mount_of(&found);
+            mount != 0
+                && mount == header.root_mount.load(Ordering::Relaxed)
+                && found.stx_ino == header.root_inode.load(Ordering::Relaxed)
+        });
+        let found = if is_theirs { root::SHARED } else { root::OTHER };
+        self.root.store(found, Ordering::Relaxed);
+        is_theirs
     }
 
     /// Whether a process under this one's limits has the address space to join.

@@ -15,7 +15,7 @@ use crate::manager::ManagerLink;
 use crate::manager_watch::ManagerWatch;
 use crate::placement::Engine;
 use crate::predictors::Predictors;
-use crate::session::{KEPT_READERS, Session};
+use crate::session::{KEPT_READERS, Session, root};
 use crate::spawn::Managed;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -145,6 +145,7 @@ impl Session {
             highest: AtomicU32::new(0),
             largest: [const { AtomicU64::new(0) }; STORES_MAX],
             kernel_only: AtomicBool::new(self.is_kernel_only()),
+            root: AtomicU32::new(root::UNKNOWN),
             duplicating: AtomicU32::new(0),
             lending: AtomicU32::new(0),
             user: self.user,

@@ -296,6 +296,7 @@ impl Node {
     pub fn want_work(&self) {
         self.segment.want_work();
         self.segment.queue().ring();
+        self.segment.registrations().ring();
     }
 
     /// Tells waiting writers that RAM buckets became free.

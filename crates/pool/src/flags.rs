@@ -146,7 +146,7 @@ impl FileFlags {
     pub const METADATA_DIRTY: FileFlags = FileFlags(2);
     /// Some block may be dirty. Set by writers, cleared by the flusher before it looks.
     pub const DIRTY: FileFlags = FileFlags(4);
-    /// A descriptor was sent to the node manager.
+    /// The node manager was sent a descriptor, or, where `TO_FIND` is or was set, told to find it.
     pub const REGISTERED: FileFlags = FileFlags(8);
     /// The next sync shall also make the store durable.
     pub const DURABLE: FileFlags = FileFlags(16);
@@ -164,6 +164,13 @@ impl FileFlags {
     /// Some process may have a fcntl lock on it, which ends when that process closes any descriptor
     /// of the file.
     pub const FCNTL_LOCKED: FileFlags = FileFlags(1024);
+    /// The node manager has yet to find out where the file lies: it was told of it by the queue of
+    /// registrations, which carries no descriptor. Set after `REGISTERED`; the thread that clears
+    /// it has to see to it that the manager knows.
+    pub const TO_FIND: FileFlags = FileFlags(1 << 14);
+    /// Its path was noted by a process that has the same root directory and the same mount of the
+    /// store as the node manager, which so finds it there.
+    pub const FINDABLE: FileFlags = FileFlags(1 << 15);
     /// The store's file was changed by our own processes since it was last known to agree, so that
     /// changes of others cannot be told from ours.
     pub const STORE_WRITTEN: FileFlags = FileFlags(1 << 16);

@@ -25,13 +25,23 @@ fn a_program_that_is_killed_with_its_message_under_way_loses_nothing() {
     if !cfg!(debug_assertions) {
         return skip("crash points are only in builds with debug assertions");
     }
-    for point in ["register.marked", "message.sending", "message.sent"] {
+    // What may not be opened by its owner is sent; other files the node manager finds by their
+    // names.
+    let points = [
+        ("umask 222", "message.sending"),
+        ("umask 222", "message.sent"),
+        ("umask 022", "register.marked"),
+        ("umask 022", "register.to-find"),
+        ("umask 022", "register.told"),
+    ];
+    for (umask, point) in points {
         for change in ["", "mv file other; ln other file", "mkdir sub; mv file sub/file"] {
             let site = Site::new(&LAZY);
             // The first write is acknowledged; the second descriptor's program dies in its own.
             let script = format!(
-                "step stopped\n\
-                 FOREBAY_CRASH={point}:1 dd if=/dev/zero of=dies bs=1000 count=1 status=none\n\
+                "step stopped\n{umask}\n\
+                 FOREBAY_CRASH={point}:1 dd if=/dev/zero of=dies bs=1000 count=1 status=none \
+                 || echo died\n\
                  exec 3> file; echo written >&3; exec 3>&-\n\
                  {change}\nstep done\n"
             );
@@ -45,11 +55,110 @@ fn a_program_that_is_killed_with_its_message_under_way_loses_nothing() {
             steps.past("done");
             let ran = steps.running.end();
             assert_eq!(ran.code, 0, "{point}: {ran:?} {}", site.log());
+            assert_eq!(ran.stdout, "died\n", "{point} was not reached: {ran:?}");
             let name = if change.contains("sub") { "sub/file" } else { "file" };
             assert_eq!(sees(&site.store.join(name)), "written\n", "{point} {change}");
             let died = fs::read(site.store.join("dies")).unwrap();
             assert!(died.iter().all(|&byte| byte == 0) && died.len() <= 1000, "{point}");
         }
+    }
+}
+
+/// Files are renamed by a program without Forebay, or removed, before the node manager came to look
+/// for them: some are still open, of the others only the inode says which they are.
+#[test]
+fn files_that_others_rename_before_they_are_found_are_found_all_the_same() {
+    const FILES: usize = 30;
+    let site = Site::new(&LAZY);
+    let script = format!(
+        "mkdir sub deep deep/er\nstep stopped\n\
+         for n in {{1..{FILES}}}; do echo $n > closed-$n; done\n\
+         exec 3> open; echo open >&3; exec 4<> removed; echo removed >&4\n\
+         mkdir folder; echo below > folder/below\n\
+         step written\nstep renamed\n\
+         echo more >&3; cat <&4 > /dev/null; echo more >&4; exec 3>&-\n\
+         cat /proc/self/fd/4; exec 4>&-\n"
+    );
+    let steps = steps(&site, &script, &[]);
+    steps.at("stopped");
+    let manager = site.status().manager;
+    kill(manager, Signal::STOP);
+    steps.past("stopped");
+    steps.at("written");
+    let to = |name: &str| site.store.join(name);
+    let place = |n: usize| match n % 3 {
+        0 => to(&format!("other-{n}")),
+        1 => to(&format!("sub/closed-{n}")),
+        _ => to(&format!("deep/er/other-{n}")),
+    };
+    for n in 1..=FILES {
+        fs::rename(to(&format!("closed-{n}")), place(n)).unwrap();
+    }
+    // Another file has the name now.
+    fs::write(to("closed-1"), "another").unwrap();
+    fs::rename(to("open"), to("sub/open")).unwrap();
+    fs::remove_file(to("removed")).unwrap();
+    fs::rename(to("folder"), to("sub/folder")).unwrap();
+    kill(manager, Signal::CONT);
+    steps.past("written");
+    steps.at("renamed");
+    steps.past("renamed");
+    let ran = steps.running.end();
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, "removed\nmore\n"), "{ran:?} {}", site.log());
+    for n in 1..=FILES {
+        assert_eq!(sees(&place(n)), format!("{n}\n"), "{}", site.log());
+    }
+    assert_eq!(sees(&to("closed-1")), "another");
+    assert_eq!(sees(&to("sub/open")), "open\nmore\n");
+    assert_eq!(sees(&to("sub/folder/below")), "below\n");
+    assert!(!to("removed").exists());
+}
+
+/// A file that the node manager has found, or is about to, is moved out of its directories by a
+/// program without Forebay: it is still written.
+#[test]
+fn a_file_that_was_found_is_written_wherever_it_was_moved_to() {
+    let site = Site::new(&LAZY);
+    let script = "echo first > first; step written\nstep moved\n";
+    let steps = steps(&site, script, &[]);
+    steps.at("written");
+    let manager = site.status().manager;
+    let first = site.store.join("first");
+    let has_found = || {
+        let entries = fs::read_dir(format!("/proc/{manager}/fd")).unwrap();
+        let mut links = entries.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+        links.any(|link| link.ends_with("store/first")).then_some(())
+    };
+    wait_for("a descriptor of the file", LONG, has_found);
+    let moved = site.out.join("moved");
+    fs::rename(&first, &moved).unwrap();
+    steps.past("written");
+    steps.at("moved");
+    steps.past("moved");
+    let ran = steps.running.end();
+    assert_eq!(ran.code, 0, "{ran:?} {}", site.log());
+    assert_eq!(sees(&moved), "first\n");
+}
+
+/// The node manager is killed while it looks for files; the next one finds them.
+#[test]
+fn a_node_manager_that_is_killed_while_it_finds_files_loses_nothing() {
+    if !cfg!(debug_assertions) {
+        return skip("crash points are only in builds with debug assertions");
+    }
+    for point in ["register.finding", "register.found"] {
+        let site = Site::new(&LAZY);
+        let script = "for n in {1..20}; do echo $n > file-$n; done; mv file-1 moved; rm file-2\n\
+            exec 3<> gone; echo gone >&3; rm gone; sleep 0.3; cat /proc/self/fd/3; sync file-3\n";
+        let words = [("FOREBAY_CRASH", &*format!("node:{point}:5"))];
+        let (ran, _) = site.run_buffered_with(&words, script);
+        assert_eq!(ran.stdout, "gone\n", "{point}: {ran:?} {}", site.log());
+        site.recover();
+        for n in 3..=20 {
+            assert_eq!(sees(&site.store.join(format!("file-{n}"))), format!("{n}\n"), "{point}");
+        }
+        assert_eq!(sees(&site.store.join("moved")), "1\n", "{point}");
+        assert!(!site.store.join("file-2").exists() && !site.store.join("gone").exists());
     }
 }
 

@@ -126,6 +126,58 @@ fn between<'t>(calls: &'t str, from: &str, to: &str) -> Vec<&'t str> {
 }
 
 #[test]
+fn a_new_small_file_takes_few_calls_of_its_program_and_of_the_manager() {
+    const FILES: usize = 200;
+    if !works(&["strace", "-o", "/dev/null", "true"]) {
+        return skip("no strace, or it may not trace");
+    }
+    let site = Site::new(&LAZY);
+    if !site.compile("creates.c", &[]) {
+        return;
+    }
+    // The manager is traced from when it has nothing to do until it has a descriptor of each file.
+    let script = format!(
+        "manager=$($FOREBAY status | sed -n 's/.*node manager //p')\n\
+         env -u LD_PRELOAD strace -f -y -o $OUT/manager -p $manager \
+         2> /dev/null > /dev/null < /dev/null & tracer=$!\n\
+         while kill -0 $tracer 2> /dev/null; do\n\
+         grep -q 'TracerPid:.*[1-9]' /proc/$manager/status && echo traced && break\n\
+         sleep 0.02; done\n\
+         strace -f -o $OUT/calls $BIN/creates $PWD {FILES}\n\
+         for i in {{1..500}}; do [ -d /proc/$tracer ] || break\n\
+         [ $(ls -l /proc/$manager/fd | grep -c 'store/') -ge {} ] && echo found && break\n\
+         sleep 0.02; done\n\
+         kill $tracer 2> /dev/null; wait $tracer; true",
+        3 * FILES
+    );
+    let (ran, status) = site.run_buffered(&script);
+    let said = ran.expect(0).stdout;
+    assert!(status.count("writes") >= 3 * FILES as u64, "{}", status.text);
+    let calls = std::fs::read_to_string(site.out.join("calls")).unwrap();
+    // One of them gets memory for the file's page; a relative path needs the canonical one, too.
+    for (kind, most) in [("absolute", 5), ("truncating", 5), ("relative", 6)] {
+        let made = all_between(&calls, &format!("{kind}-begins"), &format!("{kind}-ends"));
+        println!("{kind}: {} system calls for {FILES} files", made.len());
+        assert!(made.len() >= 4 * FILES, "{kind}: {made:?}");
+        assert!(made.len() <= most * FILES + 20, "{kind}, {}: {made:?}", made.len());
+        // The manager finds the files itself, and is not woken for each of them.
+        assert!(!made.contains(&"sendmsg"), "{kind}: {made:?}");
+        assert!(made.iter().filter(|&&call| call == "futex").count() <= 10, "{kind}: {made:?}");
+    }
+    if !said.contains("traced") {
+        return skip("strace may not attach to the node manager");
+    }
+    assert!(said.contains("found"), "the manager has not found all files: {said}");
+    let calls = std::fs::read_to_string(site.out.join("manager")).unwrap();
+    let store = format!("{}", site.store.display());
+    let of_files = |line: &&str| line.contains(&store) && !line.contains("resumed>");
+    let made = calls.lines().filter(of_files).count();
+    println!("{made} system calls of the manager for {} files", 3 * FILES);
+    assert!(made >= 3 * FILES, "{calls}");
+    assert!(made <= 4 * 3 * FILES, "{made}: {calls}");
+}
+
+#[test]
 fn a_small_sync_is_made_by_its_caller() {
     if !works(&["strace", "-o", "/dev/null", "true"]) {
         return skip("no strace, or it may not trace");

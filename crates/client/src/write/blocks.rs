@@ -92,7 +92,7 @@ impl EnteredFile<'_> {
         let record = self.record;
         if !record.has(FileFlags::DIRECT) {
             // First, because a write larger than RAM is flushed before it returns.
-            self.register();
+            self.register_inside();
             if record.has(FileFlags::SET_ID) {
                 self.clear_set_id(offset);
             }

@@ -311,6 +311,10 @@ impl Session {
     /// one; at most once for each piece: that has memory as long as one of its buckets is in use.
     pub(crate) fn populate(&self, bucket: BucketId) {
         let piece = self.segment.piece_of(bucket);
+        // Sparse buckets get memory page by page.
+        if piece.is_empty() {
+            return;
+        }
         let number = piece.start / self.segment.piece_buckets();
         let Some(word) = self.populated.get(number as usize) else { return };
         if word.load(Ordering::Relaxed) != 0 || word.swap(1, Ordering::Relaxed) != 0 {

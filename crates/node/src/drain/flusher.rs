@@ -5,6 +5,7 @@
 use crate::drain::reconcile::reconcile;
 use crate::journal::Checkpoint;
 use crate::node::Node;
+use crate::store::beneath::Roots;
 use crate::store::descriptors::StoreHandle;
 use forebay_device::Batch;
 use forebay_placement::TierId;
@@ -150,6 +151,10 @@ impl Flusher {
         let record = self.node.segment.file(file);
         let folder = &self.node.config.backing[self.store_of(file)].path;
         let descriptors = &self.node.descriptors;
+        if record.has(FileFlags::TO_FIND) {
+            // While it may still be where it was, or open.
+            descriptors.find(&self.node.segment, file, &mut Roots::default(), self.owner);
+        }
         // One that is on its way may be the only one there is: the file may have no name.
         if record.has(FileFlags::REGISTERED) && !descriptors.has(&self.node.segment, file) {
             self.node.await_messages();

@@ -30,9 +30,10 @@ use left::{keep_configs, left_out, place_journal, rebuild_all, start_journal, wr
 use neighbours::{refuse_elsewhere, refuse_overlap};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -184,6 +185,7 @@ pub fn serve(
     let leaves = u32::from(node.faults.is_some());
     let stores = node.header().store.iter();
     stores.for_each(|store| store.left_to_manager.store(leaves, Ordering::Relaxed));
+    note_mounts(&node);
     keep_configs(&node)?;
     node.journal = place_journal(&node);
     if opened.found {
@@ -221,6 +223,24 @@ pub fn serve(
         remove(&node, runtime);
     }
     Ok(ending)
+}
+
+/// Notes by which mounts this process reaches the stores, and its root directory: a program that
+/// reaches them by the same knows paths that mean the same here.
+fn note_mounts(node: &Node) {
+    let look = |path: &Path| {
+        let wanted = StatxFlags::INO | StatxFlags::MNT_ID;
+        let found = statx(CWD, path, AtFlags::empty(), wanted).ok();
+        let told = found.filter(|found| found.stx_mask & StatxFlags::MNT_ID.bits() != 0);
+        told.map_or((0, 0), |found| (found.stx_ino, found.stx_mnt_id))
+    };
+    let header = node.header();
+    let (inode, mount) = look(Path::new("/"));
+    header.root_inode.store(inode, Ordering::Relaxed);
+    header.root_mount.store(mount, Ordering::Relaxed);
+    for (store, backing) in header.store.iter().zip(&node.config.backing) {
+        store.mount.store(look(&backing.path).1, Ordering::Relaxed);
+    }
 }
 
 struct Manager<'a> {

@@ -7,6 +7,7 @@ pub(crate) mod control;
 pub(crate) mod daemon;
 pub(crate) mod housekeeping;
 pub(crate) mod jobs;
+mod registrar;
 mod rest;
 pub(crate) mod retire;
 pub(crate) mod takeover;

@@ -45,7 +45,8 @@ pub(crate) fn take_over(node: &Node) {
     for file in node.segment.files().live() {
         let record = node.segment.file(file);
         // The descriptors died with the manager; the process that writes next sends its own again.
-        record.clear(FileFlags::REGISTERED | FileFlags::HELD | FileFlags::FAILING);
+        let told = FileFlags::REGISTERED | FileFlags::TO_FIND;
+        record.clear(told | FileFlags::HELD | FileFlags::FAILING);
         record.retry_at.store(node.now().wrapping_sub(1), Ordering::Relaxed);
         if record.sync_wanted.load(Ordering::Acquire) != record.sync_done.load(Ordering::Acquire) {
             // What waiting processes were promised the predecessor knew: it took the flags.

@@ -151,10 +151,19 @@ impl Stores {
     /// # Errors
     /// `XDEV` if it lies beneath none; that of opening the directory.
     fn above<'a>(&self, path: &'a Path) -> Result<(Beneath, &'a Path), Errno> {
+        let (folder, relative) = self.parts(path)?;
+        Ok((Beneath::of(folder)?, relative))
+    }
+
+    /// Where the directory is that `path` says it lies beneath, and the rest of it.
+    ///
+    /// # Errors
+    /// `XDEV` if it lies beneath none.
+    fn parts<'a>(&self, path: &'a Path) -> Result<(&Path, &'a Path), Errno> {
         // Of directories within each other the inner one.
         let above = self.iter().filter(|folder| path.starts_with(folder));
         let folder = above.max_by_key(|folder| folder.as_os_str().len()).ok_or(Errno::XDEV)?;
-        Ok((Beneath::of(folder)?, below(folder, path)?))
+        Ok((folder, below(folder, path)?))
     }
 
     /// Whether `path` names something beneath a store's directory, as it is written.
@@ -176,6 +185,48 @@ impl Stores {
     ) -> Result<OwnedFd, Errno> {
         let (folder, relative) = self.above(path)?;
         folder.open(relative, access, known, since)
+    }
+
+    /// A descriptor that says which file it is, of the file of `known` that lies at `path`; store
+    /// directories that were opened for files before are in `roots`.
+    ///
+    /// # Errors
+    /// As of [`Stores::open`].
+    pub fn place(
+        &self,
+        path: &Path,
+        known: &Known,
+        roots: &mut Roots,
+    ) -> Result<(OwnedFd, Known), Errno> {
+        let (folder, relative) = self.parts(path)?;
+        let place = |beneath: &Beneath| {
+            let there = beneath.resolve(relative, OFlags::PATH)?;
+            let seen = Known::seen(&there)?;
+            if known.is(&seen, Since::Boot) { Ok((there, seen)) } else { Err(Errno::STALE) }
+        };
+        place(roots.beneath(folder)?).or_else(|_| place(&Beneath::of(folder)?))
+    }
+
+    /// The same of one that has another name in the directory of `path`.
+    ///
+    /// # Errors
+    /// `STALE` if it has none there; that of looking.
+    pub fn place_beside(&self, path: &Path, known: &Known) -> Result<(OwnedFd, Known), Errno> {
+        let (folder, relative) = self.parts(path)?;
+        let beneath = Beneath::of(folder)?;
+        let parent = relative.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let fd = beneath.directory(parent, OFlags::RDONLY)?;
+        let of_file = |entry: &rustix::fs::DirEntry| entry.ino() == known.inode;
+        for entry in Dir::read_from(&fd)?.filter_map(Result::ok).filter(of_file) {
+            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let there = rustix::fs::openat(&fd, entry.file_name(), flags, Mode::empty());
+            let Ok(there) = there else { continue };
+            match Known::seen(&there) {
+                Ok(seen) if known.is(&seen, Since::Boot) => return Ok((there, seen)),
+                _ => {}
+            }
+        }
+        Err(Errno::STALE)
     }
 
     /// What the kernel says of the regular file that lies at `path`.
@@ -220,6 +271,25 @@ impl Stores {
             .map(|folder| search(folder, known, since, SEARCH_MAX))
             .find(|found| *found != Err(Errno::STALE))
             .unwrap_or(Err(Errno::STALE))
+    }
+}
+
+/// Directories of stores that are kept open while many files are looked for. Another one may get
+/// the name: what is not found beneath one of these is looked for anew.
+#[derive(Default)]
+pub(crate) struct Roots(Vec<Beneath>);
+
+impl Roots {
+    fn beneath(&mut self, folder: &Path) -> Result<&Beneath, Errno> {
+        let known = self.0.iter().position(|known| known.folder == folder);
+        let at = match known {
+            Some(at) => at,
+            None => {
+                self.0.push(Beneath::of(folder)?);
+                self.0.len() - 1
+            }
+        };
+        Ok(&self.0[at])
     }
 }
 

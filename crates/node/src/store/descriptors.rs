@@ -1,6 +1,6 @@
 //! The descriptors through which the manager flushes: sent by clients, else opened by path.
 
-use crate::store::beneath::{Known, Since, Stores, reopen};
+use crate::store::beneath::{Known, Roots, Since, Stores, reopen};
 use forebay_device::{BackingStore, Stat, StoreFile};
 use forebay_pool::layout::{FileFlags, FileRecord};
 use forebay_pool::{FileId, Identity, Marker, Owner, Segment};
@@ -194,6 +194,88 @@ impl Descriptors {
         true
     }
 
+    /// Finds the file of a record that no descriptor was sent for, and keeps one that says which it
+    /// is: where its path says, else as a program has it open, else by its inode in its own
+    /// directory. What is not found so is left to the flush, which looks everywhere.
+    ///
+    /// The thread that takes `TO_FIND` from the record looks; a second one finds nothing to do.
+    pub fn find(&self, segment: &Segment, file: FileId, roots: &mut Roots, owner: Owner) {
+        let record = segment.file(file);
+        let generation = record.generation.load(Ordering::Acquire);
+        if !record.clear(FileFlags::TO_FIND) || !is_wanted(segment, file, generation) {
+            return;
+        }
+        forebay_pool::crash::point("register.finding");
+        let known = Known::of(record);
+        let Some((place, seen)) = self.look_for(segment, file, &known, roots) else {
+            // The next writer sends one.
+            record.clear(FileFlags::FINDABLE);
+            record.clear(FileFlags::REGISTERED);
+            return;
+        };
+        note_handle(segment, file, generation, &seen, owner);
+        let kept = Kept { to_open: true, ..Kept::new(generation, Arc::new(place.into())) };
+        forebay_pool::crash::point("register.found");
+        let mut map = self.map();
+        let has_one = map.get(&file).is_some_and(|kept| kept.generation == generation);
+        // The record may be another file's by now, or a better one was sent.
+        if !has_one && record.generation.load(Ordering::Acquire) == generation {
+            map.insert(file, kept);
+        }
+        drop(map);
+        if !record.has(FileFlags::REGISTERED) {
+            self.close(segment, file);
+        }
+    }
+
+    fn look_for(
+        &self,
+        segment: &Segment,
+        file: FileId,
+        known: &Known,
+        roots: &mut Roots,
+    ) -> Option<(OwnedFd, Known)> {
+        let record = segment.file(file);
+        let path = || PathBuf::from(OsString::from_vec(segment.path_of(record)));
+        let mut last = PathBuf::new();
+        // It may be renamed between a look at its path and at what lies there.
+        for _ in 0..SEARCHES {
+            let at = path();
+            if at == last {
+                break;
+            }
+            if let Ok(found) = self.stores.place(&at, known, roots) {
+                return Some(found);
+            }
+            last = at;
+        }
+        if let Some(fd) = self.places_of_programs(segment, file, known).next() {
+            let seen = Known::seen(&fd).ok()?;
+            return Some((fd, seen));
+        }
+        // What has lost its last name is in no directory.
+        let is_named = !record.has(FileFlags::UNLINKED);
+        is_named.then(|| self.stores.place_beside(&last, known).ok())?
+    }
+
+    /// Descriptors that say which file it is, like those that programs have of it: at most one of
+    /// each.
+    fn places_of_programs<'a>(
+        &'a self,
+        segment: &'a Segment,
+        file: FileId,
+        known: &'a Known,
+    ) -> impl Iterator<Item = OwnedFd> + 'a {
+        let record = segment.file(file);
+        let open = move |path: PathBuf| {
+            let there = rustix::fs::open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+            let there = there.ok().filter(|fd| self.is_file_of(record, fd))?;
+            Known::seen(&there).is_ok_and(|seen| known.is(&seen, Since::Boot)).then_some(there)
+        };
+        let of_process = move |pid| shown(pid, record.identity()).ok()?.find_map(open);
+        segment.holders(file).filter_map(of_process)
+    }
+
     fn receive(&self, segment: &Segment, file: FileId, kept: Kept) {
         forebay_pool::crash::point("register.received");
         self.keep(segment, file, kept);
@@ -242,17 +324,10 @@ impl Descriptors {
     fn of_programs(&self, segment: &Segment, file: FileId) -> Option<Arc<StoreHandle>> {
         let record = segment.file(file);
         let generation = record.generation.load(Ordering::Acquire);
-        let (identity, known) = (record.identity(), Known::of(record));
-        let mut found = segment.holders(file).filter_map(|pid| {
-            let open = |path: PathBuf| {
-                let there = rustix::fs::open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
-                let there = there.ok().filter(|fd| self.is_file_of(record, fd))?;
-                let is_it = Known::seen(&there).is_ok_and(|seen| known.is(&seen, Since::Boot));
-                is_it.then(|| reopen(&there, OFlags::WRONLY).ok())?
-            };
-            shown(pid, identity).ok()?.find_map(open)
-        });
-        let fd = Arc::new(StoreHandle::from(found.next()?));
+        let known = Known::of(record);
+        let open = |place: OwnedFd| reopen(&place, OFlags::WRONLY).ok();
+        let fd = self.places_of_programs(segment, file, &known).find_map(open)?;
+        let fd = Arc::new(StoreHandle::from(fd));
         self.keep(segment, file, Kept::new(generation, Arc::clone(&fd)));
         Some(fd)
     }

@@ -91,6 +91,9 @@ pub struct StoreHeader {
     /// 1: programs leave to the node manager what they need not write there themselves, because it
     /// injects faults. Set by each manager for itself.
     pub left_to_manager: AtomicU32,
+    /// The mount by which the node manager reaches it; 0 where the kernel does not tell. Set by
+    /// each manager for itself.
+    pub mount: AtomicU64,
     /// Its emulated device, if any.
     pub emulation: Emulation,
     /// How fast it is.
@@ -101,4 +104,4 @@ pub struct StoreHeader {
 
 pin_size!(DeviceSpeed, 24);
 pin_size!(TierHeader, 4264);
-pin_size!(StoreHeader, 4176);
+pin_size!(StoreHeader, 4184);

@@ -178,6 +178,11 @@ pub struct Header {
     pub sparse_limit: AtomicU32,
     /// The node manager is woken when there are fewer left than that.
     pub sparse_low: AtomicU32,
+    /// The root directory of the node manager: its inode, and its mount; 0 is not known. Set by
+    /// each manager for itself.
+    pub root_inode: AtomicU64,
+    /// See `root_inode`.
+    pub root_mount: AtomicU64,
     /// How many places of `watched` are taken, or a few more.
     pub watches: AtomicU32,
     /// What programs watch, see `watches.rs`.

@@ -78,6 +78,7 @@ impl Geometry {
 pub struct Offsets {
     pub(crate) rules: usize,
     pub(crate) queue: usize,
+    pub(crate) registrations: usize,
     pub(crate) clients: usize,
     pub(crate) bitmaps: usize,
     pub(crate) stripes: usize,
@@ -146,6 +147,7 @@ impl Offsets {
         let count = |n: u32, each: usize| n as usize * each;
         let rules = section(RULES_MAX * size_of::<RuleRecord>());
         let queue = section(size_of::<Queue>());
+        let registrations = section(size_of::<Queue>());
         let clients = section(count(counts.clients, size_of::<ClientSlot>()));
         let stripes = section(STRIPES * size_of::<RobustSeqLock<Stripe>>());
         let heads = section(count(counts.heads, 4));
@@ -172,6 +174,7 @@ impl Offsets {
         Offsets {
             rules,
             queue,
+            registrations,
             clients,
             bitmaps,
             stripes,

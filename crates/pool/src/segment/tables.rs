@@ -51,6 +51,12 @@ impl Segment {
         self.at(self.offsets.queue, 0)
     }
 
+    /// The files that the node manager is to find by their paths.
+    #[inline]
+    pub fn registrations(&self) -> &Queue {
+        self.at(self.offsets.registrations, 0)
+    }
+
     /// The client slots, and the processes that have them.
     #[inline(always)]
     pub fn clients(&self) -> Clients<'_> {

@@ -1,6 +1,7 @@
 //! The process around the threads of a manager: its limits, its threads, its signals.
 
 use crate::drain::Flusher;
+use crate::manager::registrar::Registrar;
 use crate::node::Node;
 use crate::organize::demote::Demoter;
 use crate::organize::grow::Grower;
@@ -76,6 +77,8 @@ pub(super) fn start_workers(
     workers.push(start("sync".into(), Box::new(move || syncer.serve_syncs()))?);
     let stager = Stager::new(node, requests);
     workers.push(start("stage".into(), Box::new(move || stager.run()))?);
+    let registrar = Registrar::new(node);
+    workers.push(start("register".into(), Box::new(move || registrar.run()))?);
     let grower = Grower::new(node, found);
     workers.push(start("grow".into(), Box::new(move || grower.run()))?);
     Ok(workers)
