@@ -256,6 +256,7 @@ impl Session {
             readers_high: AtomicU32::new(0),
             highest: AtomicU32::new(0),
             largest: [const { AtomicU64::new(0) }; STORES_MAX],
+            file_limit: AtomicU64::new(0),
             kernel_only: AtomicBool::new(false),
             root: AtomicU32::new(root::UNKNOWN),
             lending: AtomicU32::new(0),

@@ -60,7 +60,6 @@ pub use forebay_pool::clock::{joined_ns, parted_ns};
 pub use forebay_pool::interruption;
 pub use forebay_pool::layout::LAYOUT_VERSION;
 pub use fork::Fork;
-pub use limits::limits_changed;
 pub use open::OpenFlags;
 pub use open_file::OpenFile;
 pub use opening::PathAt;

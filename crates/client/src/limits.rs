@@ -1,7 +1,8 @@
 //! How large a file may become: RLIMIT_FSIZE, and what its store can have.
 
 use crate::open_file::OpenFile;
-use core::sync::atomic::{AtomicU64, Ordering};
+use crate::session::Session;
+use core::sync::atomic::Ordering;
 use forebay_pool::layout::STORES_MAX;
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
@@ -15,33 +16,34 @@ unsafe extern "C" {
     fn raise(signal: i32) -> i32;
 }
 
-/// RLIMIT_FSIZE in bytes, as last seen, plus one; 0 before it was looked at.
-static FILE_LIMIT: AtomicU64 = AtomicU64::new(0);
-
-/// What [`FILE_LIMIT`] is to be now.
+/// RLIMIT_FSIZE of the calling process in bytes, plus one.
 fn look() -> u64 {
     let limit = getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX);
     limit.min(i64::MAX as u64) + 1
 }
 
-/// To be called whenever the program may have set a limit of its own.
-pub fn limits_changed() {
-    FILE_LIMIT.store(look(), Ordering::SeqCst);
-}
-
-/// RLIMIT_FSIZE in bytes.
-fn file_limit() -> u64 {
-    if FILE_LIMIT.load(Ordering::SeqCst) == 0 {
-        // Another thread may have set one meanwhile.
-        let _ = FILE_LIMIT.compare_exchange(0, look(), Ordering::SeqCst, Ordering::SeqCst);
+/// A vforked child has limits of its own, and so they are remembered with its own session.
+impl Session {
+    /// To be called whenever the program may have set a limit of its own.
+    pub fn limits_changed(&self) {
+        self.file_limit.store(look(), Ordering::SeqCst);
     }
-    FILE_LIMIT.load(Ordering::SeqCst) - 1
-}
 
-/// Whether a file may have bytes up to `end`, as far as RLIMIT_FSIZE goes: else a write to the
-/// kernel sends a signal.
-pub(crate) fn is_within_limit(end: u64) -> bool {
-    end < FILE_LIMIT.load(Ordering::Relaxed) || end <= file_limit()
+    /// RLIMIT_FSIZE in bytes.
+    fn limit_of_files(&self) -> u64 {
+        let limit = &self.file_limit;
+        if limit.load(Ordering::SeqCst) == 0 {
+            // Another thread may have set one meanwhile.
+            let _ = limit.compare_exchange(0, look(), Ordering::SeqCst, Ordering::SeqCst);
+        }
+        limit.load(Ordering::SeqCst) - 1
+    }
+
+    /// Whether a file may have bytes up to `end`, as far as RLIMIT_FSIZE goes: else a write to the
+    /// kernel sends a signal.
+    pub(crate) fn is_within_limit(&self, end: u64) -> bool {
+        end < self.file_limit.load(Ordering::Relaxed) || end <= self.limit_of_files()
+    }
 }
 
 impl OpenFile<'_> {
@@ -56,7 +58,7 @@ impl OpenFile<'_> {
         if end > i64::MAX as u64 {
             return Err(Errno::INVAL);
         }
-        if end < (ALWAYS_POSSIBLE + 1).min(FILE_LIMIT.load(Ordering::Relaxed)) {
+        if end < (ALWAYS_POSSIBLE + 1).min(self.session.file_limit.load(Ordering::Relaxed)) {
             return Ok(length);
         }
         self.limited(offset, length)
@@ -80,7 +82,7 @@ impl OpenFile<'_> {
 
     #[cold]
     fn limited(&self, offset: u64, length: usize) -> Result<usize, Errno> {
-        let limit = file_limit();
+        let limit = self.session.limit_of_files();
         if offset.saturating_add(length as u64) <= ALWAYS_POSSIBLE.min(limit) {
             return Ok(length);
         }

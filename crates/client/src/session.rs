@@ -74,6 +74,8 @@ pub struct Session {
     pub(crate) highest: AtomicU32,
     /// Largest size of a file on each store; 0 is not known yet.
     pub(crate) largest: [AtomicU64; STORES_MAX],
+    /// RLIMIT_FSIZE in bytes, as last seen, plus one; 0 before it was looked at.
+    pub(crate) file_limit: AtomicU64,
     /// See [`Session::use_kernel_only`].
     pub(crate) kernel_only: AtomicBool,
     /// See [`Session::shares_root`]: one of [`root`].

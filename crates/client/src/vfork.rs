@@ -144,6 +144,7 @@ impl Session {
             readers_high: AtomicU32::new(0),
             highest: AtomicU32::new(0),
             largest: [const { AtomicU64::new(0) }; STORES_MAX],
+            file_limit: AtomicU64::new(0),
             kernel_only: AtomicBool::new(self.is_kernel_only()),
             root: AtomicU32::new(root::UNKNOWN),
             duplicating: AtomicU32::new(0),

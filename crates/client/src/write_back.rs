@@ -8,7 +8,6 @@
 
 use crate::access::EnteredFile;
 use crate::changed::raise;
-use crate::limits::is_within_limit;
 use crate::open_file::OpenFile;
 use crate::store;
 use core::ops::Range;
@@ -286,7 +285,7 @@ impl EnteredFile<'_> {
         let syncs = fd == self.fd && self.may(DescriptionFlags::SYNC);
         while at < end {
             let offset = block * bucket + at as u64;
-            if !is_within_limit(block * bucket + end as u64) {
+            if !self.session.is_within_limit(block * bucket + end as u64) {
                 return Err(Errno::FBIG);
             }
             let from = self.session.ram(held.bucket()).after(at).first(end - at).readable();

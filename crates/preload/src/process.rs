@@ -143,9 +143,9 @@ macro_rules! limits {
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
             let result = real!($symbol($($argument => $type),*) -> c_int);
-            // A vforked child sets its own, and what is remembered is the parent's.
-            if !crate::child::is_child() {
-                forebay_client::limits_changed();
+            // A vforked child without a session looks at its own when it takes one.
+            if let Some(session) = crate::session::session_of_table() {
+                session.limits_changed();
             }
             result
         }

@@ -30,6 +30,7 @@ fn a_vforked_child_that_uses_files_sees_and_writes_the_right_bytes() {
 #[test]
 fn a_vforked_child_leaves_handlers_masks_and_limits_as_they_are() {
     same(&LAZY, "settings");
+    same(&LAZY, "limits");
 }
 
 #[test]

@@ -204,6 +204,37 @@ static void settings(void)
 	close(fd);
 }
 
+static volatile int written[3];
+
+/* The limit of a child, which it sets before or after it has used a file, is no limit of its parent,
+ * which has not asked for its own before. */
+static void limits(void)
+{
+	struct rlimit before, limit;
+	signal(SIGXFSZ, SIG_IGN);
+	getrlimit(RLIMIT_FSIZE, &before);
+	int fd = open("limited", O_RDWR | O_CREAT, 0644);
+	for (int late = 0; late < 2; late++) {
+		pid_t child = vfork();
+		if (child == 0) {
+			int own = open("own", O_RDWR | O_CREAT, 0644);
+			limit = before;
+			limit.rlim_cur = 4;
+			if (late)
+				written[0] = pwrite(own, "ab", 2, 0);
+			setrlimit(RLIMIT_FSIZE, &limit);
+			written[1] = pwrite(own, "more than four", 14, 0);
+			written[2] = pwrite(own, "more", 4, 4);
+			_exit(0);
+		}
+		reap(child);
+		printf("child: %d %d %d\n", written[0], written[1], written[2]);
+		printf("parent: %d\n", (int)pwrite(fd, "more than four", 14, 0));
+	}
+	show(fd);
+	close(fd);
+}
+
 /* Killed in the middle of what it should not do. */
 static void killed(void)
 {
@@ -425,7 +456,7 @@ int main(int count, char **words)
 	(void)count;
 	struct { const char *name; void (*run)(void); } all[] = {
 		{ "redirected", redirected }, { "handed", handed }, { "forbidden", forbidden },
-		{ "goes-on", goes_on }, { "nested", nested }, { "settings", settings },
+		{ "goes-on", goes_on }, { "nested", nested }, { "settings", settings }, { "limits", limits },
 		{ "killed", killed }, { "threads", threads }, { "cloned", cloned },
 		{ "programs", programs }, { "orphaned", orphaned }, { "memory", memory },
 	};
