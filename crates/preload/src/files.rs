@@ -434,6 +434,25 @@ unsafe extern "C" fn fchmodat(
     unsafe { changing(folder, path, link_flags(flags), Some(mode), call) }
 }
 
+/// Makes a call of fchmodat2's kind, which with AT_EMPTY_PATH may be about a descriptor.
+///
+/// # Safety
+/// As of [`UserPath::at`], of the path.
+pub(crate) unsafe fn change_mode_at(
+    (folder, path): (c_int, *const c_char),
+    mode: mode_t,
+    flags: c_int,
+    call: impl FnOnce() -> c_int,
+) -> c_int {
+    // SAFETY: the program's path.
+    let is_empty = || unsafe { path_at(folder, path) }.path.get().is_some_and(CStr::is_empty);
+    match flags & libc::AT_EMPTY_PATH != 0 && is_empty() {
+        true => changing_fd(folder, Some(mode), call),
+        // SAFETY: the program's path.
+        false => unsafe { changing(folder, path, link_flags(flags), Some(mode), call) },
+    }
+}
+
 /// AT_SYMLINK_NOFOLLOW, as far as a call has it.
 fn link_flags(flags: c_int) -> AtFlags {
     AtFlags::from_bits_retain(flags as u32) & AtFlags::SYMLINK_NOFOLLOW

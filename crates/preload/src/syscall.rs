@@ -8,6 +8,9 @@ use forebay_client::OpenFlags;
 use forebay_client::user_memory::memory_changed;
 use libc::{c_int, c_long, c_uint, c_void};
 
+/// The same on all architectures; not all versions of the C library have it.
+const SYS_FCHMODAT2: c_long = 452;
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn syscall(
     number: c_long,
@@ -164,6 +167,24 @@ unsafe fn dispatch(
             libc::SYS_renameat2 => {
                 c_long::from(libc::renameat2(fd, pb.cast(), c as c_int, d as *const _, e as c_uint))
             }
+            // The C library's function refuses what the system call takes for the descriptor.
+            libc::SYS_utimensat if pb.is_null() => {
+                c_long::from(libc::futimens(fd, pc.cast::<libc::timespec>()))
+            }
+            libc::SYS_utimensat => {
+                c_long::from(libc::utimensat(fd, pb.cast(), pc.cast(), d as c_int))
+            }
+            libc::SYS_linkat => {
+                c_long::from(libc::linkat(fd, pb.cast(), c as c_int, d as *const _, e as c_int))
+            }
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_link => c_long::from(libc::link(pa.cast(), pb.cast())),
+            SYS_FCHMODAT2 => crate::files::change_mode_at((fd, pb.cast()), c as libc::mode_t, d as c_int, || {
+                real!(c"syscall"(number => c_long, a => c_long, b => c_long, c => c_long, d => c_long) -> c_long)
+                    as c_int
+            })
+            .into(),
+            libc::SYS_fchmod => c_long::from(libc::fchmod(fd, b as libc::mode_t)),
             libc::SYS_fchmodat => c_long::from(libc::fchmodat(fd, pb.cast(), c as libc::mode_t, 0)),
             libc::SYS_sendmsg => libc::sendmsg(fd, pb.cast(), c as c_int) as c_long,
             libc::SYS_recvmsg => libc::recvmsg(fd, pb.cast(), c as c_int) as c_long,

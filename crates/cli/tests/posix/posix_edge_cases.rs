@@ -138,6 +138,7 @@ fn two_thousand_threads_write() {
 #[test]
 fn system_calls_by_number_are_seen() {
     edge_case("raw");
+    edge_case("raw-changes");
 }
 
 #[test]

@@ -313,6 +313,50 @@ static void raw(void)
 	printf("%ld %ld\n", syscall(SYS_close, fd), syscall(SYS_write, fd, "x", 1));
 }
 
+static void show_status(const char *name, long result)
+{
+	struct stat found = {0};
+	int looked = stat(name, &found);
+	printf("%ld %d %ld %o\n", result, looked, (long)found.st_mtime, found.st_mode & 07777);
+}
+
+/* What changes names, times and modes of a file that is still buffered. */
+static void raw_changes(void)
+{
+	enum { FCHMODAT2 = 452 };
+	const struct timespec times[2] = {{.tv_sec = 1000}, {.tv_sec = 2000}};
+	int fd = open("changed", O_RDWR | O_CREAT | O_TRUNC, 0644);
+	printf("%zd\n", write(fd, "changed", 7));
+	show_status("changed", syscall(SYS_utimensat, AT_FDCWD, "changed", times, 0));
+	lseek(fd, 0, SEEK_SET);
+	printf("%zd\n", write(fd, "C", 1));
+	show_status("changed", syscall(SYS_utimensat, fd, NULL, times, 0));
+	/* One of two names goes: the file is the other one's. */
+	printf("%ld\n", syscall(SYS_linkat, AT_FDCWD, "changed", AT_FDCWD, "linked", 0));
+	printf("%d\n", unlink("changed"));
+	show("linked");
+#ifdef SYS_link
+	printf("%ld\n", syscall(SYS_link, "linked", "again"));
+#else
+	printf("%ld\n", syscall(SYS_linkat, AT_FDCWD, "linked", AT_FDCWD, "again", 0));
+#endif
+	printf("%d\n", unlink("linked"));
+	show("again");
+	printf("%ld\n", syscall(SYS_linkat, AT_FDCWD, "missing", AT_FDCWD, "none", 0));
+	/* Kernels before 6.6 have no fchmodat2. */
+	long changed = syscall(FCHMODAT2, AT_FDCWD, "again", 0444, 0);
+	if (changed != 0 && errno == ENOSYS)
+		changed = syscall(SYS_fchmodat, AT_FDCWD, "again", 0444);
+	show_status("again", changed);
+	changed = syscall(FCHMODAT2, fd, "", 0755, AT_EMPTY_PATH);
+	if (changed != 0 && errno == ENOSYS)
+		changed = syscall(SYS_fchmod, fd, 0755);
+	show_status("again", changed);
+	show_status("again", syscall(SYS_fchmod, fd, 0600));
+	close(fd);
+	show("again");
+}
+
 static int in_clone(void *unused)
 {
 	return write(shared, "cloned", 6) != 6;
@@ -363,7 +407,7 @@ int main(int count, char **words)
 		{ "inherited", inherited_by_another }, { "filtered", filtered },
 		{ "strict", strict },	       { "storm", storm },
 		{ "threads", many_threads },   { "daemon", late_daemon },
-		{ "raw", raw },		       { "clone", cloned },
+		{ "raw", raw }, { "raw-changes", raw_changes },		       { "clone", cloned },
 		{ "environment", no_environment },
 	};
 	for (unsigned i = 0; i < sizeof all / sizeof *all; i++)
