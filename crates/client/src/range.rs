@@ -208,14 +208,17 @@ impl ExclusiveFile<'_> {
         call: impl FnOnce() -> Result<(), Errno>,
     ) -> Result<(), Errno> {
         let end = range.end;
-        self.bring_failing_up(range.start)?;
-        self.bring_failing_up(end)?;
+        let bring_up = || -> Result<bool, Errno> {
+            Ok(self.bring_failing_up(range.start)? | self.bring_failing_up(end)?)
+        };
+        bring_up()?;
         if !keeps_size {
             self.clean_up_store()?;
-            self.session.segment.clear_tail(self.id, end, self.owner, self.session)?;
         }
-        let punched = self.session.segment.punch(self.id, range, self.owner, self, || {
+        let (mut call, mut stored) = (Some(call), None);
+        let mut on_store = || {
             self.log_truncate()?;
+            let Some(call) = call.take() else { return Ok(()) };
             if keeps_size {
                 return self.on_store(call);
             }
@@ -224,7 +227,19 @@ impl ExclusiveFile<'_> {
                 self.grown_on_store(end);
                 Ok(())
             })
-        });
+        };
+        let mut punch = || {
+            if !keeps_size {
+                self.session.segment.clear_tail(self.id, end, self.owner, self.session)?;
+            }
+            let on_store = || *stored.get_or_insert_with(&mut on_store);
+            self.session.segment.punch(self.id, range.clone(), self.owner, self, on_store)
+        };
+        let mut punched = punch();
+        // The first to find that a tier fails may be this one.
+        if punched.is_err() && bring_up()? {
+            punched = punch();
+        }
         if let Err(errno) = punched {
             self.retract_truncate(errno);
         }

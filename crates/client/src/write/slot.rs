@@ -160,26 +160,27 @@ impl EnteredFile<'_> {
 
 impl ExclusiveFile<'_> {
     /// Before a part of the page at `offset` is made zero: moves its block to RAM if the tier that
-    /// it lies on has failed.
+    /// it lies on has failed. Returns whether it was moved.
     ///
     /// # Errors
     /// `INTR`; `TIMEDOUT`. What else keeps the block where it is shows when it is changed.
-    pub(crate) fn bring_failing_up(&self, offset: u64) -> Result<(), Errno> {
+    pub(crate) fn bring_failing_up(&self, offset: u64) -> Result<bool, Errno> {
         let (record, block) = (self.record, offset / self.session.segment.bucket_bytes() as u64);
         if offset.is_multiple_of(self.session.segment.page_bytes() as u64) {
-            return Ok(());
+            return Ok(false);
         }
-        let Some(entry) = self.session.segment.entry(record, block) else { return Ok(()) };
+        let Some(entry) = self.session.segment.entry(record, block) else { return Ok(false) };
         match Entry::decode(entry.load(Ordering::Acquire)) {
             Entry::Resident { tier, .. }
                 if !tier.is_ram() && !self.session.segment.is_sound(tier) =>
             {
                 match self.bring_up(entry, block) {
                     Err(errno @ (Errno::INTR | Errno::TIMEDOUT)) => Err(errno),
-                    _ => Ok(()),
+                    Err(_) => Ok(false),
+                    Ok(()) => Ok(true),
                 }
             }
-            _ => Ok(()),
+            _ => Ok(false),
         }
     }
 }
