@@ -208,17 +208,13 @@ impl ExclusiveFile<'_> {
         call: impl FnOnce() -> Result<(), Errno>,
     ) -> Result<(), Errno> {
         let end = range.end;
-        let bring_up = || -> Result<bool, Errno> {
-            Ok(self.bring_failing_up(range.start)? | self.bring_failing_up(end)?)
-        };
-        bring_up()?;
+        self.bring_failing_up(range.start)?;
+        self.bring_failing_up(end)?;
         if !keeps_size {
             self.clean_up_store()?;
         }
-        let (mut call, mut stored) = (Some(call), None);
-        let mut on_store = || {
+        let on_store = || {
             self.log_truncate()?;
-            let Some(call) = call.take() else { return Ok(()) };
             if keeps_size {
                 return self.on_store(call);
             }
@@ -228,18 +224,18 @@ impl ExclusiveFile<'_> {
                 Ok(())
             })
         };
-        let mut punch = || {
+        let (mut on_store, mut stored) = (Some(on_store), Ok(()));
+        let punched = self.again_in_ram(&[range.start, end], || {
             if !keeps_size {
                 self.session.segment.clear_tail(self.id, end, self.owner, self.session)?;
             }
-            let on_store = || *stored.get_or_insert_with(&mut on_store);
-            self.session.segment.punch(self.id, range.clone(), self.owner, self, on_store)
-        };
-        let mut punched = punch();
-        // The first to find that a tier fails may be this one.
-        if punched.is_err() && bring_up()? {
-            punched = punch();
-        }
+            self.session.segment.punch(self.id, range.clone(), self.owner, self, || {
+                if let Some(on_store) = on_store.take() {
+                    stored = on_store();
+                }
+                stored
+            })
+        });
         if let Err(errno) = punched {
             self.retract_truncate(errno);
         }

@@ -73,11 +73,7 @@ impl OpenFile<'_> {
             file.bring_failing_up(size)?;
             self.record.set(FileFlags::STORE_WRITTEN);
             let truncate = || self.session.segment.truncate(self.id, size, file.owner, file);
-            let mut cut = truncate();
-            // The first to find that a tier fails may be this one.
-            if cut.is_err() && file.bring_failing_up(size)? {
-                cut = truncate();
-            }
+            let cut = file.again_in_ram(&[size], truncate);
             crash::point("truncate.untimed");
             let record = self.record;
             if let Err(errno) = cut {

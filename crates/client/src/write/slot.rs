@@ -159,6 +159,24 @@ impl EnteredFile<'_> {
 }
 
 impl ExclusiveFile<'_> {
+    /// Calls `act`, which makes a part of the pages at `offsets` zero; once more if it was the
+    /// first to find that the tier of one of them fails.
+    ///
+    /// # Errors
+    /// That of `act`, or of [`ExclusiveFile::bring_failing_up`].
+    pub(crate) fn again_in_ram(
+        &self,
+        offsets: &[u64],
+        mut act: impl FnMut() -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let failed @ Err(_) = act() else { return Ok(()) };
+        let mut moved = false;
+        for &offset in offsets {
+            moved |= self.bring_failing_up(offset)?;
+        }
+        if moved { act() } else { failed }
+    }
+
     /// Before a part of the page at `offset` is made zero: moves its block to RAM if the tier that
     /// it lies on has failed. Returns whether it was moved.
     ///
