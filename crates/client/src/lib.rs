@@ -60,7 +60,7 @@ pub use forebay_pool::clock::{joined_ns, parted_ns};
 pub use forebay_pool::interruption;
 pub use forebay_pool::layout::LAYOUT_VERSION;
 pub use fork::Fork;
-pub use open::OpenFlags;
+pub use open::{OpenFlags, inode_and_mount};
 pub use open_file::OpenFile;
 pub use opening::PathAt;
 pub use placement::{hierarchy, hotness_of, policy_of, question};

@@ -66,9 +66,18 @@ impl OpenStat {
 }
 
 /// The mount that a file was reached by; 0 where the kernel does not tell.
-pub(crate) fn mount_of(found: &Statx) -> u64 {
+fn mount_of(found: &Statx) -> u64 {
     let known = found.stx_mask & StatxFlags::MNT_ID.bits() != 0;
     if known { found.stx_mnt_id } else { 0 }
+}
+
+/// The inode of what lies at `path`, and the mount by which this process reaches it. `None` where
+/// the kernel does not tell.
+pub fn inode_and_mount(path: impl rustix::path::Arg) -> Option<(u64, u64)> {
+    use rustix::fs::{AtFlags, CWD, statx};
+    let found = statx(CWD, path, AtFlags::empty(), StatxFlags::INO | StatxFlags::MNT_ID).ok()?;
+    let mount = mount_of(&found);
+    (mount != 0).then_some((found.stx_ino, mount))
 }
 
 /// The path of a file that is about to be opened, in a folder that was seen a moment ago, in a

@@ -6,7 +6,7 @@ use crate::fd::{borrow, duplicate_hidden, may_be_own};
 use crate::file_mappings::FileMappings;
 use crate::manager::ManagerLink;
 use crate::manager_watch::ManagerWatch;
-use crate::open::{identity_of, mount_of};
+use crate::open::{identity_of, inode_and_mount};
 use crate::placement::Engine;
 use crate::predictors::Predictors;
 use crate::process::Process;
@@ -16,7 +16,6 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use forebay_pool::layout::*;
 use forebay_pool::{FileId, Owner, Segment};
 use rustix::fd::RawFd;
-use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use std::sync::Arc;
 
 /// Descriptors of our own for files that the program has open in a way that we cannot use: for
@@ -218,12 +217,9 @@ impl Session {
     #[cold]
     fn look_at_root(&self) -> bool {
         let header = self.segment.header();
-        let wanted = StatxFlags::INO | StatxFlags::MNT_ID;
-        let is_theirs = statx(CWD, c"/", AtFlags::empty(), wanted).is_ok_and(|found| {
-            let mount = mount_of(&found);
-            mount != 0
-                && mount == header.root_mount.load(Ordering::Relaxed)
-                && found.stx_ino == header.root_inode.load(Ordering::Relaxed)
+        let is_theirs = inode_and_mount(c"/").is_some_and(|(inode, mount)| {
+            mount == header.root_mount.load(Ordering::Relaxed)
+                && inode == header.root_inode.load(Ordering::Relaxed)
         });
         let found = if is_theirs { root::SHARED } else { root::OTHER };
         self.root.store(found, Ordering::Relaxed);

@@ -30,7 +30,6 @@ use left::{keep_configs, left_out, place_journal, rebuild_all, start_journal, wr
 use neighbours::{refuse_elsewhere, refuse_overlap};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -228,12 +227,7 @@ pub fn serve(
 /// Notes by which mounts this process reaches the stores, and its root directory: a program that
 /// reaches them by the same knows paths that mean the same here.
 fn note_mounts(node: &Node) {
-    let look = |path: &Path| {
-        let wanted = StatxFlags::INO | StatxFlags::MNT_ID;
-        let found = statx(CWD, path, AtFlags::empty(), wanted).ok();
-        let told = found.filter(|found| found.stx_mask & StatxFlags::MNT_ID.bits() != 0);
-        told.map_or((0, 0), |found| (found.stx_ino, found.stx_mnt_id))
-    };
+    let look = |path: &Path| forebay_client::inode_and_mount(path).unwrap_or_default();
     let header = node.header();
     let (inode, mount) = look(Path::new("/"));
     header.root_inode.store(inode, Ordering::Relaxed);
