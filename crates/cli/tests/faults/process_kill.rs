@@ -670,18 +670,23 @@ print(*[stat.st_size for stat in seen] if seen[0].st_ino == inode else ['other']
 os.kill(run, signal.SIGCONT)
 "#;
 
-#[test]
-fn a_file_whose_creator_was_killed_has_nothing_of_an_older_one() {
-    let Some((site, python)) = site_with_killer("", "namesake.py", NAMESAKE) else { return };
+/// Runs one of these programs, which get the processes that they stop and kill.
+fn with_inode_used_again(name: &str, program: &str, wanted: &str) {
+    let Some((site, python)) = site_with_killer("", name, program) else { return };
     let script = format!(
         "manager=$($FOREBAY status | sed -n 's/.*node manager //p')\n\
-         {python} $OUT/namesake.py $PPID $manager"
+         {python} $OUT/{name} $PPID $manager"
     );
     let ran = site.end(site.buffered(&["bash", "-c", &script]));
     if ran.stdout == "other\n" {
         return skip("the file system gives a new file another inode");
     }
-    assert_eq!((ran.code, ran.stdout.as_str()), (0, "0 0 0\n"), "{ran:?}");
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, wanted), "{ran:?}");
+}
+
+#[test]
+fn a_file_whose_creator_was_killed_has_nothing_of_an_older_one() {
+    with_inode_used_again("namesake.py", NAMESAKE, "0 0 0\n");
 }
 
 /// The same of files that never have a name: nothing of the second is to be saved either.
@@ -706,16 +711,7 @@ os.kill(run, signal.SIGCONT)
 
 #[test]
 fn a_file_without_a_name_is_dropped_though_an_older_one_had_its_inode() {
-    let Some((site, python)) = site_with_killer("", "nameless.py", NAMELESS) else { return };
-    let script = format!(
-        "manager=$($FOREBAY status | sed -n 's/.*node manager //p')\n\
-         {python} $OUT/nameless.py $PPID $manager"
-    );
-    let ran = site.end(site.buffered(&["bash", "-c", &script]));
-    if ran.stdout == "other\n" {
-        return skip("the file system gives a new file another inode");
-    }
-    assert_eq!((ran.code, ran.stdout.as_str()), (0, "same\n"), "{ran:?}");
+    with_inode_used_again("nameless.py", NAMELESS, "same\n");
 }
 
 /// Nothing of the file is in the tiers at first, and little later: what is read through to the
