@@ -508,7 +508,8 @@ fn a_pool_with_a_tier_that_was_left_out_is_taken_over() {
     let script = "mount -t tmpfs -o size=300m,nr_inodes=1 none $NVME; cd $STORE
         $FOREBAY run --config $CONFIG -- bash -c '
             seq 2000000 > big
-            kill -9 $PPID $($FOREBAY status | sed -n \"s/^instance .*node manager //p\") $$'
+            killed=\"$PPID $($FOREBAY status | sed -n \"s/^instance .*node manager //p\")\"
+            kill -STOP $killed; kill -9 $killed $$'
         seq 2000000 | cmp -s big - || echo behind
         $FOREBAY recover 2>&1; echo recover $?
         . $OUT/ended; seq 2000000 | cmp big - && echo same";
@@ -532,7 +533,8 @@ fn the_journal_lies_on_the_fastest_tier_that_takes_it() {
     let script = "$FOREBAY run --config $CONFIG -- bash -c '
             seq 499999 > file && sync file && echo 500000 >> file && sync file && echo synced
             . $OUT/files $SECOND
-            kill -9 $PPID $($FOREBAY status | sed -n \"s/^instance .*node manager //p\") $$'
+            killed=\"$PPID $($FOREBAY status | sed -n \"s/^instance .*node manager //p\")\"
+            kill -STOP $killed; kill -9 $killed $$'
         seq 500000 | cmp -s file - || echo behind
         rm /dev/shm/*.pool; $FOREBAY recover; echo recover $?
         . $OUT/files $SECOND; . $OUT/files $NVME; seq 500000 | cmp file - && echo same";
