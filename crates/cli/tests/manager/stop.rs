@@ -1,7 +1,7 @@
 //! `forebay stop` while programs have files open, and what happens when a node manager stands
 //! still.
 
-use crate::harness::{self, LAZY, LONG, Site, TINY, is_alive, kill, paused, sees, wait_for};
+use crate::harness::{self, LAZY, LONG, Setup, Site, TINY, is_alive, kill, paused, sees, wait_for};
 use rustix::process::Signal;
 use std::fs;
 use std::time::Instant;
@@ -334,6 +334,32 @@ fn a_stop_says_at_once_that_a_run_without_clients_has_joined() {
     fs::write(&fifo, "").unwrap();
     joined.end().expect(0);
     quiet(&site);
+}
+
+/// A run that joins while a stop still waits for the drain that it has asked for is not left without
+/// buffering.
+#[test]
+fn a_run_that_joins_while_a_stop_drains_takes_it_back() {
+    let slow = "{ bandwidth = \"6MB/s\", latency = \"1ms\" }";
+    let site = Site::new(&Setup { store_emulate: Some(slow), ..LAZY });
+    let mut first = Program::start(&site);
+    first.does("open f file RDWR|CREAT", "opened");
+    first.does("fill f x 12000000", "12000000");
+    let mut stopping =
+        site.start(site.forebay(&["stop", "--config", site.config.to_str().unwrap()]));
+    let on_store = |name: &str| fs::metadata(site.store.join(name)).unwrap().len();
+    wait_for("the drain", LONG, || (on_store("file") > 0).then_some(()));
+    let mut second = Program::start(&site);
+    wait_for("the end of the stop", LONG, || (!stopping.is_running()).then_some(()));
+    let ran = stopping.end().expect(125);
+    assert!(ran.stderr.contains("another run has joined; its node manager goes on"), "{ran:?}");
+    second.does("open f second RDWR|CREAT", "opened");
+    second.does("fill f y 300000", "300000");
+    assert_eq!(on_store("second"), 0, "it is not buffered");
+    first.end();
+    second.end();
+    quiet(&site);
+    assert_eq!(fs::read(site.store.join("second")).unwrap(), [b'y'; 300000]);
 }
 
 #[test]

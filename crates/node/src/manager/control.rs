@@ -108,12 +108,13 @@ struct Drain {
     until: u32,
     /// Rounds of the control thread until then.
     round: u64,
-    stop: bool,
+    /// Where the manager is to end behind it: runs that had joined by then.
+    stop: Option<u64>,
 }
 
 impl Drain {
     /// Files that could not be written are tried again at once: their store may be repaired.
-    fn asked_now(node: &Node, stop: bool) -> Drain {
+    fn asked_now(node: &Node, stop: Option<u64>) -> Drain {
         for file in node.segment.files().live() {
             node.segment.file(file).retry_at.store(node.now().wrapping_sub(1), Ordering::Relaxed);
         }
@@ -195,9 +196,8 @@ pub(crate) struct Control {
     requests: Arc<Requests>,
     listener: OwnedFd,
     peers: Vec<Peer>,
-    /// Whether a run ever held the manager: one that no run wants any more ends.
-    pub was_held: bool,
-    /// Runs that have joined so far.
+    /// Runs that have joined so far. A manager that some have joined, and that none wants any more,
+    /// ends.
     pub joined: u64,
     /// Descriptors came in the last round: more are probably on their way.
     pub is_busy: bool,
@@ -226,7 +226,6 @@ impl Control {
             requests: Arc::clone(requests),
             listener,
             peers: Vec::new(),
-            was_held: false,
             joined: 0,
             is_busy: false,
             owner: Node::new_owner(),
@@ -277,26 +276,20 @@ impl Control {
         }
     }
 
-    /// Accepts, reads and answers what is there. Returns true when the manager shall stop.
-    pub fn serve(&mut self) -> bool {
+    /// Accepts, reads and answers what is there. When the manager shall stop, returns how many runs
+    /// had joined when that was asked: one that has joined since wants it to go on.
+    pub fn serve(&mut self) -> Option<u64> {
         self.accept();
         let mut receiver = Receiver {
             node: &self.node,
             requests: &self.requests,
             owner: self.owner,
             has_descriptors: false,
+            joined: self.joined,
         };
-        let (mut held, mut joined) = (false, 0);
-        self.peers.retain_mut(|peer| {
-            let before = peer.holds;
-            let keep = receiver.receive(peer);
-            held |= peer.holds;
-            joined += u64::from(peer.holds && !before);
-            keep
-        });
+        self.peers.retain_mut(|peer| receiver.receive(peer));
         self.is_busy = receiver.has_descriptors;
-        self.was_held |= held;
-        self.joined += joined;
+        self.joined = receiver.joined;
         self.answer_beginnings();
         self.answer_drains()
     }
@@ -325,18 +318,18 @@ impl Control {
         }
     }
 
-    fn answer_drains(&mut self) -> bool {
+    fn answer_drains(&mut self) -> Option<u64> {
         let node = Arc::clone(&self.node);
         let waiting = self.is_draining();
         // A run that waits for its reservation needs room, of whichever job.
         node.draining.store(waiting || self.is_beginning(), Ordering::Release);
         if !waiting {
-            return false;
+            return None;
         }
         node.want_work();
         let failing = failing_files(&node);
         let ending = crate::manager::jobs::is_any_ending(&node);
-        let mut stop = false;
+        let mut stop = None;
         for peer in &mut self.peers {
             let Some(drain) = &peer.drain else { continue };
             let bytes = node.dirty_bytes_until(drain.until);
@@ -352,7 +345,7 @@ impl Control {
                 let answer = Message::Drained { failing: failing as u32, bytes };
                 forebay_pool::crash::point("message.answering");
                 let _ = rustix::net::send(&peer.socket, &answer.encode(), SendFlags::NOSIGNAL);
-                stop |= drain.stop;
+                stop = stop.max(drain.stop);
                 peer.drain = None;
             }
         }
@@ -389,6 +382,8 @@ struct Receiver<'a> {
     owner: Owner,
     /// Some peer has sent a descriptor.
     has_descriptors: bool,
+    /// Runs that have joined so far.
+    joined: u64,
 }
 
 impl Receiver<'_> {
@@ -434,12 +429,14 @@ impl Receiver<'_> {
                     true
                 }
                 Message::Hold => {
+                    self.joined += u64::from(!peer.holds);
                     peer.holds = true;
                     let held = Message::Held.encode();
                     rustix::net::send(&peer.socket, &held, SendFlags::NOSIGNAL).is_ok()
                 }
                 Message::Drain | Message::Stop => {
-                    peer.drain = Some(Drain::asked_now(node, message == Message::Stop));
+                    let stop = (message == Message::Stop).then_some(self.joined);
+                    peer.drain = Some(Drain::asked_now(node, stop));
                     true
                 }
                 Message::Record => {

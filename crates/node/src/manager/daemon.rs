@@ -249,7 +249,7 @@ struct Told {
     since: Instant,
     /// By a signal: it ends although programs go on.
     by_signal: bool,
-    /// Runs that had joined by then. One that comes later wants it to go on.
+    /// Runs that had joined when that was asked. One that comes later wants it to go on.
     joined: u64,
 }
 
@@ -279,8 +279,8 @@ impl Manager<'_> {
                 }
                 rest.end(self.node);
             }
-            if control.serve() && told.is_none() {
-                told = Some(told_now(false, control.joined));
+            if let Some(joined) = control.serve() {
+                told.get_or_insert_with(|| told_now(false, joined));
             }
             if self.is_signalled() {
                 told.get_or_insert_with(|| told_now(true, control.joined)).by_signal = true;
@@ -298,7 +298,7 @@ impl Manager<'_> {
             let wanted = control.is_draining() || !idle;
             // One that was started for runs, or for the end of another, goes with the last of them.
             let by_itself = self.options.ephemeral || self.options.drain_and_end;
-            if told.is_none() && (wanted || !by_itself || !control.was_held) {
+            if told.is_none() && (wanted || !by_itself || control.joined == 0) {
                 retirement.take_back();
                 let is_asked = control.is_busy || control.is_draining() || control.is_beginning();
                 rest.consider(self.node, &housekeeper, !is_asked);
