@@ -42,6 +42,14 @@ pub struct BenchArguments {
     install: bool,
 }
 
+impl BenchArguments {
+    /// Where the folders are that a benchmark makes.
+    pub fn parents(&self) -> Vec<PathBuf> {
+        let usual = [PathBuf::from("/dev/shm"), env::temp_dir()];
+        self.dir.clone().into_iter().chain(usual).collect()
+    }
+}
+
 /// A benchmark that is no figure on emulated tiers.
 type Benchmark = fn(&Options, &mut dyn FnMut(&str)) -> Result<Measured, String>;
 

@@ -11,6 +11,7 @@ use forebay_pool::liveness::{self, Halt};
 use forebay_pool::message::Message;
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::io::Errno;
+use rustix::termios::tcgetwinsize;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -18,6 +19,19 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const SHORT: Duration = Duration::from_millis(300);
 /// Time between two plain lines.
 const LINE_EVERY: Duration = Duration::from_secs(2);
+
+/// What a line of so many columns says: one that is too long would be broken, and leave its
+/// beginning behind. The longest numbers leave eight columns for the bar.
+fn template(columns: u16) -> &'static str {
+    match columns {
+        95.. => {
+            "{msg} {wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec}, {prefix}"
+        }
+        80.. => "{msg} {wide_bar} {binary_bytes}/{binary_total_bytes}, {prefix}",
+        62.. => "{msg} {wide_bar} {percent} %, {prefix}",
+        _ => "{wide_bar} {percent} %",
+    }
+}
 
 /// When all will be safe that takes `seconds` from `now` on.
 fn safe_at(now: SystemTime, seconds: f64) -> String {
@@ -88,14 +102,13 @@ impl Progress {
         let safe = safe_at(SystemTime::now(), left_seconds);
         if std::io::stderr().is_terminal() {
             let most = self.most;
-            let bar = self.bar.get_or_insert_with(|| {
-                let style = "{msg} {bar:30} {binary_bytes}/{binary_total_bytes} \
-                             {binary_bytes_per_sec}, {prefix}";
-                let style = ProgressStyle::with_template(style);
-                let bar = ProgressBar::new(most);
-                bar.with_message(self.what)
-                    .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
-            });
+            let bar =
+                self.bar.get_or_insert_with(|| ProgressBar::new(most).with_message(self.what));
+            // A terminal may be made narrower meanwhile.
+            let columns = tcgetwinsize(std::io::stderr()).map_or(80, |size| size.ws_col);
+            if let Ok(style) = ProgressStyle::with_template(template(columns)) {
+                bar.set_style(style);
+            }
             bar.set_prefix(safe);
             bar.set_length(self.most);
             bar.set_position(done);
@@ -417,5 +430,24 @@ mod tests {
         assert_eq!(safe_at(noon, 43_200.0), "43200 s left, safe at 00:00:00 UTC");
         assert_eq!(safe_at(noon, f64::INFINITY), "no end in sight");
         assert_eq!(safe_at(noon, 1e9), "no end in sight");
+    }
+
+    #[test]
+    fn a_line_of_progress_fits_its_terminal() {
+        let longest = [
+            ("{msg}", "draining"),
+            ("{wide_bar}", "########"),
+            ("{binary_bytes}", "1023.99 MiB"),
+            ("{binary_total_bytes}", "1023.99 GiB"),
+            ("{binary_bytes_per_sec}", "1023.99 MiB/s"),
+            ("{percent}", "100"),
+            ("{prefix}", "86400 s left, safe at 00:00:00 UTC"),
+        ];
+        for columns in 20..300 {
+            let mut line = template(columns).to_owned();
+            longest.iter().for_each(|(key, value)| line = line.replace(key, value));
+            assert!(!line.contains('{') && line.len() <= usize::from(columns), "{columns}: {line}");
+        }
+        assert!(template(80).contains("total"), "a usual terminal says how much");
     }
 }

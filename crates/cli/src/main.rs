@@ -9,6 +9,7 @@ mod bars;
 mod bench;
 mod demo;
 mod detach;
+mod disposable;
 mod drain;
 mod elsewhere;
 mod explain;
@@ -122,10 +123,14 @@ fn main() -> ExitCode {
     let result = match arguments.command {
         Command::Run(arguments) => run::run(&arguments),
         Command::Demo { output } => {
-            demo::Options::new(output).and_then(|options| demo::demo(&options))
+            let work = || demo::Options::new(output).and_then(|options| demo::demo(&options));
+            disposable::dispose_of("forebay-demo", &[std::env::temp_dir()], work)
         }
         #[cfg(feature = "bench")]
-        Command::Bench(arguments) => bench::bench(&arguments),
+        Command::Bench(arguments) => {
+            let work = || bench::bench(&arguments);
+            disposable::dispose_of("forebay-bench", &arguments.parents(), work)
+        }
         #[cfg(feature = "bench")]
         Command::BenchWorker(arguments) => bench::worker(&arguments),
         #[cfg(feature = "bench")]

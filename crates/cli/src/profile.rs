@@ -160,7 +160,7 @@ struct Progress {
 
 impl Progress {
     fn new(steps: usize) -> Progress {
-        let style = ProgressStyle::with_template("measuring {bar:30} {eta} left  {prefix}: {msg}");
+        let style = ProgressStyle::with_template("measuring {bar:20} {eta} left  {wide_msg}");
         let bar = ProgressBar::new(steps as u64);
         Progress { bar: bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())) }
     }
@@ -173,7 +173,7 @@ impl Progress {
     }
 
     fn step(&self, probe: &Probe) {
-        self.bar.set_message(describe(probe));
+        self.bar.set_message(format!("{}: {}", self.bar.prefix(), describe(probe)));
         self.bar.inc(1);
     }
 }

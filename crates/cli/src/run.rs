@@ -228,7 +228,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
             Ok(drained) => drained,
             Err(signal) => {
                 eprintln!("forebay: {}", describe_left(&runtime));
-                return Ok(ended_by(signal));
+                return Ok(signals::ended_by(signal));
             }
         };
         match drained {
@@ -276,7 +276,7 @@ fn end_before_start(
             }
         }
     }
-    ended_by(signal)
+    signals::ended_by(signal)
 }
 
 /// What is not yet on the store, which process goes on with it, and how to watch that.
@@ -408,11 +408,6 @@ fn await_end(child: u32) {
     let Some(pid) = Pid::from_raw(child as i32) else { return };
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
     while matches!(waitid(WaitId::Pid(pid), options), Err(Errno::INTR)) {}
-}
-
-/// As shells have it.
-fn ended_by(signal: i32) -> ExitCode {
-    ExitCode::from(u8::try_from(128 + signal).unwrap_or(crate::FAILED))
 }
 
 /// The command's own status; 128 + signal if a signal ended it, as shells have it.

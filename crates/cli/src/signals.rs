@@ -5,6 +5,7 @@
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::io;
+use std::process::ExitCode;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -44,6 +45,26 @@ const TAKEN: [i32; 4] = [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHU
 pub fn install() -> Result<(), String> {
     let failed = |error| format!("setting up signals: {error}");
     TAKEN.into_iter().try_for_each(|signal| take_over(signal).map_err(failed))
+}
+
+/// For a child that is forked and executes nothing: signals end it again, those that are ignored
+/// stay so.
+pub fn uninstall() {
+    for signal in TAKEN {
+        // SAFETY: structures of plain numbers, for which zeros are good, that live for the calls.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            let found = libc::sigaction(signal, std::ptr::null(), &mut action);
+            if found == 0 && action.sa_sigaction != libc::SIG_IGN {
+                libc::signal(signal, libc::SIG_DFL);
+            }
+        }
+    }
+    let early = EARLY.swap(0, Ordering::SeqCst);
+    if let Some(signal) = TAKEN.into_iter().find(|signal| early & (1 << signal) != 0) {
+        // SAFETY: ends this process.
+        unsafe { libc::raise(signal) };
+    }
 }
 
 /// The signal that has come before the command was started, if one has.
@@ -147,4 +168,9 @@ fn leave(signal: i32) {
             libc::_exit(128 + signal);
         }
     }
+}
+
+/// The code of an end by a signal, as shells have it.
+pub fn ended_by(signal: i32) -> ExitCode {
+    ExitCode::from(u8::try_from(128 + signal).unwrap_or(crate::FAILED))
 }

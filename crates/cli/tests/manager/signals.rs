@@ -239,3 +239,37 @@ fn a_signal_that_is_ignored_stays_ignored() {
     wait_for("the end", LONG, || manager.is_none_or(|pid| !is_alive(pid)).then_some(()));
     assert_eq!(std::fs::metadata(site.store.join("data")).unwrap().len(), 24 << 20);
 }
+
+/// Neither folders, pools nor processes: the terminal's interrupt, which the whole group gets, and
+/// a signal to the command alone.
+#[test]
+fn a_demo_and_a_benchmark_that_are_interrupted_leave_nothing() {
+    let words: [&[&str]; 2] = [&["demo"], &["bench", "policies", "--quick"]];
+    for (words, signal, code) in [(words[0], Signal::INT, 130), (words[1], Signal::TERM, 143)] {
+        let site = Site::new(&USUAL);
+        let folder = site.root().join("temporary");
+        std::fs::create_dir(&folder).unwrap();
+        let mut command = site.forebay(words);
+        command.env("TMPDIR", &folder).current_dir(site.root());
+        match words[0] {
+            "bench" => command.arg("--dir").arg(&folder),
+            _ => command.arg("--output").arg(site.out.join("demo")),
+        };
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        let running = site.start(command);
+        wait_for("a run", LONG, || {
+            let mut all = site.processes().into_iter();
+            let line = |pid| std::fs::read_to_string(format!("/proc/{pid}/cmdline"));
+            all.any(|pid| line(pid).is_ok_and(|line| line.contains("\0--ephemeral"))).then_some(())
+        });
+        let pid = rustix::process::Pid::from_raw(running.pid() as i32).unwrap();
+        match signal {
+            Signal::INT => rustix::process::kill_process_group(pid, signal).unwrap(),
+            _ => kill(running.pid(), signal),
+        }
+        running.end().expect(code);
+        assert!(site.processes().is_empty(), "{words:?}");
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0, "{words:?}");
+        assert!(site.instances().next().is_none(), "{words:?}");
+    }
+}
