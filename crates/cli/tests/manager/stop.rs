@@ -336,8 +336,8 @@ fn a_stop_says_at_once_that_a_run_without_clients_has_joined() {
     quiet(&site);
 }
 
-/// A run that joins while a stop still waits for the drain that it has asked for is not left without
-/// buffering.
+/// A run that joins while a stop still waits for the drain that it has asked for is not left
+/// without buffering.
 #[test]
 fn a_run_that_joins_while_a_stop_drains_takes_it_back() {
     let slow = "{ bandwidth = \"6MB/s\", latency = \"1ms\" }";
