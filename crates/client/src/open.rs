@@ -401,11 +401,14 @@ impl Session {
         let Some(store) = store else {
             let found = find()?;
             if found.is_none() {
-                outside::note(identity);
+                outside::note(identity, self.is_other_mount(seen.mount));
             }
             return Ok(found);
         };
         let Some(then) = then else { return Ok(None) };
+        if outside::may_be_open_as_another(&seen.stat) {
+            self.comes_from_outside(&seen.stat);
+        }
         let inside = self.segment.enter_table(owner);
         let header = self.segment.header();
         let begin = |record: &FileRecord| {
@@ -454,6 +457,13 @@ impl Session {
             && self.shares_root()
     }
 
+    /// Whether a file was reached by a mount by which the node manager reaches no store.
+    fn is_other_mount(&self, mount: u64) -> bool {
+        let header = self.segment.header();
+        let mut stores = header.store[..header.stores as usize].iter();
+        mount != 0 && !stores.any(|store| store.mount.load(Ordering::Relaxed) == mount)
+    }
+
     /// The canonical path behind `fd`, and which store's directory it lies in.
     pub(crate) fn managed_path<'a>(
         &self,
@@ -494,7 +504,8 @@ impl Session {
         let Some(marker) = self.described(found)? else { return Ok(None) };
         self.bind(fd, marker.description);
         if let Some(file) = self.file(fd)
-            && let Err(errno) = file.turn_direct()
+            && let Err(errno) =
+                surely(|| file.part_from_namesake(&seen)).and_then(|()| file.turn_direct())
         {
             self.forget(fd);
             return Err(errno);
@@ -556,6 +567,10 @@ impl OpenFile<'_> {
             forebay_pool::crash::point("open.parting");
             session.segment.drop_all_blocks(self.id, file.owner, session);
             record.clear(!FileFlags::DIRECT);
+            if session.segment.clients().is_unrecorded(record.identity()) {
+                // A process has the new one open from before it came into the store.
+                record.set(FileFlags::DIRECT);
+            }
             // Of the new one: it may have been made without a name.
             record.note_whether_named(borrow(self.fd));
             record.job.store(0, Ordering::Release);

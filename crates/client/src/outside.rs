@@ -5,7 +5,7 @@
 use crate::fd::{borrow, each_descriptor};
 use crate::open::identity_of;
 use crate::session::Session;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use forebay_pool::Identity;
 use rustix::fs::{FileType, Stat};
 
@@ -21,8 +21,15 @@ fn place_of(identity: Identity) -> (&'static AtomicU64, u64) {
     (&OPENED[number as usize / 64], 1 << (number % 64))
 }
 
-/// Notes that a file outside was opened.
-pub(crate) fn note(identity: Identity) {
+/// Whether one was opened through a mount by which no store is reached: it may be a store's file
+/// all the same. Children inherit it.
+static BY_ANOTHER_MOUNT: AtomicBool = AtomicBool::new(false);
+
+/// Notes that a file outside was opened; `by_another_mount`, through one that is no store's.
+pub(crate) fn note(identity: Identity, by_another_mount: bool) {
+    if by_another_mount {
+        BY_ANOTHER_MOUNT.store(true, Ordering::Relaxed);
+    }
     let (word, bit) = place_of(identity);
     if word.load(Ordering::Relaxed) & bit == 0 {
         word.fetch_or(bit, Ordering::Relaxed);
@@ -32,6 +39,13 @@ pub(crate) fn note(identity: Identity) {
 fn may_be_open(identity: Identity) -> bool {
     let (word, bit) = place_of(identity);
     word.load(Ordering::Relaxed) & bit != 0
+}
+
+/// Whether a file of a store may have been opened by a name outside of it: another of its links, or
+/// one that a bind mount gives it.
+pub(crate) fn may_be_open_as_another(stat: &Stat) -> bool {
+    (stat.st_nlink > 1 || BY_ANOTHER_MOUNT.load(Ordering::Relaxed))
+        && may_be_open(identity_of(stat))
 }
 
 impl Session {

@@ -251,12 +251,11 @@ impl Session {
     }
 
     /// To be called after a call has given a name to what `stat` describes, which is no folder that
-    /// was managed before.
+    /// was managed before. The table may have a record of an older file with its inode number.
     fn has_come(&self, stat: &Stat) {
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Symlink => self.symlink_changed(),
-            _ if !self.is_in_table(stat) => self.comes_from_outside(stat),
-            _ => {}
+            _ => self.comes_from_outside(stat),
         }
     }
 

@@ -296,3 +296,27 @@ fn a_file_that_is_replaced_as_soon_as_it_has_its_name_is_given_up() {
         change_at_once(("unlink.noted", "rm file"), (point, other), "");
     }
 }
+
+/// Runs `namesakes.c` in one of its ways: no wrong byte, and everything reaches the store.
+fn namesakes(how: &str) {
+    let site = Site::new(&LAZY);
+    if !site.compile("namesakes.c", &[]) {
+        return;
+    }
+    let script = format!("$BIN/namesakes {how} 20 $OUT");
+    let ran = site.end(site.buffered(&["bash", "-c", &script])).expect(0);
+    assert!(ran.stdout.starts_with(&format!("{how}: 0 wrong")), "{ran:?}");
+}
+
+/// Identity is device, inode number and time of birth: the number alone may be an older file's.
+#[test]
+fn a_file_with_the_inode_number_of_an_older_one_has_nothing_of_that() {
+    for how in ["comes", "folder", "inherited"] {
+        namesakes(how);
+    }
+}
+
+#[test]
+fn a_file_that_is_open_by_a_link_outside_is_one_file() {
+    namesakes("two-names");
+}

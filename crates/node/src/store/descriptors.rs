@@ -121,6 +121,14 @@ impl Descriptors {
         is_of(&fd, identity) && self.is_of_stores(identity, fd)
     }
 
+    /// What the kernel says of `fd`, if it is of the file that `record` is about, and not of a
+    /// later one with the inode number of that: its sender may not know that it is gone.
+    fn same(&self, record: &FileRecord, fd: impl AsFd) -> Option<Known> {
+        let is_same = |seen: &Known| Known::of(record).is(seen, Since::Boot);
+        let seen = Known::seen(&fd).ok().filter(is_same)?;
+        self.is_of_stores(record.identity(), fd).then_some(seen)
+    }
+
     /// The latter, of a file of `identity`.
     fn is_of_stores(&self, identity: Identity, fd: impl AsFd) -> bool {
         let mut devices = self.devices.lock().unwrap_or_else(|poison| poison.into_inner());
@@ -149,21 +157,19 @@ impl Descriptors {
         fd: OwnedFd,
         owner: Owner,
     ) -> bool {
-        let fits = is_wanted(segment, file, generation)
-            && self.is_file_of(segment.file(file), &fd)
-            && rustix::fs::fcntl_getfl(&fd).is_ok_and(|flags| {
-                !matches!(flags & OFlags::RWMODE, OFlags::RDONLY) && !flags.contains(OFlags::PATH)
-            });
-        if fits {
-            let (fd, shared) = own(fd);
-            if let Ok(seen) = Known::seen(&fd) {
-                note_handle(segment, file, generation, &seen, owner);
-            }
-            let kept = Kept { shared, ..Kept::new(generation, Arc::new(fd.into())) };
-            self.are_shared.fetch_or(shared.is_some(), Ordering::AcqRel);
-            self.receive(segment, file, kept);
+        let is_writable = rustix::fs::fcntl_getfl(&fd).is_ok_and(|flags| {
+            !matches!(flags & OFlags::RWMODE, OFlags::RDONLY) && !flags.contains(OFlags::PATH)
+        });
+        if !is_writable || !is_wanted(segment, file, generation) {
+            return false;
         }
-        fits
+        let Some(seen) = self.same(segment.file(file), &fd) else { return false };
+        let (fd, shared) = own(fd);
+        note_handle(segment, file, generation, &seen, owner);
+        let kept = Kept { shared, ..Kept::new(generation, Arc::new(fd.into())) };
+        self.are_shared.fetch_or(shared.is_some(), Ordering::AcqRel);
+        self.receive(segment, file, kept);
+        true
     }
 
     /// Keeps a descriptor that a client sent to say which file is to be opened when it is flushed.
@@ -182,11 +188,7 @@ impl Descriptors {
         let record = segment.file(file);
         let is_seen = !record.has(FileFlags::UNLINKED);
         if is_seen {
-            let Ok(seen) = Known::seen(&fd) else { return false };
-            let identity = Identity { device: seen.device, inode: seen.inode };
-            if identity != record.identity() || !self.is_of_stores(identity, &fd) {
-                return false;
-            }
+            let Some(seen) = self.same(record, &fd) else { return false };
             note_handle(segment, file, generation, &seen, owner);
         }
         let kept = Kept { to_open: true, is_seen, ..Kept::new(generation, Arc::new(fd.into())) };
@@ -375,7 +377,7 @@ impl Descriptors {
     ) -> Option<Arc<StoreHandle>> {
         let record = segment.file(file);
         let generation = record.generation.load(Ordering::Acquire);
-        if !is_seen && !self.is_file_of(record, &**place) {
+        if !is_seen && self.same(record, &**place).is_none() {
             return None;
         }
         // Before it is: a process that is about to execute it sees one or the other.
