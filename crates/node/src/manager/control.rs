@@ -4,6 +4,7 @@ use crate::manager::jobs::Beginning;
 use crate::node::Node;
 use crate::observe::trace::Recording;
 use crate::organize::stage::{Request, Requests};
+use crate::store::beneath::Known;
 use forebay_pool::Owner;
 use forebay_pool::clock::Timer;
 use forebay_pool::layout::{FileFlags, job_state};
@@ -413,9 +414,10 @@ impl Receiver<'_> {
                     }
                 }),
                 Message::Stage { file, .. } | Message::Expect { file, .. } => {
+                    let is_known = node.segment.header().has_file(file);
+                    let known = is_known.then(|| Known::of(node.segment.file(file)));
                     let of_file = |fd: &OwnedFd| {
-                        node.segment.header().has_file(file)
-                            && node.descriptors.is_file_of(node.segment.file(file), fd)
+                        known.is_some_and(|known| node.descriptors.same(&known, fd).is_some())
                     };
                     // A description of our own: the program's may be open for writing, or locked.
                     let fd = sent.pop().filter(of_file);

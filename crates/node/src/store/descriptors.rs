@@ -6,7 +6,7 @@ use forebay_pool::layout::{FileFlags, FileRecord};
 use forebay_pool::{FileId, Identity, Marker, Owner, Segment};
 use forebay_posix::store_file;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
+use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -114,22 +114,16 @@ impl Descriptors {
         Descriptors { kept: Mutex::default(), turns, stores, devices, are_shared }
     }
 
-    /// Whether `fd` is of the regular file that `record` is about, and lies where stores are. It
-    /// may have been moved out of their directories since it was opened.
-    pub fn is_file_of(&self, record: &FileRecord, fd: impl AsFd) -> bool {
-        let identity = record.identity();
-        is_of(&fd, identity) && self.is_of_stores(identity, fd)
+    /// What the kernel says of `fd`, if it is of the regular file that is `known`, and lies where
+    /// stores are: it may have been moved out of their directories since it was opened. A later
+    /// file with the inode number of one that is gone is another: its sender may not know.
+    pub fn same(&self, known: &Known, fd: impl AsFd) -> Option<Known> {
+        let seen = Known::seen(&fd).ok().filter(|seen| known.is(seen, Since::Boot))?;
+        let identity = Identity { device: seen.device, inode: seen.inode };
+        self.is_of_stores(identity, fd).then_some(seen)
     }
 
-    /// What the kernel says of `fd`, if it is of the file that `record` is about, and not of a
-    /// later one with the inode number of that: its sender may not know that it is gone.
-    fn same(&self, record: &FileRecord, fd: impl AsFd) -> Option<Known> {
-        let is_same = |seen: &Known| Known::of(record).is(seen, Since::Boot);
-        let seen = Known::seen(&fd).ok().filter(is_same)?;
-        self.is_of_stores(record.identity(), fd).then_some(seen)
-    }
-
-    /// The latter, of a file of `identity`.
+    /// Whether `fd`, of a file of `identity`, lies where stores are.
     fn is_of_stores(&self, identity: Identity, fd: impl AsFd) -> bool {
         let mut devices = self.devices.lock().unwrap_or_else(|poison| poison.into_inner());
         if devices.contains(&identity.device) {
@@ -163,7 +157,7 @@ impl Descriptors {
         if !is_writable || !is_wanted(segment, file, generation) {
             return false;
         }
-        let Some(seen) = self.same(segment.file(file), &fd) else { return false };
+        let Some(seen) = self.same(&Known::of(segment.file(file)), &fd) else { return false };
         let (fd, shared) = own(fd);
         note_handle(segment, file, generation, &seen, owner);
         let kept = Kept { shared, ..Kept::new(generation, Arc::new(fd.into())) };
@@ -188,7 +182,7 @@ impl Descriptors {
         let record = segment.file(file);
         let is_seen = !record.has(FileFlags::UNLINKED);
         if is_seen {
-            let Some(seen) = self.same(record, &fd) else { return false };
+            let Some(seen) = self.same(&Known::of(record), &fd) else { return false };
             note_handle(segment, file, generation, &seen, owner);
         }
         let kept = Kept { to_open: true, is_seen, ..Kept::new(generation, Arc::new(fd.into())) };
@@ -251,9 +245,8 @@ impl Descriptors {
             }
             last = at;
         }
-        if let Some(fd) = self.places_of_programs(segment, file, known).next() {
-            let seen = Known::seen(&fd).ok()?;
-            return Some((fd, seen));
+        if let Some(found) = self.places_of_programs(segment, file, known).next() {
+            return Some(found);
         }
         // What has lost its last name is in no directory.
         let is_named = !record.has(FileFlags::UNLINKED);
@@ -267,14 +260,15 @@ impl Descriptors {
         segment: &'a Segment,
         file: FileId,
         known: &'a Known,
-    ) -> impl Iterator<Item = OwnedFd> + 'a {
-        let record = segment.file(file);
+    ) -> impl Iterator<Item = (OwnedFd, Known)> + 'a {
+        let identity = Identity { device: known.device, inode: known.inode };
         let open = move |path: PathBuf| {
-            let there = rustix::fs::open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
-            let there = there.ok().filter(|fd| self.is_file_of(record, fd))?;
-            Known::seen(&there).is_ok_and(|seen| known.is(&seen, Since::Boot)).then_some(there)
+            let flags = OFlags::PATH | OFlags::CLOEXEC;
+            let there = rustix::fs::open(&path, flags, Mode::empty()).ok()?;
+            let seen = self.same(known, &there)?;
+            Some((there, seen))
         };
-        let of_process = move |pid| shown(pid, record.identity()).ok()?.find_map(open);
+        let of_process = move |pid| shown(pid, identity).ok()?.find_map(open);
         segment.holders(file).filter_map(of_process)
     }
 
@@ -327,7 +321,7 @@ impl Descriptors {
         let record = segment.file(file);
         let generation = record.generation.load(Ordering::Acquire);
         let known = Known::of(record);
-        let open = |place: OwnedFd| reopen(&place, OFlags::WRONLY).ok();
+        let open = |(place, _): (OwnedFd, Known)| reopen(&place, OFlags::WRONLY).ok();
         let fd = self.places_of_programs(segment, file, &known).find_map(open)?;
         let fd = Arc::new(StoreHandle::from(fd));
         self.keep(segment, file, Kept::new(generation, Arc::clone(&fd)));
@@ -377,7 +371,7 @@ impl Descriptors {
     ) -> Option<Arc<StoreHandle>> {
         let record = segment.file(file);
         let generation = record.generation.load(Ordering::Acquire);
-        if !is_seen && self.same(record, &**place).is_none() {
+        if !is_seen && self.same(&Known::of(record), &**place).is_none() {
             return None;
         }
         // Before it is: a process that is about to execute it sees one or the other.
@@ -519,13 +513,6 @@ fn is_wanted(segment: &Segment, file: FileId, generation: u32) -> bool {
         let record = segment.file(file);
         record.generation.load(Ordering::Acquire) == generation && record.has(FileFlags::REGISTERED)
     }
-}
-
-fn is_of(fd: impl AsFd, identity: Identity) -> bool {
-    rustix::fs::fstat(fd).is_ok_and(|stat| {
-        FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
-            && Identity { device: stat.st_dev, inode: stat.st_ino } == identity
-    })
 }
 
 /// Keeps the kernel's handle of a file in its record, as long as that is the file's.
