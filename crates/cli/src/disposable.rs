@@ -5,6 +5,7 @@
 //! removes their pools, mounts and folders.
 
 use crate::signals;
+use crate::task;
 use forebay_node::runtime::Runtime;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -54,7 +55,7 @@ pub fn dispose_of(
             code.and_then(|c| u8::try_from(c).ok()).unwrap_or(crate::FAILED),
         ));
     };
-    end_all(child);
+    end_all();
     let folders = folders(&format!("{name}-{}", child.as_raw_nonzero()), parents);
     remove_pools(&folders);
     folders.iter().for_each(|folder| remove(folder));
@@ -79,17 +80,15 @@ fn await_end(child: Pid) -> Result<Option<WaitStatus>, Errno> {
     }
 }
 
-/// Kills the child, and then what it has left to this process, until nothing is left.
-fn end_all(child: Pid) {
-    // It has been waited for if it ended by itself; then the number may be another's.
-    let is_ours = |pid: Pid| parent_of(pid) == Some(getpid());
-    if is_ours(child) {
-        let _ = kill_process(child, Signal::KILL);
-    }
+/// Kills all children of this process, and then what they leave to it, until nothing is left.
+fn end_all() {
+    let ours = std::process::id();
     let since = Instant::now();
     while since.elapsed() < END {
-        for pid in processes().filter(|&pid| is_ours(pid)) {
-            let _ = kill_process(pid, Signal::KILL);
+        for pid in processes().filter(|&pid| task::parent(pid) == Some(ours)) {
+            if let Some(pid) = Pid::from_raw(pid as i32) {
+                let _ = kill_process(pid, Signal::KILL);
+            }
         }
         loop {
             match wait(WaitOptions::NOHANG) {
@@ -102,16 +101,9 @@ fn end_all(child: Pid) {
     }
 }
 
-fn processes() -> impl Iterator<Item = Pid> {
+fn processes() -> impl Iterator<Item = u32> {
     let all = fs::read_dir("/proc").into_iter().flatten().flatten();
-    all.filter_map(|entry| entry.file_name().to_str()?.parse().ok().and_then(Pid::from_raw))
-}
-
-fn parent_of(pid: Pid) -> Option<Pid> {
-    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
-    // The name stands in parentheses, and may have some itself.
-    let (_, rest) = stat.rsplit_once(") ")?;
-    rest.split(' ').nth(1)?.parse().ok().and_then(Pid::from_raw)
+    all.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
 /// Folders that a process has made in `parents`: called `name`, or so with a number behind.

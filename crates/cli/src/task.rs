@@ -4,14 +4,25 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::fs;
+use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-/// The kernel's flags of process `pid`, the ninth field of /proc/PID/stat. `None` if it is gone.
-pub fn task_flags(pid: u32) -> Option<u64> {
+/// Field `number` of /proc/PID/stat, from the third on. `None` if process `pid` is gone.
+fn field<T: FromStr>(pid: u32, number: usize) -> Option<T> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name, in parentheses, may have any character in it.
     let (_, behind_name) = stat.rsplit_once(')')?;
-    behind_name.split_whitespace().nth(6)?.parse().ok()
+    behind_name.split_whitespace().nth(number - 3)?.parse().ok()
+}
+
+/// The kernel's flags of process `pid`. `None` if it is gone.
+pub fn task_flags(pid: u32) -> Option<u64> {
+    field(pid, 9)
+}
+
+/// The parent of process `pid`. `None` if it is gone.
+pub fn parent(pid: u32) -> Option<u32> {
+    field(pid, 4)
 }
 
 /// Waits until process `pid` has ended, for up to `limit`, and returns whether it has. False, and
