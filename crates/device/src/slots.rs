@@ -1,6 +1,7 @@
 //! The bytes of a tier.
 
 use crate::{Batch, Errno, Span};
+use std::ops::Range;
 
 /// What may be expected of a tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +52,13 @@ pub trait SlotDevice: Send + Sync {
     /// # Errors
     /// The device's, after which any part may have been written; `INVAL` beyond the slot's end.
     unsafe fn write(&self, slot: u32, from: u64, bytes: Span) -> Result<(), Errno>;
+
+    /// Takes back the room of neighbouring slots, whose bytes are not wanted any more: they are
+    /// zeros until they are written again.
+    ///
+    /// # Errors
+    /// The device's; `OPNOTSUPP` where slots keep their room for good.
+    fn discard(&self, slots: Range<u32>) -> Result<(), Errno>;
 
     /// Transfers of slots, with up to `depth` under way at once.
     fn batch(&self, depth: u32) -> Box<dyn Batch>;

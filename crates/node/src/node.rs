@@ -83,6 +83,8 @@ pub(crate) struct Node {
     pub waker: OwnedFd,
     /// What gets memory for buckets of RAM, and gives it back.
     pub memory: Memory,
+    /// Bit n: the device of file tier n takes no room of slots back.
+    pub keeps_slots: AtomicU32,
 }
 
 /// Rounds of the control thread: each has read everything that was sent before it began.
@@ -175,14 +177,22 @@ impl Node {
                     TierId::RAM => (self.segment.ram_capacity(), self.segment.growable()),
                     _ => (map.count, 0),
                 };
+                // What is lent to small files, and they do not use, is taken back when it is needed.
+                let lent = match tier {
+                    TierId::RAM => 0,
+                    _ => u64::from(self.segment.sparse_left(tier)) * self.segment.page_bytes() as u64,
+                };
                 // A tier whose device fails takes nothing more.
-                let free = if self.segment.is_sound(tier) { map.available() + without } else { 0 };
+                let free = match self.segment.is_sound(tier) {
+                    true => u64::from(map.available() + without) * bucket + lent,
+                    false => 0,
+                };
                 // What is set aside no other job fills or empties.
                 let count =
                     count.saturating_sub(self.header().set_aside[tier].load(Ordering::Relaxed));
                 TierSnapshot {
                     capacity: u64::from(count) * bucket,
-                    free: u64::from(free) * bucket,
+                    free,
                     ..TierSnapshot::default()
                 }
             })

@@ -48,20 +48,29 @@ fn pending_bytes(segment: &Segment, tier: TierId, counts: impl Fn(&BucketMeta) -
     pages * page
 }
 
-/// The buckets of a tier that can be in use, the sparse ones of RAM among them.
+/// The buckets of a tier that can be in use, the sparse ones among them.
 pub(crate) fn buckets_of(
     segment: &Segment,
     tier: TierId,
 ) -> impl DoubleEndedIterator<Item = BucketId> + Clone {
-    let sparse = if tier.is_ram() { sparse_of(segment) } else { 0..0 };
-    whole_buckets_of(segment, tier).chain(BucketId::range(sparse.start, sparse.end))
+    whole_buckets_of(segment, tier).chain(sparse_of(segment, tier))
 }
 
-/// The numbers of the sparse buckets that can be in use.
-pub(crate) fn sparse_of(segment: &Segment) -> std::ops::Range<u32> {
-    let header = segment.header();
-    let (first, count) = (header.sparse().start, header.sparse_buckets);
-    first..first + header.sparse_ready.load(Ordering::Acquire).min(count)
+/// The sparse buckets of a tier that can be in use.
+pub(crate) fn sparse_of(
+    segment: &Segment,
+    tier: TierId,
+) -> impl DoubleEndedIterator<Item = BucketId> + ExactSizeIterator + Clone {
+    let sparse = segment.header().sparse_in_use(tier);
+    BucketId::range(sparse.start, sparse.end)
+}
+
+/// Bytes of its tier that a block takes: of one in a sparse bucket those of its pages.
+pub(crate) fn bytes_of(segment: &Segment, bucket: BucketId) -> u64 {
+    match segment.claimed(bucket) {
+        Some(pages) => u64::from(pages.load(Ordering::Relaxed)) * segment.page_bytes() as u64,
+        None => segment.bucket_bytes() as u64,
+    }
 }
 
 /// The buckets of a tier that can be in use and have memory, or a slot, for all of their pages.

@@ -141,6 +141,13 @@ impl<'a> Buckets<'a> {
         }
         let tier = self.tier_of(bucket);
         crash::point("bucket.cleared");
+        if let Some(pages) = self.pages_left(bucket, tier) {
+            // In no free map before the node manager has given them up.
+            self.tiers[tier].sparse.idle.fetch_add(pages, Ordering::Relaxed);
+            meta.state.store(FREE, Ordering::Release);
+            crash::point("bucket.idle");
+            return;
+        }
         self.free_map(tier).give(bucket.raw());
         crash::point("bucket.freed");
         // Sparse ones are counted by their pages, which stay claimed.
@@ -150,7 +157,17 @@ impl<'a> Buckets<'a> {
     }
 
     fn is_sparse(self, bucket: BucketId, tier: TierId) -> bool {
-        tier.is_ram() && bucket.raw() >= self.tiers[tier].buckets
+        let TierHeader { first_bucket, buckets, .. } = self.tiers[tier];
+        bucket.raw() - first_bucket >= buckets
+    }
+
+    /// The pages that a sparse slot of a file tier has, if any.
+    fn pages_left(self, bucket: BucketId, tier: TierId) -> Option<u32> {
+        if tier.is_ram() || !self.is_sparse(bucket, tier) {
+            return None;
+        }
+        let pages = self.checksums(bucket)?.claimed.load(Ordering::Acquire);
+        (pages > 0).then_some(pages)
     }
 
     /// Gives a bucket that is set aside for a job back to its reservation. False if it is not, or

@@ -174,8 +174,9 @@ impl Segment {
                         .is_ok()
             })
         };
-        let found = BucketId::range(start, self.header().buckets)
-            .chain(BucketId::range(0, start))
+        let all = self.header().bucket_ids();
+        let found = (all.clone().filter(|bucket| bucket.raw() >= start))
+            .chain(all.filter(|bucket| bucket.raw() < start))
             .find(mine);
         let Some(bucket) = found else {
             job.free.store(0, Ordering::Release);

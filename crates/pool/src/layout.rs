@@ -33,7 +33,7 @@ mod sections;
 pub use block::{BucketMeta, IndexNode, SlotChecksums, SparsePages};
 pub use client::{ClientSlot, Counter, Counters, slot_state};
 pub use description::{Description, description_state};
-pub use device::{DeviceSpeed, Emulation, StoreHeader, TierHeader};
+pub use device::{DeviceSpeed, Emulation, SparseHeader, StoreHeader, TierHeader};
 pub use file::{FileRecord, LENGTHENER_LEFT, file_state};
 pub use header::{Header, retirement};
 pub use job::{JobRecord, job_state, reserved_for};
@@ -50,7 +50,7 @@ pub use forebay_placement::{NodeId, TIERS_MAX, TierId};
 /// The first bytes of every segment.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FOREBAY\0");
 /// Raised with every change of these files that changes a layout.
-pub const LAYOUT_VERSION: u32 = 19;
+pub const LAYOUT_VERSION: u32 = 20;
 /// Pages of a bucket; `valid` and `dirty` are one word each.
 pub const PAGES_PER_BUCKET: u32 = 64;
 /// Managed directories.
@@ -89,6 +89,8 @@ pub const FILES_PIECE: u32 = 1 << 13;
 pub const FILES_MAX: u32 = 1 << 20;
 /// Most open-file descriptions of a pool: a marker has 18 bits for them.
 pub const DESCRIPTIONS_MAX: u32 = 1 << 18;
+/// Sparse slots of a file tier whose tables get memory at a time: 168 KiB.
+pub const SPARSE_PIECE: u32 = 512;
 /// Locks of the file table.
 pub const STRIPES: usize = 8192;
 /// Longest path of a tier or a store, with its terminating zero.

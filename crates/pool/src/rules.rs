@@ -202,7 +202,7 @@ mod tests {
         let geometry = Geometry {
             page_size: 4096,
             tier_buckets: vec![64],
-            sparse_buckets: 0,
+            sparse_buckets: Vec::new(),
             clients: 2,
             files: 8,
             descriptions: 64,

@@ -48,8 +48,9 @@ pub struct Segment {
     /// log2 of a page's bytes: a division of a 4 KiB write's offset costs as much as its lock.
     page_shift: u32,
     ram_buckets: u32,
-    /// The numbers of the sparse buckets.
+    /// The numbers of the sparse buckets of RAM.
     sparse: core::ops::Range<u32>,
+    trails: u32,
 }
 
 impl Segment {

@@ -131,12 +131,21 @@ impl SlotHead {
 impl Segment {
     /// Where the slots of file tier `tier` have their head: behind all of them.
     pub fn slots_end(&self, tier: TierId) -> u64 {
-        u64::from(self.header().tier[tier].buckets) * self.bucket_bytes() as u64
+        u64::from(self.slots_of(tier)) * self.bucket_bytes() as u64
     }
 
     /// Where their table has its head.
     pub fn records_end(&self, tier: TierId) -> u64 {
-        u64::from(self.header().tier[tier].buckets) * RECORD_BYTES as u64
+        u64::from(self.slots_of(tier)) * RECORD_BYTES as u64
+    }
+
+    /// One past the number of the last slot of a file tier, the sparse ones included.
+    fn slots_of(&self, tier: TierId) -> u32 {
+        let of_tier = &self.header().tier[tier];
+        match of_tier.sparse.buckets {
+            0 => of_tier.buckets,
+            _ => self.header().sparse(tier).end - of_tier.first_bucket,
+        }
     }
 
     /// Whether `file`, whose head has to be at `end`, is one of this pool's.

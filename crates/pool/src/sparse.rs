@@ -1,17 +1,18 @@
-//! Sparse buckets: homes of small files, of which only the pages in use have memory. See
-//! docs/design/small-files.md.
+//! Sparse buckets: homes of small files, of which only the pages in use have memory, or room in
+//! their tier's file. See docs/design/small-files.md.
 //!
-//! A page is claimed from a budget before it gets memory, and counts as claimed until its memory is
-//! given up. What a killed process leaves in between is in the bucket's own count, from which the
-//! node manager corrects the sum.
+//! A page is claimed from a budget before it gets memory or room, and counts as claimed until that
+//! is given up. What a killed process leaves in between is in the bucket's own count, from which
+//! the node manager corrects the sum.
 
 use crate::backoff::Backoff;
-use crate::free_map::{FILLING, FREE};
+use crate::free_map::{FILLING, FREE, UNBACKED};
 use crate::layout::*;
 use crate::owner::Owner;
 use crate::segment::Segment;
 use crate::sync::{AtomicU32, Ordering};
 use crate::{BucketId, FileId, crash};
+use core::ops::Range;
 
 /// Buckets whose memory is given up at once: what processes are reading is looked at once for all.
 const TRIMMED: usize = 64;
@@ -28,22 +29,37 @@ pub struct SparseUse {
 }
 
 impl Segment {
-    /// Pages that sparse buckets may still claim.
-    pub fn sparse_left(&self) -> u32 {
-        let header = self.header();
-        let limit = header.sparse_limit.load(Ordering::Relaxed);
-        limit.saturating_sub(header.sparse_used.load(Ordering::Relaxed))
+    /// Pages that sparse buckets of a tier may still claim.
+    pub fn sparse_left(&self, tier: TierId) -> u32 {
+        let sparse = &self.header().tier[tier].sparse;
+        let limit = sparse.limit.load(Ordering::Relaxed);
+        limit.saturating_sub(sparse.used.load(Ordering::Relaxed))
+    }
+
+    /// Takes a free sparse slot of a file tier for `owner`, with room for `pages` pages from its
+    /// first on.
+    pub fn take_sparse_slot(&self, tier: TierId, owner: Owner, pages: u32) -> Option<BucketId> {
+        if self.sparse_left(tier) < pages || crash::refused("slot") {
+            return None;
+        }
+        let taken = self.take_ready_sparse(tier, owner)?;
+        crash::point("sparse.slot-taken");
+        if self.claimed(taken).is_some_and(|claimed| self.claim_upto(tier, claimed, pages)) {
+            return Some(taken);
+        }
+        self.free_bucket(taken);
+        None
     }
 
     /// Takes a free sparse bucket for `owner`, for a block of which `pages` are about to be
     /// written. They are to be [backed](Segment::back_pages) once it is locked.
     pub fn take_sparse(&self, owner: Owner, pages: u32) -> Option<BucketId> {
-        if self.header().sparse_buckets == 0 || crash::refused("bucket") {
+        if self.header().sparse(TierId::RAM).is_empty() || crash::refused("bucket") {
             return None;
         }
-        let taken = self.take_ready_sparse(owner).or_else(|| {
+        let taken = self.take_ready_sparse(TierId::RAM, owner).or_else(|| {
             self.ready_more_sparse();
-            self.take_ready_sparse(owner)
+            self.take_ready_sparse(TierId::RAM, owner)
         })?;
         crash::point("sparse.taken");
         // The last file may have been much larger.
@@ -53,10 +69,10 @@ impl Segment {
         Some(taken)
     }
 
-    fn take_ready_sparse(&self, owner: Owner) -> Option<BucketId> {
+    fn take_ready_sparse(&self, tier: TierId, owner: Owner) -> Option<BucketId> {
         let mut taken = None;
-        let place = &self.header().sparse_hint;
-        let map = self.free_sparse();
+        let place = &self.header().tier[tier].sparse.hint;
+        let map = self.free_sparse(tier);
         if map.count == 0 {
             return None;
         }
@@ -70,12 +86,12 @@ impl Segment {
 
     /// Lets another 64 buckets be used that never were.
     fn ready_more_sparse(&self) {
-        let header = self.header();
-        let ready = header.sparse_ready.load(Ordering::Acquire);
-        if ready >= header.sparse_buckets {
+        let mark = &self.header().tier[TierId::RAM].sparse.ready;
+        let ready = mark.load(Ordering::Acquire);
+        if ready >= self.header().tier[TierId::RAM].sparse.buckets {
             return;
         }
-        let raised = header.sparse_ready.compare_exchange(
+        let raised = mark.compare_exchange(
             ready,
             ready + 64,
             Ordering::AcqRel,
@@ -83,38 +99,42 @@ impl Segment {
         );
         crash::point("sparse.ready");
         if raised.is_ok() {
-            self.repair_sparse_from(ready);
+            self.repair_sparse_from(TierId::RAM, ready);
         }
     }
 
-    /// Lets the free map have each free sparse bucket.
+    /// Lets the free maps have each free sparse bucket: of a file tier those without pages.
     pub(crate) fn repair_sparse(&self) {
-        self.repair_sparse_from(0);
+        self.header().tiers_in_use().for_each(|tier| self.repair_sparse_from(tier, 0));
     }
 
-    fn repair_sparse_from(&self, first: u32) {
-        let map = self.free_sparse();
+    pub(crate) fn repair_sparse_from(&self, tier: TierId, first: u32) {
+        let map = self.free_sparse(tier);
         for bucket in BucketId::range(map.first + first.min(map.count), map.first + map.count) {
             let is_free = |meta: &BucketMeta| meta.state.load(Ordering::Acquire) == FREE;
-            if self.bucket(bucket).is_some_and(is_free) {
+            if self.bucket(bucket).is_some_and(is_free) && (tier.is_ram() || self.is_empty(bucket)) {
                 map.offer(bucket.raw());
             }
         }
     }
 
-    /// Sees to it that the first `end` pages of a bucket have memory, if it is a sparse one: the
-    /// caller has it locked. False if the budget or /dev/shm has no room for them; what was valid
-    /// still is.
+    fn is_empty(&self, bucket: BucketId) -> bool {
+        self.claimed(bucket).is_none_or(|claimed| claimed.load(Ordering::Acquire) == 0)
+    }
+
+    /// Sees to it that the first `end` pages of a bucket have memory, or room in their tier's file,
+    /// if it is a sparse one: the caller has it locked. False if the budget or /dev/shm has none
+    /// for them; what was valid still is.
     #[must_use]
     pub fn back_pages(&self, bucket: BucketId, end: u32) -> bool {
-        let Some(pages) = self.sparse_pages(bucket) else { return true };
+        let Some(pages) = self.sparse_pages(bucket) else { return self.claim_pages(bucket, end) };
         let backed = pages.backed.load(Ordering::Relaxed);
         if end <= backed {
             return true;
         }
         // A file that grows page by page asks seven times until it fills a bucket, and not 64.
         let ahead = (2 * backed).clamp(end, PAGES_PER_BUCKET);
-        let Some(upto) = [ahead, end].into_iter().find(|&upto| self.claim_upto(pages, upto)) else {
+        let Some(upto) = [ahead, end].into_iter().find(|&upto| self.claim_upto(TierId::RAM, &pages.claimed, upto)) else {
             self.want_room();
             return false;
         };
@@ -127,24 +147,45 @@ impl Segment {
         true
     }
 
-    fn claim_upto(&self, pages: &SparsePages, upto: u32) -> bool {
-        let header = self.header();
-        let claimed = pages.claimed.load(Ordering::Relaxed);
+    /// The same of a bucket that is none of RAM's sparse ones.
+    fn claim_pages(&self, bucket: BucketId, end: u32) -> bool {
+        let tier = self.tier_of(bucket);
+        if tier.is_ram() {
+            return true;
+        }
+        let Some(claimed) = self.claimed(bucket) else { return true };
+        let has_room = self.claim_upto(tier, claimed, end);
+        if !has_room {
+            self.miss_pages(tier);
+        }
+        has_room
+    }
+
+    /// Tells the node manager that there were no pages for a sparse slot.
+    #[cold]
+    pub fn miss_pages(&self, tier: TierId) {
+        self.header().tier[tier].sparse.missed.fetch_add(1, Ordering::Relaxed);
+        self.want_room();
+    }
+
+    fn claim_upto(&self, tier: TierId, pages: &AtomicU32, upto: u32) -> bool {
+        let sparse = &self.header().tier[tier].sparse;
+        let claimed = pages.load(Ordering::Relaxed);
         let more = upto.saturating_sub(claimed);
         if more == 0 {
             return true;
         }
         // The bucket's count first: it is what the sum is corrected by.
-        pages.claimed.store(upto, Ordering::Release);
+        pages.store(upto, Ordering::Release);
         crash::point("sparse.claiming");
-        let before = header.sparse_used.fetch_add(more, Ordering::SeqCst);
-        let limit = header.sparse_limit.load(Ordering::SeqCst);
+        let before = sparse.used.fetch_add(more, Ordering::SeqCst);
+        let limit = sparse.limit.load(Ordering::SeqCst);
         if before.saturating_add(more) > limit {
-            pages.claimed.store(claimed, Ordering::Release);
-            unclaim(&header.sparse_used, more);
+            pages.store(claimed, Ordering::Release);
+            unclaim(&sparse.used, more);
             return false;
         }
-        let low = header.sparse_low.load(Ordering::Relaxed);
+        let low = sparse.low.load(Ordering::Relaxed);
         let left = limit - before;
         if left >= low && left - more < low {
             self.want_room();
@@ -178,7 +219,7 @@ impl Segment {
         }
         crash::point("sparse.removed");
         pages.claimed.store(keep, Ordering::Release);
-        unclaim(&self.header().sparse_used, claimed - keep);
+        unclaim(&self.header().tier[TierId::RAM].sparse.used, claimed - keep);
         lock.changed();
         claimed - keep
     }
@@ -193,9 +234,8 @@ impl Segment {
     /// Gives up the memory of free sparse buckets, until `most` pages are. Returns how many may be
     /// claimed for that. For the node manager.
     pub fn trim_sparse(&self, owner: Owner, most: u32) -> u32 {
-        let ready = self.header().sparse_ready.load(Ordering::Acquire);
-        let sparse = self.header().sparse();
-        let mut idle = BucketId::range(sparse.start, sparse.start + ready.min(sparse.len() as u32))
+        let sparse = self.header().sparse_in_use(TierId::RAM);
+        let mut idle = BucketId::range(sparse.start, sparse.end)
             .rev()
             .filter(|&bucket| self.take_idle(bucket));
         let mut freed = 0;
@@ -219,15 +259,47 @@ impl Segment {
     /// Takes a free sparse bucket that has memory. A manager that dies over it leaves it to the
     /// next, as one that a move was filling.
     fn take_idle(&self, bucket: BucketId) -> bool {
-        let (Some(meta), Some(pages)) = (self.bucket(bucket), self.sparse_pages(bucket)) else {
+        let (Some(meta), Some(claimed)) = (self.bucket(bucket), self.claimed(bucket)) else {
             return false;
         };
-        pages.claimed.load(Ordering::Acquire) != 0
+        claimed.load(Ordering::Acquire) != 0
             && meta.state.load(Ordering::Relaxed) == FREE
             && meta
                 .state
                 .compare_exchange(FREE, FILLING, Ordering::AcqRel, Ordering::Relaxed)
                 .is_ok()
+    }
+
+    /// Gives up the room of free sparse slots of a file tier: `discard` takes that of neighbouring
+    /// ones from the tier's file, by their numbers in the tier. Returns how many pages may be
+    /// claimed for that. For the node manager. Readers need not have left: they look whether the
+    /// block still lies there once they have read.
+    pub fn trim_slots(&self, tier: TierId, mut discard: impl FnMut(Range<u32>) -> bool) -> u32 {
+        let sparse = &self.header().tier[tier].sparse;
+        sparse.idle.store(0, Ordering::Relaxed);
+        let Range { mut start, end } = self.header().sparse_in_use(tier);
+        let first = self.header().tier[tier].first_bucket;
+        let mut freed = 0;
+        while start < end {
+            let taken = BucketId::range(start, end).take_while(|&slot| self.take_idle(slot)).count();
+            let slots = start..start + taken as u32;
+            start = slots.end + 1;
+            if slots.is_empty() {
+                continue;
+            }
+            crash::point("sparse.slots-idle");
+            let is_gone = discard(slots.start - first..slots.end - first);
+            crash::point("sparse.discarded");
+            for slot in BucketId::range(slots.start, slots.end) {
+                if is_gone && let Some(claimed) = self.claimed(slot) {
+                    let pages = claimed.swap(0, Ordering::AcqRel).min(PAGES_PER_BUCKET);
+                    unclaim(&sparse.used, pages);
+                    freed += pages;
+                }
+                self.free_bucket(slot);
+            }
+        }
+        freed
     }
 
     fn has_owner(&self, file: FileId) -> bool {
@@ -242,18 +314,18 @@ impl Segment {
         scopes.filter_map(|lock| lock.scope.as_file()).collect()
     }
 
-    /// Counts the pages of sparse buckets, and corrects their sum: what other threads claim and
-    /// give up meanwhile may be missed until the next time.
-    pub fn count_sparse(&self) -> SparseUse {
+    /// Counts the pages of the sparse buckets of a tier, and corrects their sum: what other threads
+    /// claim and give up meanwhile may be missed until the next time.
+    pub fn count_sparse(&self, tier: TierId) -> SparseUse {
         let mut found = SparseUse::default();
-        let header = self.header();
-        let ready = header.sparse_ready.load(Ordering::Acquire).min(header.sparse_buckets);
-        let before = header.sparse_used.load(Ordering::Acquire);
-        for bucket in BucketId::range(header.sparse().start, header.sparse().start + ready) {
-            let (Some(meta), Some(pages)) = (self.bucket(bucket), self.sparse_pages(bucket)) else {
+        let place = &self.header().tier[tier].sparse.used;
+        let before = place.load(Ordering::Acquire);
+        let sparse = self.header().sparse_in_use(tier);
+        for bucket in BucketId::range(sparse.start, sparse.end) {
+            let (Some(meta), Some(claimed)) = (self.bucket(bucket), self.claimed(bucket)) else {
                 continue;
             };
-            let claimed = pages.claimed.load(Ordering::Acquire).min(PAGES_PER_BUCKET);
+            let claimed = claimed.load(Ordering::Acquire).min(PAGES_PER_BUCKET);
             found.claimed += claimed;
             match meta.state.load(Ordering::Relaxed) {
                 FREE => found.idle += claimed,
@@ -261,7 +333,6 @@ impl Segment {
             }
         }
         // Only if no thread has changed it: a wrong sum stays until it was looked at in peace.
-        let place = &header.sparse_used;
         let _ = place.compare_exchange(before, found.claimed, Ordering::AcqRel, Ordering::Relaxed);
         found
     }
@@ -271,9 +342,10 @@ impl Segment {
         let header = self.header();
         // Of a count that is damaged, what there can be.
         let most = self.ram_buckets().saturating_sub(self.backed()) * PAGES_PER_BUCKET;
-        header.sparse_limit.fetch_min(most, Ordering::AcqRel);
+        header.tier[TierId::RAM].sparse.limit.fetch_min(most, Ordering::AcqRel);
         crash::point("recover.lent");
-        for bucket in BucketId::range(header.sparse().start, header.sparse().end) {
+        let all = header.sparse(TierId::RAM);
+        for bucket in BucketId::range(all.start, all.end) {
             let (Some(meta), Some(pages)) = (self.bucket(bucket), self.sparse_pages(bucket)) else {
                 continue;
             };
@@ -284,7 +356,35 @@ impl Segment {
             pages.claimed.fetch_max(pages.backed.load(Ordering::Acquire), Ordering::AcqRel);
             pages.claimed.fetch_min(PAGES_PER_BUCKET, Ordering::AcqRel);
         }
-        self.count_sparse();
+        self.count_sparse(TierId::RAM);
+        self.header().file_tiers().for_each(|tier| self.recover_lent_slots(tier));
+    }
+
+    /// The same of a file tier: as many pages are lent as slots say that their room is.
+    fn recover_lent_slots(&self, tier: TierId) {
+        let sparse = &self.header().tier[tier].sparse;
+        let is_none = |meta: &BucketMeta| {
+            let state = &meta.state;
+            let _ = state.compare_exchange(UNBACKED, FREE, Ordering::AcqRel, Ordering::Relaxed);
+        };
+        if sparse.buckets == 0 {
+            // They are damaged.
+            self.lent_slots(tier).filter_map(|slot| self.bucket(slot)).for_each(is_none);
+        }
+        let lent = self.lent_slots(tier).count() as u32;
+        sparse.limit.store(lent * PAGES_PER_BUCKET, Ordering::Release);
+        crash::point("recover.lent-slots");
+        let all = self.header().sparse_in_use(tier);
+        for bucket in BucketId::range(all.start, all.end) {
+            let (Some(meta), Some(claimed)) = (self.bucket(bucket), self.claimed(bucket)) else {
+                continue;
+            };
+            is_none(meta);
+            let end = u64::BITS - meta.valid.load(Ordering::Acquire).leading_zeros();
+            claimed.fetch_max(end, Ordering::AcqRel);
+            claimed.fetch_min(PAGES_PER_BUCKET, Ordering::AcqRel);
+        }
+        sparse.idle.store(self.count_sparse(tier).idle, Ordering::Relaxed);
     }
 }
 
@@ -300,6 +400,7 @@ mod tests {
     use crate::entry::Entry;
     use crate::free_map::USED;
     use crate::guards::BlockGuard;
+    use crate::owner::MANAGER_SLOT;
     use crate::segment::anonymous;
     use rustix::fd::{AsFd, OwnedFd};
 
@@ -362,21 +463,21 @@ mod tests {
         assert!(segment.is_sparse(small) && segment.tier_of(large) == TierId::RAM);
         assert_eq!(memory(&memory_file), before - lent + 31 * PAGE);
         let all = SparseUse { claimed: 31, idle: 0, buckets: 2 };
-        assert_eq!((segment.count_sparse(), segment.sparse_left()), (all, 8 * 64 - 31));
+        assert_eq!((segment.count_sparse(TierId::RAM), segment.sparse_left(TierId::RAM)), (all, 8 * 64 - 31));
         assert_eq!(segment.check(), []);
         assert_eq!(segment.grow(memory_file.as_fd(), 8 << 20), Ok(0), "it is lent");
         // One that a file of 30 pages had is made smaller for one of two.
         delete(&segment, large, me);
-        assert_eq!(segment.count_sparse(), SparseUse { claimed: 31, idle: 30, buckets: 1 });
-        segment.header().sparse_hint.store(0, Ordering::Relaxed);
+        assert_eq!(segment.count_sparse(TierId::RAM), SparseUse { claimed: 31, idle: 30, buckets: 1 });
+        segment.header().tier[TierId::RAM].sparse.hint.store(0, Ordering::Relaxed);
         assert_eq!(write(&segment, 3, 2, me), Some(large));
-        assert_eq!(segment.count_sparse(), SparseUse { claimed: 3, idle: 0, buckets: 2 });
+        assert_eq!(segment.count_sparse(TierId::RAM), SparseUse { claimed: 3, idle: 0, buckets: 2 });
         assert_eq!(segment.take_back_lent(8), 7, "pages of one are in use");
         delete(&segment, large, me);
         delete(&segment, small, me);
         assert_eq!(segment.trim_sparse(me, u32::MAX), 3);
         assert_eq!(segment.take_back_lent(9), 1);
-        assert_eq!((segment.sparse_left(), segment.free_in(TierId::RAM)), (0, 128));
+        assert_eq!((segment.sparse_left(TierId::RAM), segment.free_in(TierId::RAM)), (0, 128));
         assert_eq!(segment.grow(memory_file.as_fd(), 8 << 20), Ok(8));
         assert_eq!((memory(&memory_file), segment.check()), (before, vec![]));
     }
@@ -394,10 +495,10 @@ mod tests {
         assert_eq!([1, 2, 3, 4, 5, 9, 33].map(claimed), [1, 2, 4, 4, 8, 16, 33]);
         // The last pages of the budget are given one by one.
         let others = 8 * 64 - 33 - 5;
-        segment.header().sparse_used.fetch_add(others, Ordering::Relaxed);
+        segment.header().tier[TierId::RAM].sparse.used.fetch_add(others, Ordering::Relaxed);
         let last = write(&segment, 2, 4, me).unwrap();
         assert!(segment.back_pages(last, 5) && !segment.back_pages(last, 6));
-        assert_eq!(segment.sparse_left(), 0);
+        assert_eq!(segment.sparse_left(TierId::RAM), 0);
     }
 
     #[test]
@@ -423,24 +524,134 @@ mod tests {
         let bucket = write(&segment, 1, 3, me).unwrap();
         // Killed between two steps of each kind.
         let header = segment.header();
-        header.sparse_used.store(99, Ordering::Relaxed);
-        header.sparse_ready.store(0, Ordering::Relaxed);
+        header.tier[TierId::RAM].sparse.used.store(99, Ordering::Relaxed);
+        header.tier[TierId::RAM].sparse.ready.store(0, Ordering::Relaxed);
         let idle = segment.sparse_pages(BucketId::from_raw(bucket.raw() + 1)).unwrap();
         idle.claimed.store(2, Ordering::Relaxed);
         let taken = BucketId::from_raw(bucket.raw() + 2);
         segment.bucket(taken).unwrap().state.store(FILLING, Ordering::Relaxed);
         segment.recover(|_, _| ());
         assert_eq!(segment.check(), []);
-        assert_eq!((segment.lent(), segment.sparse_left()), (16, 16 * 64 - 5));
+        assert_eq!((segment.lent(), segment.sparse_left(TierId::RAM)), (16, 16 * 64 - 5));
         assert_eq!(memory(&memory_file), before + 3 * PAGE);
         let meta = segment.bucket(bucket).unwrap();
         assert_eq!(meta.state.load(Ordering::Relaxed), USED);
         assert!(segment.is_indexed(bucket) && !segment.is_indexed(taken));
         assert_eq!(segment.trim_sparse(me, u32::MAX), 2);
-        header.sparse_limit.store(99 * 64, Ordering::Relaxed);
+        header.tier[TierId::RAM].sparse.limit.store(99 * 64, Ordering::Relaxed);
         segment.recover(|_, _| ());
         assert_eq!(segment.lent(), 16, "others have the rest");
         let place = segment.file(meta.file.load(Ordering::Relaxed)).entry0.load(Ordering::Relaxed);
         assert_eq!(Entry::decode(place), Entry::Resident { tier: TierId::RAM, bucket });
+    }
+
+    const BELOW: TierId = TierId::new(1);
+
+    /// A file tier of 128 slots, the room of `lent` of which is lent to sparse ones.
+    fn pool_of_slots(lent: u32, me: Owner) -> (Segment, OwnedFd) {
+        let geometry = Geometry::for_tiers(4096, &[64 << 18, 128 << 18]).with_sparse();
+        let (segment, file) = anonymous(&geometry).unwrap();
+        assert!(segment.ready_more_slots(BELOW));
+        lend_slots(&segment, lent, me);
+        (segment, file)
+    }
+
+    fn lend_slots(segment: &Segment, count: u32, me: Owner) {
+        let retired = segment.retire_slots(BELOW, count, me);
+        assert_eq!(retired.len() as u32, count);
+        retired.into_iter().for_each(|slot| segment.lend_slot(slot));
+    }
+
+    #[test]
+    fn sparse_slots_share_the_pages_of_slots_that_are_lent() {
+        let me = Owner::new(MANAGER_SLOT, 3);
+        let (segment, _file) = pool_of_slots(0, me);
+        assert_eq!(segment.take_sparse_slot(BELOW, me, 1), None, "nothing is lent yet");
+        assert_eq!(segment.claimed(BucketId::from_raw(segment.header().tier[1].first_bucket)).map(|_| ()), None);
+        lend_slots(&segment, 2, me);
+        assert_eq!((segment.free_in(BELOW), segment.sparse_left(BELOW)), (126, 128));
+        let slots: Vec<_> =
+            (0..64).map(|_| segment.take_sparse_slot(BELOW, me, 1).unwrap()).collect();
+        assert!(slots.iter().all(|&slot| segment.is_of_pages(slot) && !segment.is_sparse(slot)));
+        let mut numbers: Vec<_> = slots.iter().map(|&slot| segment.slot_in_tier(slot)).collect();
+        numbers.sort_unstable();
+        assert!(numbers.iter().copied().eq(128..192), "{numbers:?}");
+        // One grows, as far as there are pages.
+        assert!(segment.back_pages(slots[0], 64) && segment.sparse_left(BELOW) == 1);
+        assert!(segment.back_pages(slots[0], 7), "it has them");
+        assert!(!segment.back_pages(slots[1], 3) && segment.take_sparse_slot(BELOW, me, 2).is_none());
+        let used = SparseUse { claimed: 127, idle: 0, buckets: 64 };
+        assert_eq!(segment.count_sparse(BELOW), used);
+        // Nothing is to be had of what is free before its room was given up.
+        slots[..32].iter().for_each(|&slot| segment.free_bucket(slot));
+        let idle = SparseUse { claimed: 127, idle: 95, buckets: 32 };
+        assert_eq!((segment.count_sparse(BELOW), segment.sparse_left(BELOW)), (idle, 1));
+        segment.repair_sparse();
+        let other = segment.take_sparse_slot(BELOW, me, 1).unwrap();
+        assert!(!slots.contains(&other));
+        assert_eq!(segment.take_sparse_slot(BELOW, me, 1), None);
+        let mut given = Vec::new();
+        assert_eq!(segment.trim_slots(BELOW, |_| false), 0, "the device refuses");
+        let freed = segment.trim_slots(BELOW, |slots| {
+            given.push(slots);
+            true
+        });
+        let [first, last] = [slots[0], slots[31]].map(|slot| segment.slot_in_tier(slot));
+        assert_eq!((freed, given), (95, vec![first..last + 1]));
+        assert_eq!(segment.sparse_left(BELOW), 95);
+        // Back to the others go only slots of which all pages are unused.
+        assert_eq!((segment.take_back_slots(BELOW, 9), segment.free_in(BELOW)), (1, 127));
+        assert_eq!((segment.sparse_left(BELOW), segment.take_back_slots(BELOW, 9)), (31, 0));
+        assert!((0..31).all(|_| segment.take_sparse_slot(BELOW, me, 1).is_some()));
+    }
+
+    /// What managers and programs leave that are killed between any two steps.
+    #[test]
+    fn a_new_manager_counts_what_is_lent_and_claimed() {
+        let me = Owner::new(MANAGER_SLOT, 3);
+        let (segment, _file) = pool_of_slots(3, me);
+        let sparse = &segment.header().tier[BELOW].sparse;
+        let [taken, freed, other] =
+            [2, 5, 9].map(|pages| segment.take_sparse_slot(BELOW, me, pages).unwrap());
+        segment.free_bucket(freed);
+        // Lent, and not yet counted; retired, and not yet lent; counted twice; taken and no more.
+        let retired = segment.retire_slots(BELOW, 2, me);
+        let state = &segment.bucket(retired[0]).unwrap().state;
+        state.store(UNBACKED, Ordering::Relaxed);
+        sparse.used.fetch_add(40, Ordering::Relaxed);
+        sparse.limit.store(7, Ordering::Relaxed);
+        segment.claimed(other).unwrap().store(64, Ordering::Relaxed);
+        // All are the dead manager's.
+        segment.recover(|_, _| {});
+        let idle = SparseUse { claimed: 2 + 5 + 64, idle: 2 + 5 + 64, buckets: 0 };
+        assert_eq!((sparse.limit.load(Ordering::Relaxed), segment.count_sparse(BELOW)), (4 * 64, idle));
+        assert_eq!((segment.sparse_left(BELOW), segment.free_in(BELOW)), (4 * 64 - 71, 124));
+        assert_eq!(segment.trim_slots(BELOW, |_| true), 71);
+        assert_eq!((segment.take_back_slots(BELOW, 9), segment.free_in(BELOW)), (4, 128));
+        assert_eq!(segment.claimed(taken).unwrap().load(Ordering::Relaxed), 0);
+        assert_eq!(segment.free_sparse(BELOW).available(), SPARSE_PIECE);
+    }
+
+    /// The tables of 65,536 sparse slots of a tier of 1 GiB are 21 MiB.
+    #[test]
+    fn tables_of_slots_have_memory_once_they_are_used() {
+        let plain = Geometry::for_tiers(4096, &[64 << 18, 1 << 30]);
+        let sparse = Geometry { sparse_buckets: vec![0, 1 << 16], ..plain.clone() };
+        let before = memory(&anonymous(&plain).unwrap().1);
+        let (segment, file) = anonymous(&sparse).unwrap();
+        let tables = memory(&file) - before;
+        assert!(tables < 1 << 20, "{tables} bytes more");
+        assert_eq!(segment.header().bucket_ids().count(), 64 + 4096);
+        assert!(segment.ready_more_slots(BELOW));
+        let piece = memory(&file) - before - tables;
+        assert!((160 << 10..200 << 10).contains(&piece), "{piece} bytes for {SPARSE_PIECE} slots");
+        assert_eq!(segment.header().bucket_ids().count(), 64 + 4096 + SPARSE_PIECE as usize);
+        while segment.ready_more_slots(BELOW) {}
+        let me = Owner::new(MANAGER_SLOT, 0);
+        lend_slots(&segment, 1024, me);
+        for _ in 0..1 << 16 {
+            assert!(segment.take_sparse_slot(BELOW, me, 1).is_some());
+        }
+        assert_eq!(segment.sparse_left(BELOW), 0);
     }
 }

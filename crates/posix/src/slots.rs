@@ -1,7 +1,9 @@
 //! Slots one after the other in a file.
 
-use crate::{MakeBatch, whole};
+use crate::{MakeBatch, descriptor, whole};
 use forebay_device::{Batch, Errno, Properties, SlotDevice, Span, StoreFile};
+use rustix::fs::FallocateFlags;
+use std::ops::Range;
 
 /// The slots of a tier in one local file, from its beginning on.
 ///
@@ -58,6 +60,13 @@ impl SlotDevice for FileSlots {
         let (file, offset) = self.locate(slot, from);
         // SAFETY: as the caller promises.
         all(unsafe { whole::write(file, offset, bytes) }?, bytes.bytes)
+    }
+
+    fn discard(&self, slots: Range<u32>) -> Result<(), Errno> {
+        let (file, start) = self.locate(slots.start, 0);
+        let (_, end) = self.locate(slots.end, 0);
+        let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(descriptor(file)?, mode, start, end.saturating_sub(start))
     }
 
     fn batch(&self, depth: u32) -> Box<dyn Batch> {

@@ -48,6 +48,10 @@ impl SlotDevice for Null {
         Ok(())
     }
 
+    fn discard(&self, _slots: Range<u32>) -> Result<(), Errno> {
+        Ok(())
+    }
+
     fn batch(&self, _depth: u32) -> Box<dyn Batch> {
         Box::new(Null)
     }

@@ -63,7 +63,10 @@ impl EnteredFile<'_> {
                     }
                     result?
                 }
-                Entry::Resident { .. } => self.write_over_slot(entry, cursor, part)?,
+                Entry::Resident { .. } => match self.write_over_slot(entry, cursor, part)? {
+                    Some(outcome) => return Ok(outcome),
+                    None => None,
+                },
                 Entry::Elsewhere { node, .. } => return Err(elsewhere(node)),
             };
             if let Some(bytes) = done {

@@ -119,7 +119,8 @@ impl EnteredFile<'_> {
         }
         let first = match piece.to {
             Destination::Tier(0) if is_small => {
-                let sparse = self.session.sparse_room(self.owner, self.pages_upto(part));
+                let (owner, pages) = (self.owner, self.pages_upto(part));
+                let sparse = self.session.sparse_room(TierId::RAM, owner, pages);
                 return sparse.map(|bucket| (TierId::RAM, bucket)).or_else(|| self.ram_bucket());
             }
             Destination::Tier(0) => return self.ram_bucket(),
@@ -136,6 +137,11 @@ impl EnteredFile<'_> {
         let client = self.session.segment.client(self.owner.slot());
         let tiers = self.session.segment.header().tiers_in_use().skip(first);
         for tier in tiers.filter(|&tier| takes(tier)) {
+            if is_small
+                && let Some(slot) = self.session.sparse_room(tier, self.owner, self.pages_upto(part))
+            {
+                return Some((tier, slot));
+            }
             let mut hint = client.bucket_hint.load(Ordering::Relaxed);
             if let Some(slot) = self.session.segment.take_slot(tier, self.owner, &mut hint) {
                 client.bucket_hint.store(hint, Ordering::Relaxed);
@@ -172,7 +178,7 @@ impl EnteredFile<'_> {
             // It takes pages of those that are lent.
             let page = segment.page_bytes() as u64;
             request.bytes = ahead.next_multiple_of(page);
-            tiers = tiers.with_more_free(0, u64::from(segment.sparse_left()) * page);
+            tiers = tiers.with_more_free(0, u64::from(segment.sparse_left(TierId::RAM)) * page);
         }
         (policy, self.session.engine.first(policy, &tiers, &request))
     }
@@ -238,26 +244,31 @@ impl EnteredFile<'_> {
 }
 
 impl Session {
-    /// A sparse bucket for `pages` of a small file; when their budget is used up, waits a moment
-    /// while the node manager lends them more memory. `None` when it does not.
-    fn sparse_room(&self, owner: Owner, pages: u32) -> Option<BucketId> {
+    /// A sparse bucket of a tier for `pages` of a small file; when their budget is used up, waits a
+    /// moment while the node manager lends them more. `None` when it does not.
+    fn sparse_room(&self, tier: TierId, owner: Owner, pages: u32) -> Option<BucketId> {
         let segment = &self.segment;
         let header = segment.header();
+        let of_tier = &header.tier[tier];
         let mut looks = 0;
         loop {
             let made = header.room_made.load(Ordering::Acquire);
-            if segment.sparse_left() >= pages {
+            if tier.is_ram() && segment.sparse_left(tier) >= pages {
                 return segment.take_sparse(owner, pages);
             }
-            let low = header.tier[TierId::RAM].low.load(Ordering::Relaxed);
-            if header.sparse_buckets == 0
+            let slot = if tier.is_ram() { None } else { segment.take_sparse_slot(tier, owner, pages) };
+            if slot.is_some() {
+                return slot;
+            }
+            let low = of_tier.low.load(Ordering::Relaxed);
+            if of_tier.sparse.buckets == 0
                 || looks == SPARSE_LOOKS
-                || segment.free_in(TierId::RAM) <= low / 2
+                || segment.free_in(tier) <= low / 2
                 || self.waited_for_pages.load(Ordering::Relaxed) == u64::from(made)
             {
                 break;
             }
-            segment.want_room();
+            if tier.is_ram() { segment.want_room() } else { segment.miss_pages(tier) }
             futex::wait(&header.room_made, made, SPARSE_LOOK.as_ms());
             looks += 1;
         }

@@ -1,6 +1,6 @@
 //! Writing into slots of file tiers, and moving blocks up from slots that cannot be written.
 
-use super::WrittenPart;
+use super::{Outcome, WrittenPart};
 use crate::access::{EnteredFile, ExclusiveFile};
 use crate::session::Session;
 use crate::span::{Cursor, Readable, Span};
@@ -20,7 +20,7 @@ impl EnteredFile<'_> {
         entry: &AtomicU64,
         cursor: &mut Cursor<'_, Readable>,
         part: WrittenPart,
-    ) -> Result<Option<usize>, Errno> {
+    ) -> Result<Option<Outcome>, Errno> {
         let segment = &self.session.segment;
         let held = segment.lock_block_unless_interrupted(entry, self.owner)?;
         let Some(mut held) = held.filter(|held| !held.tier().is_ram()) else { return Ok(None) };
@@ -31,12 +31,21 @@ impl EnteredFile<'_> {
         let init = |bucket| segment.init_bucket(bucket, self.id, part.block, self.owner);
         let fresh = bucket.and_then(init);
         let Some(fresh) = fresh else {
+            if !segment.back_pages(held.bucket(), self.pages_upto(part)) {
+                drop(held);
+                // It has grown out of its slot.
+                return match self.bring_up(entry, part.block) {
+                    Ok(()) => Ok(None),
+                    Err(errno @ (Errno::INTR | Errno::TIMEDOUT)) => Err(errno),
+                    Err(_) => Ok(Some(Outcome::NoMemory)),
+                };
+            }
             let start = cursor.position();
             let result = self.write_slot(held.bucket(), cursor, part);
             held.changed();
             drop(held);
             return match result {
-                Ok(bytes) => Ok(Some(bytes)),
+                Ok(bytes) => Ok(Some(Outcome::Written(bytes))),
                 Err(errno) => {
                     cursor.rewind(start);
                     self.bring_up(entry, part.block).map_err(|failed| match failed {
@@ -50,7 +59,7 @@ impl EnteredFile<'_> {
         self.session.populate(fresh.bucket());
         let result = self.write_bucket(fresh.bucket(), cursor, part);
         drop(fresh.publish_instead(entry, held, self.session));
-        result.map(Some)
+        result.map(|bytes| Some(Outcome::Written(bytes)))
     }
 
     /// Moves a block to RAM that lies in a slot which cannot be written any more.

@@ -81,6 +81,12 @@ impl SlotDevice for PowerLoss<FileSlots> {
         unsafe { self.0.write(slot, from, bytes) }
     }
 
+    fn discard(&self, slots: Range<u32>) -> Result<(), Errno> {
+        let ((file, start), (_, end)) = (self.0.locate(slots.start, 0), self.0.locate(slots.end, 0));
+        writing(file, start, end.saturating_sub(start));
+        self.0.discard(slots)
+    }
+
     fn batch(&self, depth: u32) -> Box<dyn Batch> {
         self.0.batch(depth)
     }

@@ -11,7 +11,7 @@ use forebay_pool::segment::anonymous;
 use forebay_pool::{BucketId, FileId};
 use forebay_posix::Positional;
 use forebay_tiers::{Fault, FaultScript, Faulty, Operation, Rule, When};
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 /// A node of which only the journal is used, and two files that it knows.
 struct World {
@@ -33,7 +33,7 @@ impl World {
         let geometry = Geometry {
             page_size: 4096,
             tier_buckets: vec![64],
-            sparse_buckets: 0,
+            sparse_buckets: Vec::new(),
             clients: 2,
             files: 8,
             descriptions: 64,
@@ -81,6 +81,7 @@ impl World {
             flushed_until: AtomicU64::new(0),
             waker,
             memory: crate::memory::Memory::default(),
+            keeps_slots: AtomicU32::new(0),
         };
         let io = Faulty::new(Positional::default(), script.clone());
         World { _folder: folder, node, files, script, io }

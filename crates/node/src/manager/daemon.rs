@@ -34,7 +34,7 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use threads::{raise_limits, signal_pipe, start_workers};
 /// How often tables and clients are looked at.
@@ -180,6 +180,7 @@ pub fn serve(
         waker: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| format!("making an event descriptor: {errno}"))?,
         memory: Memory::default(),
+        keeps_slots: AtomicU32::new(0),
     };
     let leaves = u32::from(node.faults.is_some());
     let stores = node.header().store.iter();

@@ -4,7 +4,7 @@
 use crate::manager::housekeeping::{finish_truncate, mark_pending_files};
 use crate::manager::jobs;
 use crate::node::Node;
-use crate::usage::buckets_of;
+use crate::usage::{sparse_of, whole_buckets_of};
 use forebay_placement::TierId;
 use forebay_pool::BucketId;
 use forebay_pool::backoff::Backoff;
@@ -91,8 +91,10 @@ fn repair_table(node: &Node, tier: TierId) -> Result<(), Errno> {
     let owner = Node::new_owner();
     let mut backoff = Backoff::default();
     let mut piece = vec![0; PIECE * RECORD_BYTES];
-    let slots: Vec<BucketId> = buckets_of(segment, tier).collect();
-    for slots in slots.chunks(PIECE) {
+    // In two runs of numbers without gaps.
+    let whole: Vec<BucketId> = whole_buckets_of(segment, tier).collect();
+    let sparse: Vec<BucketId> = sparse_of(segment, tier).collect();
+    for slots in whole.chunks(PIECE).chain(sparse.chunks(PIECE)) {
         piece.fill(0);
         let mut got = 0;
         let start = segment.record_offset(slots[0]);

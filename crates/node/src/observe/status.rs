@@ -8,7 +8,6 @@ use forebay_placement::schema::{Mode, Settings, Trigger};
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::{ClientSlot, Counter, FileFlags, JobRecord, retirement, slot_state};
 use forebay_pool::segment::{open_pool, text};
-use forebay_pool::sparse::SparseUse;
 use forebay_pool::{FileId, Segment, SegmentError, clock, liveness};
 use rustix::fd::AsFd;
 use std::ops::Range;
@@ -149,8 +148,7 @@ impl Observer {
             .tiers_in_use()
             .map(|tier| {
                 let buckets = whole_buckets_of(&self.0, tier);
-                let small =
-                    if tier.is_ram() { self.0.count_sparse() } else { SparseUse::default() };
+                let small = self.0.count_sparse(tier);
                 let small = u64::from(small.claimed - small.idle) * self.0.page_bytes() as u64;
                 let used = buckets
                     .clone()
@@ -161,10 +159,11 @@ impl Observer {
                     TierId::RAM => (self.0.ram_capacity() + self.0.lent(), self.0.backed()),
                     tier => (header.tier[tier].buckets, header.tier[tier].buckets),
                 };
+                let backed = u64::from(backed) * bucket + if tier.is_ram() { small } else { 0 };
                 TierStatus {
                     name: text(&header.tier[tier].name).to_string_lossy().into_owned(),
                     capacity: u64::from(capacity) * bucket,
-                    backed: u64::from(backed) * bucket + small,
+                    backed,
                     configured: u64::from(header.tier[tier].buckets) * bucket,
                     used: used as u64 * bucket + small,
                     dirty: dirty_bytes(&self.0, tier, |_| true),

@@ -5,9 +5,9 @@
 use crate::drain::{FlushScope, Flusher};
 use crate::node::{BlockRef, Node};
 use crate::organize::coldest::Coldest;
-use crate::organize::lend::{Lender, Wanted};
+use crate::organize::lend::{Lender, SlotLender};
 use crate::organize::mover::{BATCH_BYTES, Mover};
-use crate::usage::{sparse_of, whole_buckets_of};
+use crate::usage::{bytes_of, sparse_of, whole_buckets_of};
 use forebay_client::{hotness_of, policy_of};
 use forebay_placement::admission::Trail;
 use forebay_placement::evict::{Candidate, choose};
@@ -73,6 +73,7 @@ pub(crate) struct Demoter {
     mover: Mover,
     flusher: Flusher,
     lender: Lender,
+    slot_lender: SlotLender,
     blocks: Vec<Candidate>,
     coldest: Coldest,
     /// How often writers had begun to wait for room at the last look, and when that was seen to
@@ -90,6 +91,7 @@ impl Demoter {
             mover: Mover::new(node, owner),
             flusher: Flusher::new(node),
             lender: Lender::default(),
+            slot_lender: SlotLender::default(),
             blocks: Vec::new(),
             coldest: Coldest::default(),
             waits: 0,
@@ -125,7 +127,7 @@ impl Demoter {
         self.coldest.refresh(&self.node, self.tier);
         let small = match self.tier.is_ram() {
             true => self.lender.tend(&self.node, self.owner, asked),
-            false => Wanted::default(),
+            false => self.slot_lender.tend(&self.node, self.tier, self.owner),
         };
         if Level::of(&snapshot, self.node.watermarks, 0).is_roomy {
             // One use of a block below is enough to bring it here.
@@ -187,7 +189,8 @@ impl Demoter {
         let groups = victims.dirty.chunk_by(|a, b| moves(a) == moves(b));
         let pieces: Vec<_> = groups.flat_map(|group| group.chunks(piece)).collect();
         for blocks in pieces {
-            let bytes = blocks.len() as u64 * unit;
+            let of_block = |found: &BlockRef| bytes_of(&self.node.segment, found.bucket);
+            let bytes = blocks.iter().map(of_block).sum();
             // Of those that should stay no more than the writers wait for.
             let moves_down = self.node.moves_down(blocks[0].file) || is_awaited && freed == 0;
             let hierarchy = self.node.hierarchy();
@@ -329,11 +332,10 @@ impl Demoter {
         let capacity = u64::from(buckets) * segment.bucket_bytes() as u64;
         self.blocks.clear();
         let (whole, sparse) = match which {
-            Which::Whole => (Some(whole_buckets_of(segment, self.tier)), 0..0),
-            Which::Sparse => (None, sparse_of(segment)),
+            Which::Whole => (Some(whole_buckets_of(segment, self.tier)), None),
+            Which::Sparse => (None, Some(sparse_of(segment, self.tier))),
         };
-        let sparse = BucketId::range(sparse.start, sparse.end);
-        for bucket in whole.into_iter().flatten().chain(sparse) {
+        for bucket in whole.into_iter().flatten().chain(sparse.into_iter().flatten()) {
             let Some(meta) = segment.bucket(bucket) else { continue };
             let file = meta.file.load(Ordering::Relaxed);
             if meta.state.load(Ordering::Acquire) != USED
@@ -403,7 +405,7 @@ impl Demoter {
             let locked = segment.lock_block_within(place, self.owner, &mut backoff);
             let Ok(Some(locked)) = locked else { continue };
             if locked.bucket() == victim.bucket && locked.meta().pending_under_lock() == 0 {
-                whole += u32::from(!segment.is_sparse(victim.bucket));
+                whole += u32::from(!segment.is_of_pages(victim.bucket));
                 segment.discard_block(place, locked);
                 freed += 1;
             }

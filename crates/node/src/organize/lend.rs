@@ -1,15 +1,20 @@
-//! Memory for small files: how much of the RAM tier is lent to sparse buckets. The numbers are
+//! Memory and slots for small files: how much of a tier is lent to sparse buckets. The numbers are
 //! those of docs/design/small-files.md.
 
 use crate::node::Node;
+use forebay_device::Errno;
 use forebay_placement::TierId;
 use forebay_pool::layout::PAGES_PER_BUCKET;
-use forebay_pool::{Owner, Segment};
+use forebay_pool::sparse::SparseUse;
+use forebay_pool::{BucketId, Owner, Segment, crash};
 use rustix::fd::AsFd;
 use std::sync::atomic::Ordering;
 
 /// Looks in a row at which much was lent for nothing, before it is taken back: two seconds.
 const CALM_LOOKS: u32 = 4;
+
+/// Slots of a file tier that are lent at least when a program has missed pages.
+const LEAST_SLOTS: u32 = 4;
 
 /// The part of the tier that is lent while small files need no more.
 const LEAST_SHARE: u32 = 32;
@@ -38,6 +43,18 @@ impl Wanted {
     }
 }
 
+impl Wanted {
+    /// What `pages` more take from what is found in sparse buckets.
+    fn of(segment: &Segment, found: SparseUse, pages: u32) -> Wanted {
+        Wanted {
+            pages: if found.buckets > 0 { pages } else { 0 },
+            used: found.claimed - found.idle,
+            buckets: found.buckets,
+            page: segment.page_bytes() as u64,
+        }
+    }
+}
+
 /// The pages that are lent when nothing else is to be had for them: a thirty-second of the tier.
 fn least(segment: &Segment) -> u32 {
     (segment.ram_buckets() / LEAST_SHARE).max(segment.piece_buckets()) * PAGES_PER_BUCKET
@@ -54,20 +71,20 @@ impl Lender {
     /// likely to use. `asked`: a thread waits for room. Says what shall leave.
     pub fn tend(&mut self, node: &Node, owner: Owner, asked: bool) -> Wanted {
         let (segment, header) = (&node.segment, node.header());
-        if header.sparse_buckets == 0 {
+        if header.tier[TierId::RAM].sparse.buckets == 0 {
             return Wanted::default();
         }
         let least = least(segment);
-        let limit = || header.sparse_limit.load(Ordering::Acquire);
+        let limit = || header.tier[TierId::RAM].sparse.limit.load(Ordering::Acquire);
         let low = |limit: u32| (limit / 4).max(least / 2);
         let ram = &header.tier[TierId::RAM];
         let is_short = segment.free_in(TierId::RAM) < ram.low.load(Ordering::Relaxed);
-        let found = segment.count_sparse();
+        let found = segment.count_sparse(TierId::RAM);
         let mut made = 0;
-        if found.idle > 0 && (!asked || is_short || segment.sparse_left() < low(limit())) {
+        if found.idle > 0 && (!asked || is_short || segment.sparse_left(TierId::RAM) < low(limit())) {
             made += segment.trim_sparse(owner, u32::MAX);
         }
-        if segment.sparse_left() < low(limit()) {
+        if segment.sparse_left(TierId::RAM) < low(limit()) {
             // Half of the low watermark is left to other writers.
             let spare =
                 segment.free_in(TierId::RAM).saturating_sub(ram.low.load(Ordering::Relaxed) / 2);
@@ -77,17 +94,12 @@ impl Lender {
             made += self.take_back(node, least, asked, is_short);
         }
         let low = low(limit());
-        header.sparse_low.store(low, Ordering::Relaxed);
+        header.tier[TierId::RAM].sparse.low.store(low, Ordering::Relaxed);
         if made > 0 {
             node.post_room();
         }
-        let left = segment.sparse_left();
-        Wanted {
-            pages: if left < low && found.buckets > 0 { 2 * low - left } else { 0 },
-            used: found.claimed - found.idle,
-            buckets: found.buckets,
-            page: segment.page_bytes() as u64,
-        }
+        let left = segment.sparse_left(TierId::RAM);
+        Wanted::of(segment, found, if left < low { 2 * low - left } else { 0 })
     }
 
     /// Takes back what is lent for nothing: at once if buckets of the usual kind are short, else
@@ -95,7 +107,7 @@ impl Lender {
     /// buckets.
     fn take_back(&mut self, node: &Node, least: u32, asked: bool, is_short: bool) -> u32 {
         let (segment, header) = (&node.segment, node.header());
-        let (left, limit) = (segment.sparse_left(), header.sparse_limit.load(Ordering::Acquire));
+        let (left, limit) = (segment.sparse_left(TierId::RAM), header.tier[TierId::RAM].sparse.limit.load(Ordering::Acquire));
         let is_awaited = asked && segment.free_in(TierId::RAM) == 0;
         // So much is left that less would not be lent again at once.
         let kept = if is_awaited { 0 } else { (limit / 4 + limit / 2).max(least) };
@@ -105,5 +117,117 @@ impl Lender {
             return 0;
         }
         node.memory.take_back_lent(segment, spare)
+    }
+}
+
+impl Node {
+    /// A sparse slot of a file tier for a block of so many pages, for which room is lent if none is
+    /// left.
+    pub(super) fn take_sparse_slot(&self, tier: TierId, owner: Owner, pages: u32) -> Option<BucketId> {
+        let segment = &self.segment;
+        if segment.header().tier[tier].sparse.buckets == 0 {
+            return None;
+        }
+        segment.take_sparse_slot(tier, owner, pages).or_else(|| {
+            let has_room = segment.sparse_left(tier) >= pages
+                || self.trim_slots(tier) >= pages
+                || self.lend_slots(tier, owner, 1) > 0;
+            let has_numbers =
+                segment.free_sparse(tier).available() > 0 || segment.ready_more_slots(tier);
+            let is_worth_it = has_room && has_numbers;
+            is_worth_it.then(|| segment.take_sparse_slot(tier, owner, pages)).flatten()
+        })
+    }
+
+    /// Lends the room of up to `most` free slots of a file tier to its sparse ones. Returns of how
+    /// many.
+    pub(super) fn lend_slots(&self, tier: TierId, owner: Owner, most: u32) -> u32 {
+        let segment = &self.segment;
+        if !self.may_discard(tier) || !segment.is_sound(tier) {
+            return 0;
+        }
+        let mut lent = 0;
+        for slot in segment.retire_slots(tier, most, owner) {
+            let number = segment.slot_in_tier(slot);
+            let discarded = self.discard(tier, number..number + 1);
+            crash::point("lend.slot-discarded");
+            if discarded {
+                segment.lend_slot(slot);
+                lent += 1;
+            } else {
+                segment.free_bucket(slot);
+            }
+        }
+        lent
+    }
+
+    /// [`Segment::trim_slots`], where there is anything to give up.
+    fn trim_slots(&self, tier: TierId) -> u32 {
+        match self.header().tier[tier].sparse.idle.load(Ordering::Relaxed) {
+            0 => 0,
+            _ => self.segment.trim_slots(tier, |slots| self.discard(tier, slots)),
+        }
+    }
+
+    /// Takes the room of slots from the tier's file.
+    fn discard(&self, tier: TierId, slots: std::ops::Range<u32>) -> bool {
+        let device = self.devices[tier].as_ref();
+        let discarded = device.map_or(Err(Errno::STALE), |device| device.discard(slots));
+        if discarded == Err(Errno::OPNOTSUPP) {
+            self.keeps_slots.fetch_or(1 << tier.index(), Ordering::Relaxed);
+        }
+        discarded.is_ok()
+    }
+
+    /// Whether a tier's device takes room back, as far as is known.
+    fn may_discard(&self, tier: TierId) -> bool {
+        self.keeps_slots.load(Ordering::Relaxed) >> tier.index() & 1 == 0
+    }
+}
+
+/// Keeps as much of a file tier lent to sparse slots as small files use. What the node manager
+/// itself moves there it lends when it needs it; programs are ahead of it.
+#[derive(Default)]
+pub(super) struct SlotLender {
+    missed: u32,
+    calm: u32,
+}
+
+impl SlotLender {
+    /// Gives up what is idle, lends where programs have missed pages, and takes back what is
+    /// unused: at once if other slots are short, else when that has been so for a while. Says what
+    /// shall leave.
+    pub fn tend(&mut self, node: &Node, tier: TierId, owner: Owner) -> Wanted {
+        let (segment, header) = (&node.segment, node.header());
+        let of_tier = &header.tier[tier];
+        let sparse = &of_tier.sparse;
+        let missed = sparse.missed.load(Ordering::Relaxed);
+        let misses = missed != std::mem::replace(&mut self.missed, missed);
+        if sparse.buckets == 0 || !misses && sparse.ready.load(Ordering::Relaxed) == 0 {
+            return Wanted::default();
+        }
+        let mut made = node.trim_slots(tier);
+        if misses {
+            // Half as much again as there is, so that many files miss few times.
+            let limit = sparse.limit.load(Ordering::Relaxed) / PAGES_PER_BUCKET;
+            made += node.lend_slots(tier, owner, (limit / 2).max(LEAST_SLOTS));
+            if segment.free_sparse(tier).available() < PAGES_PER_BUCKET {
+                segment.ready_more_slots(tier);
+            }
+            self.calm = 0;
+        } else {
+            let spare = segment.sparse_left(tier) / PAGES_PER_BUCKET;
+            let is_short = segment.free_in(tier) < of_tier.low.load(Ordering::Relaxed);
+            self.calm = if spare == 0 { 0 } else { self.calm + 1 };
+            if spare > 0 && (is_short || self.calm >= CALM_LOOKS) {
+                segment.take_back_slots(tier, spare);
+            }
+        }
+        if made > 0 {
+            node.post_room();
+        }
+        let lacks = misses && segment.sparse_left(tier) == 0;
+        let found = segment.count_sparse(tier);
+        Wanted::of(segment, found, if lacks { PAGES_PER_BUCKET } else { 0 })
     }
 }

@@ -18,6 +18,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Bytes that move at once.
 pub(crate) const BATCH_BYTES: usize = 16 << 20;
 
+/// Slots that are taken back from small files where another block finds none.
+const BACK_AT_ONCE: u32 = 16;
+
 /// A block being copied to a bucket of another tier.
 struct Copying {
     found: BlockRef,
@@ -79,7 +82,9 @@ impl Mover {
         let reading = from.is_ram().then(|| node.memory.reads());
         let mut copying = Vec::with_capacity(blocks.len());
         for &found in blocks {
-            let Some(target) = self.take(to) else { break };
+            let small = self.small_pages(&found);
+            let target = small.and_then(|pages| self.take_sparse(to, pages));
+            let Some(target) = target.or_else(|| self.take(to)) else { break };
             match self.snapshot(found, target).and_then(|copy| self.keep(copy)) {
                 Some(copy) => copying.push(copy),
                 None => self.node.segment.free_bucket(target),
@@ -104,10 +109,50 @@ impl Mover {
         if !segment.is_sound(tier) {
             return None;
         }
-        let taken = segment.take_slot(tier, self.owner, &mut self.hint)?;
+        let mut take = || segment.take_slot(tier, self.owner, &mut self.hint);
+        let taken = match take() {
+            // What is lent to small files, and they do not use.
+            None if !tier.is_ram() && segment.take_back_slots(tier, BACK_AT_ONCE) > 0 => take(),
+            taken => taken,
+        }?;
         crash::point("move.taken");
         segment.bucket(taken)?.state.store(FILLING, Ordering::Release);
         Some(taken)
+    }
+
+    /// The pages of a block that is all of a small file, as far as is known.
+    fn small_pages(&self, found: &BlockRef) -> Option<u32> {
+        let segment = &self.node.segment;
+        let half = segment.bucket_bytes() as u64 / 2;
+        let size = || segment.file(found.file).size.load(Ordering::Acquire);
+        if found.block != 0 || !segment.header().has_file(found.file) || size() > half {
+            return None;
+        }
+        let pages = PageSet(segment.bucket(found.bucket)?.valid.load(Ordering::Acquire)).bounds();
+        (!pages.is_empty() && pages.end as u32 <= PAGES_PER_BUCKET / 2).then_some(pages.end as u32)
+    }
+
+    /// A sparse bucket of a tier with so many pages.
+    fn take_sparse(&self, tier: TierId, pages: u32) -> Option<BucketId> {
+        let segment = &self.node.segment;
+        if !segment.is_sound(tier) {
+            return None;
+        }
+        let taken = match tier {
+            TierId::RAM => segment.take_sparse(self.owner, pages),
+            _ => self.node.take_sparse_slot(tier, self.owner, pages),
+        }?;
+        crash::point("move.taken");
+        let meta = segment.bucket(taken)?;
+        meta.state.store(FILLING, Ordering::Release);
+        let has_pages = {
+            let lock = segment.lock_fresh_within(meta, self.owner, &mut Backoff::default());
+            lock.is_ok_and(|_lock| segment.back_pages(taken, pages))
+        };
+        if !has_pages {
+            segment.free_bucket(taken);
+        }
+        has_pages.then_some(taken)
     }
 
     fn snapshot(&self, found: BlockRef, to: BucketId) -> Option<Copying> {
@@ -115,7 +160,11 @@ impl Mover {
         let begin = meta.lock.read_begin()?;
         let valid = meta.valid.load(Ordering::Acquire);
         let version = meta.lock.version();
-        (!meta.lock.read_retry(begin) && valid != 0 && self.node.place(&found).is_some()).then(
+        // A small file may have grown since its pages were counted.
+        let claimed = self.node.segment.claimed(to).map(|claimed| claimed.load(Ordering::Relaxed));
+        let fits = claimed.is_none_or(|pages| PageSet(valid).bounds().end <= pages as usize);
+        let is_whole = !meta.lock.read_retry(begin) && valid != 0 && fits;
+        (is_whole && self.node.place(&found).is_some()).then(
             || Copying {
                 found,
                 to,

@@ -18,9 +18,10 @@ pub(super) fn check(findings: &mut Findings<'_>, named: &Set) {
         let pending = meta.pending();
         let holder = meta.lock.holder();
         findings.holder(&place, holder);
-        let tier = &header.tier[segment.tier_of(bucket)];
-        let sparse = segment.sparse_pages(bucket);
-        if bucket.raw() - tier.first_bucket >= tier.buckets && sparse.is_none() {
+        let tier = segment.tier_of(bucket);
+        let claimed = segment.claimed(bucket);
+        let of_tier = &header.tier[tier];
+        if bucket.raw() - of_tier.first_bucket >= of_tier.buckets && claimed.is_none() {
             if state != FREE {
                 findings.refused(&place, "in use behind the last of its tier");
             }
@@ -36,10 +37,13 @@ pub(super) fn check(findings: &mut Findings<'_>, named: &Set) {
         if holder.is_some() {
             continue;
         }
-        if let Some(pages) = sparse {
+        if let Some(claimed) = claimed {
             let end = u64::BITS - meta.valid.load(Ordering::Acquire).leading_zeros();
-            let (claimed, backed) =
-                (pages.claimed.load(Ordering::Acquire), pages.backed.load(Ordering::Acquire));
+            let claimed = claimed.load(Ordering::Acquire);
+            let backed = match segment.sparse_pages(bucket) {
+                Some(pages) => pages.backed.load(Ordering::Acquire),
+                None => claimed,
+            };
             if end > backed || backed > claimed || claimed > PAGES_PER_BUCKET {
                 findings.repaired(&place, "its pages are not counted");
             }
@@ -60,8 +64,8 @@ pub(super) fn check(findings: &mut Findings<'_>, named: &Set) {
             RESERVED if meta.reserved.load(Ordering::Acquire) == 0 => {
                 findings.repaired(&place, "reserved for no job");
             }
-            UNBACKED if bucket.raw() >= segment.ram_buckets() => {
-                findings.repaired(&place, "is said to have no memory, and lies in a file");
+            UNBACKED if claimed.is_some() || !tier.is_ram() && of_tier.sparse.buckets == 0 => {
+                findings.repaired(&place, "is said to have no memory, and nothing is lent there");
             }
             FREE | USED | FILLING | RESERVED | UNBACKED => {}
             stamp => {

@@ -55,8 +55,8 @@ impl Segment {
         }
         crash::point("recover.buckets");
         self.recover_memory();
-        self.repair_sparse();
         self.recover_lent();
+        self.repair_sparse();
         for tier in self.header().tiers_in_use() {
             let map = self.free_buckets(tier);
             let ready = if tier.is_ram() {

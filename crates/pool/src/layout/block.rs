@@ -44,6 +44,10 @@ pub struct SlotChecksums {
     pub sum: [AtomicU32; PAGES_PER_BUCKET as usize],
     /// Dirty pages whose bytes are not the ones that were written: the store is never given them.
     pub corrupt: AtomicU64,
+    /// Of a sparse slot: so many pages from the first on may have room in the tier's file, and are
+    /// counted as in use.
+    pub claimed: AtomicU32,
+    unused: u32,
 }
 
 /// What is known of the memory of a sparse bucket's pages: of the first so many, without gaps.
@@ -64,6 +68,6 @@ pub struct IndexNode {
 }
 
 pin_size!(BucketMeta, 64);
-pin_size!(SlotChecksums, 264);
+pin_size!(SlotChecksums, 272);
 pin_size!(SparsePages, 8);
 pin_size!(IndexNode, 512);

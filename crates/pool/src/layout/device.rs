@@ -37,7 +37,30 @@ pub struct DeviceSpeed {
     pub latency_ns: AtomicU64,
 }
 
-/// A tier: its buckets are `first_bucket .. first_bucket + buckets`.
+/// The sparse buckets of a tier, which follow its other ones, and the pages that they may have: see
+/// docs/design/small-files.md.
+#[repr(C)]
+pub struct SparseHeader {
+    /// How many there are, a multiple of 64.
+    pub buckets: u32,
+    /// How many have ever been in use, a multiple of 64. Of a file tier: how many have tables.
+    pub ready: AtomicU32,
+    /// Where the next search for a free one begins.
+    pub hint: AtomicU32,
+    /// About how many pages they have; the node manager corrects it.
+    pub used: AtomicU32,
+    /// How many they may have: as many as the buckets have that are lent to them.
+    pub limit: AtomicU32,
+    /// The node manager is woken when there are fewer left than that.
+    pub low: AtomicU32,
+    /// About how many pages those slots of a file tier have that are free, and that the node manager
+    /// is to give up.
+    pub idle: AtomicU32,
+    /// Raised when a program found no page in a file tier.
+    pub missed: AtomicU32,
+}
+
+/// A tier: its buckets are `first_bucket .. first_bucket + buckets`, and behind them sparse ones.
 #[repr(C)]
 pub struct TierHeader {
     /// First bucket id, a multiple of 64.
@@ -69,6 +92,8 @@ pub struct TierHeader {
     pub failed_errno: AtomicU32,
     /// Milliseconds: since when.
     pub failed_at: AtomicU32,
+    /// Its sparse buckets.
+    pub sparse: SparseHeader,
     /// Its emulated device, if any.
     pub emulation: Emulation,
     /// How fast it is.
@@ -103,5 +128,6 @@ pub struct StoreHeader {
 }
 
 pin_size!(DeviceSpeed, 24);
-pin_size!(TierHeader, 4264);
+pin_size!(SparseHeader, 32);
+pin_size!(TierHeader, 4296);
 pin_size!(StoreHeader, 4184);

@@ -6,6 +6,7 @@ use super::{
 };
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::{BucketId, FileId};
+use core::ops::Range;
 use forebay_placement::schema::{Durability, Trigger};
 use forebay_placement::{TIERS_MAX, TierId};
 
@@ -36,8 +37,6 @@ pub struct Header {
     pub heads: u32,
     /// Rules of the buffering schema in use.
     pub rules: u32,
-    /// Sparse buckets of RAM, behind its other ones.
-    pub sparse_buckets: u32,
     /// Bytes of the whole segment.
     pub segment_bytes: u64,
     /// Which instance: sixteen hexadecimal digits. This and the next two stay where they are in
@@ -168,16 +167,6 @@ pub struct Header {
     /// Raised before a record leaves the table, or its file turns direct: what the kernel has said
     /// of such a file before may be older than what was flushed since.
     pub stat_epoch: AtomicU32,
-    /// Sparse buckets that have ever been in use, a multiple of 64.
-    pub sparse_ready: AtomicU32,
-    /// Where the next search for a free one begins.
-    pub sparse_hint: AtomicU32,
-    /// About how many of their pages have memory; the node manager corrects it.
-    pub sparse_used: AtomicU32,
-    /// How many may have: as many as the buckets have that are lent to them.
-    pub sparse_limit: AtomicU32,
-    /// The node manager is woken when there are fewer left than that.
-    pub sparse_low: AtomicU32,
     /// The root directory of the node manager: its inode, and its mount; 0 is not known. Set by
     /// each manager for itself.
     pub root_inode: AtomicU64,
@@ -224,16 +213,32 @@ impl Header {
     /// All buckets, those behind the last of a tier included, but for sparse ones that have never
     /// been in use.
     pub fn bucket_ids(&self) -> impl DoubleEndedIterator<Item = BucketId> + Clone + use<> {
-        let sparse = self.sparse();
-        let ready = self.sparse_ready.load(Ordering::Acquire).min(self.sparse_buckets);
-        BucketId::range(0, sparse.start + ready).chain(BucketId::range(sparse.end, self.buckets))
+        let mut ranges = [(0, 0); TIERS_MAX];
+        for tier in self.tiers_in_use() {
+            let first = self.tier[tier].first_bucket;
+            ranges[tier.index()] = (first, self.sparse_in_use(tier).end);
+        }
+        ranges.into_iter().flat_map(|(first, end)| BucketId::range(first, end))
     }
 
-    /// The numbers of the sparse buckets.
+    /// Sparse slots of all file tiers.
+    pub(crate) fn sparse_slots(&self) -> u32 {
+        self.file_tiers().map(|tier| self.tier[tier].sparse.buckets).sum()
+    }
+
+    /// The numbers of the sparse buckets of a tier.
     #[inline]
-    pub fn sparse(&self) -> core::ops::Range<u32> {
-        let first = self.tier[TierId::RAM].buckets.next_multiple_of(64);
-        first..first + self.sparse_buckets
+    pub fn sparse(&self, tier: TierId) -> core::ops::Range<u32> {
+        let of_tier = &self.tier[tier];
+        let first = of_tier.first_bucket + of_tier.buckets.next_multiple_of(64);
+        first..first + of_tier.sparse.buckets
+    }
+
+    /// Those of them that have ever been in use.
+    #[inline]
+    pub fn sparse_in_use(&self, tier: TierId) -> core::ops::Range<u32> {
+        let Range { start, end } = self.sparse(tier);
+        start..start + self.tier[tier].sparse.ready.load(Ordering::Acquire).min(end - start)
     }
 
     /// The flush trigger in force.
@@ -268,7 +273,6 @@ impl Header {
             self.tiers,
             self.stores,
             self.buckets,
-            self.sparse_buckets,
             self.clients,
             self.files,
             self.descriptions,
@@ -292,6 +296,7 @@ impl Header {
         for tier in &self.tier {
             sum.number(tier.first_bucket.into());
             sum.number(tier.buckets.into());
+            sum.number(tier.sparse.buckets.into());
             sum.emulation(&tier.emulation);
             sum.bytes(&tier.name);
             sum.bytes(&tier.path);

@@ -17,8 +17,8 @@ pub struct Geometry {
     pub page_size: u32,
     /// Buckets of each tier, RAM first.
     pub tier_buckets: Vec<u32>,
-    /// Sparse buckets of RAM, a multiple of 64.
-    pub sparse_buckets: u32,
+    /// Sparse buckets of each tier, multiples of 64; tiers that are missing here have none.
+    pub sparse_buckets: Vec<u32>,
     /// Client slots, at most 4096.
     pub clients: u32,
     /// File records, at most [`super::FILES_MAX`]: where they are more than
@@ -46,7 +46,7 @@ impl Geometry {
         Geometry {
             page_size,
             tier_buckets,
-            sparse_buckets: 0,
+            sparse_buckets: Vec::new(),
             clients: 1024,
             files,
             descriptions: DESCRIPTIONS_MAX,
@@ -55,16 +55,21 @@ impl Geometry {
         }
     }
 
-    /// The same with sparse buckets for small files, unless RAM is so small that they are not worth
-    /// what is lent to them: docs/design/small-files.md has the numbers.
+    /// The same with sparse buckets for small files, but on tiers that are so small that these are
+    /// not worth what is lent to them: docs/design/small-files.md has the numbers.
     pub fn with_sparse(self) -> Geometry {
-        let ram = self.tier_buckets[0];
-        let sparse = match ram < SPARSE_RAM_MIN {
+        let sparse_of = |&buckets: &u32| match buckets < SPARSE_BUCKETS_MIN {
             true => 0,
-            false => ram.saturating_mul(SPARSE_PER_BUCKET).min(SPARSE_MAX).next_multiple_of(64),
+            false => buckets.saturating_mul(SPARSE_PER_BUCKET).min(SPARSE_MAX).next_multiple_of(64),
         };
-        let files = (self.files + sparse).min(FILES_MAX);
+        let sparse: Vec<u32> = self.tier_buckets.iter().map(sparse_of).collect();
+        let files = self.files.saturating_add(sparse.iter().sum()).min(FILES_MAX);
         Geometry { sparse_buckets: sparse, files, ..self }
+    }
+
+    /// Sparse buckets of tier `tier`.
+    pub(crate) fn sparse_of(&self, tier: usize) -> u32 {
+        self.sparse_buckets.get(tier).copied().unwrap_or_default()
     }
 
     /// Bytes of a bucket.
@@ -104,13 +109,14 @@ pub struct Offsets {
     pub(crate) end: usize,
 }
 
-/// A RAM tier of fewer buckets has no sparse ones: 16 MiB, of which an eighth is lent at least.
-const SPARSE_RAM_MIN: u32 = 64;
-/// Sparse buckets for each other one of RAM: one for each 16 KiB.
+/// A tier of fewer buckets has no sparse ones: 16 MiB. Of RAM an eighth is lent at least.
+const SPARSE_BUCKETS_MIN: u32 = 64;
+/// Sparse buckets for each other one: one for each 16 KiB.
 const SPARSE_PER_BUCKET: u32 = 16;
 /// The most index nodes for the first blocks of files.
 const NODES_FOR_FILES: u32 = 1 << 17;
-/// The most sparse buckets: their tables take 72 MiB and they 256 GiB of address space.
+/// The most sparse buckets of a tier: their tables take 72 MiB of RAM, and 337 MiB for a file tier
+/// when all are in use; those of RAM take 256 GiB of address space.
 const SPARSE_MAX: u32 = 1 << 20;
 
 /// Alignment of the RAM tier's data: a huge page.
@@ -125,11 +131,19 @@ pub(crate) struct Counts {
     pub nodes: u32,
     pub buckets: u32,
     pub ram_buckets: u32,
+    /// Of RAM.
     pub sparse_buckets: u32,
+    /// Of all file tiers.
+    pub sparse_slots: u32,
     pub bucket_bytes: u64,
 }
 
 impl Counts {
+    /// Places for what is known of blocks that no tier has.
+    pub(crate) fn trails(&self) -> u32 {
+        self.buckets.saturating_sub(self.sparse_slots).max(1)
+    }
+
     /// The first sparse bucket: behind the last of RAM's others.
     pub(crate) fn first_sparse(&self) -> u32 {
         self.ram_buckets.next_multiple_of(64)
@@ -159,7 +173,7 @@ impl Offsets {
         let in_memory = counts.first_sparse() + counts.sparse_buckets;
         let slots = counts.buckets - in_memory.min(counts.buckets);
         let sums = section(count(slots, size_of::<SlotChecksums>()));
-        let trails = section(count(counts.buckets, 8));
+        let trails = section(count(counts.trails(), 8));
         let sparse = section(count(counts.sparse_buckets, size_of::<SparsePages>()));
         let fixed_end = section(0);
         let files = section(count(counts.files, size_of::<FileRecord>()));

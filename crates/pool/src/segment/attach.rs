@@ -153,12 +153,11 @@ fn check_header(header: &Header) -> Result<Counts, SegmentError> {
     ok((1..1 << 30).contains(&header.buckets), "number of buckets")?;
     ok(header.heads <= 1 << 26, "number of hash heads")?;
     ok(header.heads.is_power_of_two(), "number of hash heads")?;
-    ok(header.sparse_buckets.is_multiple_of(64), "number of sparse buckets")?;
     let mut first = 0u64;
-    for (number, tier) in header.tier[..header.tiers as usize].iter().enumerate() {
+    for tier in &header.tier[..header.tiers as usize] {
+        ok(tier.sparse.buckets.is_multiple_of(64), "number of sparse buckets")?;
         ok(u64::from(tier.first_bucket) == first, "buckets of the tiers")?;
-        let sparse = if number == 0 { header.sparse_buckets } else { 0 };
-        first += u64::from(tier.buckets).next_multiple_of(64) + u64::from(sparse);
+        first += u64::from(tier.buckets).next_multiple_of(64) + u64::from(tier.sparse.buckets);
     }
     ok(first == u64::from(header.buckets), "buckets of the tiers")?;
     Ok(Counts {
@@ -169,7 +168,8 @@ fn check_header(header: &Header) -> Result<Counts, SegmentError> {
         nodes: header.nodes,
         buckets: header.buckets,
         ram_buckets: header.tier[TierId::RAM].buckets,
-        sparse_buckets: header.sparse_buckets,
+        sparse_buckets: header.tier[TierId::RAM].sparse.buckets,
+        sparse_slots: header.sparse_slots(),
         bucket_bytes: u64::from(page) * u64::from(PAGES_PER_BUCKET),
     })
 }

@@ -1,7 +1,7 @@
 //! Making a segment.
 
 use super::error::system;
-use super::grown::{piece_of_descriptions, piece_of_files};
+use super::grown::{piece_of_descriptions, piece_of_files, piece_of_slots};
 use super::{Segment, SegmentError};
 use crate::layout::{
     Counts, DESCRIPTIONS_PIECE, FILES_PIECE, Geometry, Header, LAYOUT_VERSION, MAGIC, MAKER,
@@ -10,6 +10,7 @@ use crate::layout::{
 use crate::owner::MANAGER_SLOT;
 use crate::private;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use core::ops::Range;
 use forebay_placement::schema::RULES_MAX;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FallocateFlags, OFlags};
@@ -46,8 +47,10 @@ impl Segment {
         rustix::fs::ftruncate(file, offsets.end as u64).map_err(system("sizing the pool"))?;
         let [first, bits] = piece_of_descriptions(&offsets, counts.descriptions, counts.clients, 0);
         let files = piece_of_files(&offsets, counts.files, 0);
-        let needed = (offsets.fixed_end + files.len() + first.len() + bits.len()) as u64;
-        for range in [0..offsets.fixed_end, files, first, bits] {
+        let mut reserved = fixed(&offsets, geometry);
+        reserved.extend([files, first, bits]);
+        let needed = reserved.iter().map(|range| range.len() as u64).sum();
+        for range in reserved {
             let (at, bytes) = (range.start as u64, range.len() as u64);
             rustix::fs::fallocate(file, FallocateFlags::empty(), at, bytes).map_err(|errno| {
                 match errno {
@@ -64,7 +67,6 @@ impl Segment {
         header.page_size = geometry.page_size;
         header.tiers = geometry.tier_buckets.len() as u32;
         header.buckets = counts.buckets;
-        header.sparse_buckets = counts.sparse_buckets;
         header.clients = counts.clients;
         header.files = counts.files;
         header.descriptions = counts.descriptions;
@@ -76,11 +78,12 @@ impl Segment {
         header.clients_high = AtomicU32::new(1);
         header.sequence = AtomicU64::new(1);
         let mut first = 0;
-        for (tier, &buckets) in header.tier.iter_mut().zip(&geometry.tier_buckets) {
+        for (number, &buckets) in geometry.tier_buckets.iter().enumerate() {
+            let tier = &mut header.tier[number];
             tier.first_bucket = first;
             tier.buckets = buckets;
-            let sparse = if first == 0 { counts.sparse_buckets } else { 0 };
-            first += buckets.next_multiple_of(64) + sparse;
+            tier.sparse.buckets = geometry.sparse_of(number);
+            first += buckets.next_multiple_of(64) + tier.sparse.buckets;
         }
         let stat = rustix::fs::fstat(file).map_err(system("looking at the pool"))?;
         header.inode = AtomicU64::new(stat.st_ino);
@@ -105,6 +108,35 @@ impl Segment {
     }
 }
 
+/// What has memory from the beginning of the sections up to `fixed_end`: all but the tables of
+/// sparse slots.
+fn fixed(offsets: &Offsets, geometry: &Geometry) -> Vec<Range<usize>> {
+    let mut fixed = Vec::new();
+    let (mut start, mut first, mut first_slot) = (0, 0, 0);
+    let mut holes: [Vec<Range<usize>>; 2] = [Vec::new(), Vec::new()];
+    for (number, buckets) in geometry.tier_buckets.iter().enumerate() {
+        let sparse = geometry.sparse_of(number);
+        let behind = first + buckets.next_multiple_of(64);
+        first = behind + sparse;
+        if number == 0 {
+            first_slot = first;
+        } else if sparse > 0 {
+            let tables = piece_of_slots(offsets, first_slot, behind..first);
+            for (holes, table) in holes.iter_mut().zip(tables) {
+                // A page that others have a part of has memory.
+                let hole = table.start.next_multiple_of(4096)..table.end / 4096 * 4096;
+                holes.extend((hole.start < hole.end).then_some(hole));
+            }
+        }
+    }
+    for hole in holes.into_iter().flatten() {
+        fixed.push(start..hole.start);
+        start = hole.end;
+    }
+    fixed.push(start..offsets.fixed_end);
+    fixed
+}
+
 fn counts_of(geometry: &Geometry) -> Counts {
     Counts {
         clients: geometry.clients,
@@ -113,9 +145,10 @@ fn counts_of(geometry: &Geometry) -> Counts {
         files: geometry.files,
         nodes: geometry.nodes,
         buckets: geometry.tier_buckets.iter().map(|n| n.next_multiple_of(64)).sum::<u32>()
-            + geometry.sparse_buckets,
+            + geometry.sparse_buckets.iter().sum::<u32>(),
         ram_buckets: geometry.tier_buckets[0],
-        sparse_buckets: geometry.sparse_buckets,
+        sparse_buckets: geometry.sparse_of(0),
+        sparse_slots: geometry.sparse_buckets.iter().skip(1).sum(),
         bucket_bytes: geometry.bucket_bytes(),
     }
 }

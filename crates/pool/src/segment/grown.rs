@@ -3,8 +3,8 @@
 use super::Segment;
 use crate::crash;
 use crate::layout::{
-    DESCRIPTIONS_PIECE, Description, FILES_PIECE, FileRecord, LONGER_PATH_BYTES, Offsets,
-    PATH_BYTES,
+    BucketMeta, DESCRIPTIONS_PIECE, Description, FILES_PIECE, FileRecord, LONGER_PATH_BYTES,
+    Offsets, PATH_BYTES, SPARSE_PIECE, SlotChecksums, TierId,
 };
 use crate::sync::Ordering;
 use core::ops::Range;
@@ -34,7 +34,39 @@ pub(super) fn piece_of_files(offsets: &Offsets, files: u32, first: u32) -> Range
     record(first)..record(files.min(first + FILES_PIECE))
 }
 
+/// Where the states and the checksums of these slots lie; `first` is the first slot of all.
+pub(super) fn piece_of_slots(offsets: &Offsets, first: u32, slots: Range<u32>) -> [Range<usize>; 2] {
+    let state = |id: u32| offsets.buckets + id as usize * size_of::<BucketMeta>();
+    let sums = |id: u32| offsets.sums + (id - first) as usize * size_of::<SlotChecksums>();
+    [state(slots.start)..state(slots.end), sums(slots.start)..sums(slots.end)]
+}
+
 impl Segment {
+    /// Gives memory to the tables of more sparse slots of file tier `tier`. False if there are no
+    /// more, or the memory is not to be had. For the node manager, whose threads may do it at once.
+    pub fn ready_more_slots(&self, tier: TierId) -> bool {
+        let sparse = &self.header().tier[tier].sparse;
+        let all = self.header().sparse(tier);
+        let ready = sparse.ready.load(Ordering::Acquire);
+        let upto = sparse.buckets.min(ready.saturating_add(SPARSE_PIECE));
+        if tier.is_ram() || ready >= upto || crash::refused("files") {
+            return false;
+        }
+        let pieces = piece_of_slots(&self.offsets, self.sparse.end, all.start + ready..all.start + upto);
+        let has_memory = pieces.into_iter().all(|piece| {
+            // They may begin and end in pages that others have a part of.
+            self.populate(piece.start / PAGE * PAGE..piece.end)
+        });
+        if !has_memory {
+            return false;
+        }
+        crash::point("sparse.slots-ready");
+        if sparse.ready.fetch_max(upto, Ordering::AcqRel) == ready {
+            self.repair_sparse_from(tier, ready);
+        }
+        true
+    }
+
     /// Gives memory to more file records than the `ready` ones, as
     /// [`Segment::grow_descriptions`] does.
     pub(crate) fn grow_files(&self, ready: u32) -> bool {

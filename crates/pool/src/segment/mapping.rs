@@ -54,6 +54,7 @@ impl Segment {
             page_shift: (counts.bucket_bytes / u64::from(PAGES_PER_BUCKET)).trailing_zeros(),
             ram_buckets: counts.ram_buckets,
             sparse: counts.first_sparse()..counts.first_sparse() + counts.sparse_buckets,
+            trails: counts.trails(),
         }
     }
 

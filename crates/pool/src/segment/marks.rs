@@ -2,7 +2,7 @@
 
 use super::Segment;
 use crate::free_map::FREE;
-use crate::layout::{file_state, slot_state};
+use crate::layout::{TierId, file_state, slot_state};
 use crate::sync::{AtomicU32, Ordering};
 use crate::{BucketId, FileId, crash};
 
@@ -16,21 +16,30 @@ impl Segment {
             (&header.clients_high, header.clients),
             (&header.files_high, header.files_ready().min(header.files)),
             (&header.ram_ready, self.ram_buckets),
-            (&header.sparse_ready, header.sparse_buckets),
+            (&header.tier[TierId::RAM].sparse.ready, self.sparse.len() as u32),
             // Raised with the memory that they count, and never behind it.
             (&header.files_ready, header.files),
             (&header.descriptions_ready, header.descriptions),
         ]
     }
 
+    /// The same of sparse slots, whose tables have memory up to there.
+    fn slot_marks(&self) -> impl Iterator<Item = (&AtomicU32, u32)> {
+        let of_tier = |tier: TierId| {
+            let sparse = &self.header().tier[tier].sparse;
+            (&sparse.ready, sparse.buckets)
+        };
+        self.header().file_tiers().map(of_tier)
+    }
+
     pub(super) fn has_bounded_marks(&self) -> bool {
         let is_bounded = |(mark, most): (&AtomicU32, u32)| mark.load(Ordering::Acquire) <= most;
-        self.marks().into_iter().all(is_bounded)
+        self.marks().into_iter().chain(self.slot_marks()).all(is_bounded)
             && self.header().clients_high.load(Ordering::Acquire) >= 1
     }
 
     pub(super) fn bound_marks(&self) {
-        for (mark, most) in self.marks() {
+        for (mark, most) in self.marks().into_iter().chain(self.slot_marks()) {
             mark.fetch_min(most, Ordering::AcqRel);
         }
         self.header().clients_high.fetch_max(1, Ordering::AcqRel);
@@ -57,7 +66,7 @@ impl Segment {
             }
         }
         // A part of a word of the free map may be left out.
-        let ready = &self.header().sparse_ready;
+        let ready = &self.header().tier[TierId::RAM].sparse.ready;
         ready.fetch_max(ready.load(Ordering::Acquire).next_multiple_of(64), Ordering::AcqRel);
     }
 }

@@ -14,7 +14,7 @@ use crate::layout::{
 };
 use crate::owner::{MANAGER_SLOT, Owner};
 use crate::queue::Queue;
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::watches::Watches;
 use crate::{BucketId, FileId, Identity, liveness};
 use forebay_placement::mix;
@@ -270,14 +270,28 @@ impl Segment {
         self.buckets().tier_of(bucket)
     }
 
-    /// The free sparse buckets.
-    pub(crate) fn free_sparse(&self) -> FreeMap<'_, BucketStates<'_>> {
+    /// The free sparse buckets of a tier.
+    pub fn free_sparse(&self, tier: TierId) -> FreeMap<'_, BucketStates<'_>> {
         let header = self.header();
+        let sparse = header.sparse_in_use(tier);
         FreeMap {
             bits: self.words(self.offsets.bucket_bits, header.buckets),
             states: BucketStates::of(self.slice(self.offsets.buckets, header.buckets as usize)),
-            first: self.sparse.start,
-            count: header.sparse_ready.load(Ordering::Acquire).min(header.sparse_buckets),
+            first: sparse.start,
+            count: sparse.len() as u32,
+        }
+    }
+
+    /// Whether a bucket is a sparse one of any tier.
+    pub fn is_of_pages(&self, bucket: BucketId) -> bool {
+        self.header().sparse(self.tier_of(bucket)).contains(&bucket.raw())
+    }
+
+    /// How many pages of a sparse bucket of any tier are counted as in use; `None` for another.
+    pub fn claimed(&self, bucket: BucketId) -> Option<&AtomicU32> {
+        match self.sparse_pages(bucket) {
+            Some(pages) => Some(&pages.claimed),
+            None => self.checksums(bucket).filter(|_| self.is_of_pages(bucket)).map(|sums| &sums.claimed),
         }
     }
 
@@ -287,7 +301,7 @@ impl Segment {
         self.sparse.contains(&bucket.raw())
     }
 
-    /// What is known of the memory of a sparse bucket; `None` for any other.
+    /// What is known of the memory of a sparse bucket of RAM; `None` for any other.
     #[inline]
     pub fn sparse_pages(&self, bucket: BucketId) -> Option<&SparsePages> {
         let number = bucket.raw().checked_sub(self.sparse.start)?;
@@ -306,9 +320,7 @@ impl Segment {
     #[inline]
     pub fn trail(&self, file: Identity, block: u64) -> (&AtomicU64, u16) {
         let whose = mix(mix(file.device) ^ file.inode);
-        // What a damaged header says is at most what the section was laid out for.
-        let trails = u64::from(self.header().buckets.max(1));
-        let place = (whose >> 32).wrapping_add(block) % trails;
+        let place = (whose >> 32).wrapping_add(block) % u64::from(self.trails);
         (self.at(self.offsets.trails, place as u32), (mix(whose ^ block) >> 48) as u16)
     }
 }
