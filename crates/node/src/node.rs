@@ -180,7 +180,9 @@ impl Node {
                 // What is lent to small files, and they do not use, is taken back when it is needed.
                 let lent = match tier {
                     TierId::RAM => 0,
-                    _ => u64::from(self.segment.sparse_left(tier)) * self.segment.page_bytes() as u64,
+                    _ => {
+                        u64::from(self.segment.sparse_left(tier)) * self.segment.page_bytes() as u64
+                    }
                 };
                 // A tier whose device fails takes nothing more.
                 let free = match self.segment.is_sound(tier) {

@@ -91,12 +91,7 @@ impl Segment {
         if ready >= self.header().tier[TierId::RAM].sparse.buckets {
             return;
         }
-        let raised = mark.compare_exchange(
-            ready,
-            ready + 64,
-            Ordering::AcqRel,
-            Ordering::Relaxed,
-        );
+        let raised = mark.compare_exchange(ready, ready + 64, Ordering::AcqRel, Ordering::Relaxed);
         crash::point("sparse.ready");
         if raised.is_ok() {
             self.repair_sparse_from(TierId::RAM, ready);
@@ -112,7 +107,8 @@ impl Segment {
         let map = self.free_sparse(tier);
         for bucket in BucketId::range(map.first + first.min(map.count), map.first + map.count) {
             let is_free = |meta: &BucketMeta| meta.state.load(Ordering::Acquire) == FREE;
-            if self.bucket(bucket).is_some_and(is_free) && (tier.is_ram() || self.is_empty(bucket)) {
+            if self.bucket(bucket).is_some_and(is_free) && (tier.is_ram() || self.is_empty(bucket))
+            {
                 map.offer(bucket.raw());
             }
         }
@@ -134,7 +130,10 @@ impl Segment {
         }
         // A file that grows page by page asks seven times until it fills a bucket, and not 64.
         let ahead = (2 * backed).clamp(end, PAGES_PER_BUCKET);
-        let Some(upto) = [ahead, end].into_iter().find(|&upto| self.claim_upto(TierId::RAM, &pages.claimed, upto)) else {
+        let Some(upto) = [ahead, end]
+            .into_iter()
+            .find(|&upto| self.claim_upto(TierId::RAM, &pages.claimed, upto))
+        else {
             self.want_room();
             return false;
         };
@@ -281,7 +280,8 @@ impl Segment {
         let first = self.header().tier[tier].first_bucket;
         let mut freed = 0;
         while start < end {
-            let taken = BucketId::range(start, end).take_while(|&slot| self.take_idle(slot)).count();
+            let taken =
+                BucketId::range(start, end).take_while(|&slot| self.take_idle(slot)).count();
             let slots = start..start + taken as u32;
             start = slots.end + 1;
             if slots.is_empty() {
@@ -463,15 +463,24 @@ mod tests {
         assert!(segment.is_sparse(small) && segment.tier_of(large) == TierId::RAM);
         assert_eq!(memory(&memory_file), before - lent + 31 * PAGE);
         let all = SparseUse { claimed: 31, idle: 0, buckets: 2 };
-        assert_eq!((segment.count_sparse(TierId::RAM), segment.sparse_left(TierId::RAM)), (all, 8 * 64 - 31));
+        assert_eq!(
+            (segment.count_sparse(TierId::RAM), segment.sparse_left(TierId::RAM)),
+            (all, 8 * 64 - 31)
+        );
         assert_eq!(segment.check(), []);
         assert_eq!(segment.grow(memory_file.as_fd(), 8 << 20), Ok(0), "it is lent");
         // One that a file of 30 pages had is made smaller for one of two.
         delete(&segment, large, me);
-        assert_eq!(segment.count_sparse(TierId::RAM), SparseUse { claimed: 31, idle: 30, buckets: 1 });
+        assert_eq!(
+            segment.count_sparse(TierId::RAM),
+            SparseUse { claimed: 31, idle: 30, buckets: 1 }
+        );
         segment.header().tier[TierId::RAM].sparse.hint.store(0, Ordering::Relaxed);
         assert_eq!(write(&segment, 3, 2, me), Some(large));
-        assert_eq!(segment.count_sparse(TierId::RAM), SparseUse { claimed: 3, idle: 0, buckets: 2 });
+        assert_eq!(
+            segment.count_sparse(TierId::RAM),
+            SparseUse { claimed: 3, idle: 0, buckets: 2 }
+        );
         assert_eq!(segment.take_back_lent(8), 7, "pages of one are in use");
         delete(&segment, large, me);
         delete(&segment, small, me);
@@ -567,7 +576,10 @@ mod tests {
         let me = Owner::new(MANAGER_SLOT, 3);
         let (segment, _file) = pool_of_slots(0, me);
         assert_eq!(segment.take_sparse_slot(BELOW, me, 1), None, "nothing is lent yet");
-        assert_eq!(segment.claimed(BucketId::from_raw(segment.header().tier[1].first_bucket)).map(|_| ()), None);
+        assert_eq!(
+            segment.claimed(BucketId::from_raw(segment.header().tier[1].first_bucket)).map(|_| ()),
+            None
+        );
         lend_slots(&segment, 2, me);
         assert_eq!((segment.free_in(BELOW), segment.sparse_left(BELOW)), (126, 128));
         let slots: Vec<_> =
@@ -579,7 +591,9 @@ mod tests {
         // One grows, as far as there are pages.
         assert!(segment.back_pages(slots[0], 64) && segment.sparse_left(BELOW) == 1);
         assert!(segment.back_pages(slots[0], 7), "it has them");
-        assert!(!segment.back_pages(slots[1], 3) && segment.take_sparse_slot(BELOW, me, 2).is_none());
+        assert!(
+            !segment.back_pages(slots[1], 3) && segment.take_sparse_slot(BELOW, me, 2).is_none()
+        );
         let used = SparseUse { claimed: 127, idle: 0, buckets: 64 };
         assert_eq!(segment.count_sparse(BELOW), used);
         // Nothing is to be had of what is free before its room was given up.
@@ -624,7 +638,10 @@ mod tests {
         // All are the dead manager's.
         segment.recover(|_, _| {});
         let idle = SparseUse { claimed: 2 + 5 + 64, idle: 2 + 5 + 64, buckets: 0 };
-        assert_eq!((sparse.limit.load(Ordering::Relaxed), segment.count_sparse(BELOW)), (4 * 64, idle));
+        assert_eq!(
+            (sparse.limit.load(Ordering::Relaxed), segment.count_sparse(BELOW)),
+            (4 * 64, idle)
+        );
         assert_eq!((segment.sparse_left(BELOW), segment.free_in(BELOW)), (4 * 64 - 71, 124));
         assert_eq!(segment.trim_slots(BELOW, |_| true), 71);
         assert_eq!((segment.take_back_slots(BELOW, 9), segment.free_in(BELOW)), (4, 128));

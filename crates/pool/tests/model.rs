@@ -31,7 +31,7 @@ use ids::{AtomicFileId, BucketId, FileId};
 use index::{Index, IndexNodes, NodeStates};
 use layout::{
     BucketMeta, CACHED_NODES, CHANGED_NAMES, ClientSlot, Description, DescriptionFlags, FileRecord,
-    IndexNode, SlotChecksums, TierHeader, description_state, file_state, slot_state,
+    IndexNode, SlotChecksums, SparseHeader, TierHeader, description_state, file_state, slot_state,
 };
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -412,12 +412,18 @@ mod layout {
 
     pub struct SlotChecksums {
         pub corrupt: AtomicU64,
+        pub claimed: AtomicU32,
+    }
+
+    pub struct SparseHeader {
+        pub idle: AtomicU32,
     }
 
     pub struct TierHeader {
         pub first_bucket: u32,
         pub buckets: u32,
         pub free: AtomicU32,
+        pub sparse: SparseHeader,
     }
 
     pub struct JobRecord {
@@ -979,12 +985,14 @@ impl Pool {
             first_bucket,
             buckets,
             free: AtomicU32::new(buckets),
+            sparse: SparseHeader { idle: AtomicU32::new(0) },
         };
+        let sums = || SlotChecksums { corrupt: AtomicU64::new(0), claimed: AtomicU32::new(0) };
         Pool {
             entry: (0..blocks).map(|_| AtomicU64::new(Entry::EMPTY)).collect(),
             metas,
             data: all_data,
-            sums: (0..slots).map(|_| SlotChecksums { corrupt: AtomicU64::new(0) }).collect(),
+            sums: (0..slots).map(|_| sums()).collect(),
             bits: [AtomicU64::new((1 << buckets) - 1), AtomicU64::new(0)],
             tiers: vec![tier(0, buckets), tier(SLOTS, slots)],
         }

@@ -63,6 +63,9 @@ impl SlotDevice for FileSlots {
     }
 
     fn discard(&self, slots: Range<u32>) -> Result<(), Errno> {
+        if slots.is_empty() {
+            return Ok(());
+        }
         let (file, start) = self.locate(slots.start, 0);
         let (_, end) = self.locate(slots.end, 0);
         let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;

@@ -172,6 +172,21 @@ fn properties_do_not_change(tier: &Tier) {
     assert_eq!(properties.keeps_journal(), tier.keeps, "what keeps nothing keeps no journal");
 }
 
+fn discarded_slots_are_zeros(tier: &Tier) {
+    for slot in 0..SLOTS {
+        assert_eq!(tier.write(slot, 0, &[slot as u8 + 1; SLOT]), Ok(()));
+    }
+    for slots in [2..3, 4..7, 7..7] {
+        assert_eq!(tier.device.discard(slots), Ok(()));
+    }
+    for slot in 0..SLOTS {
+        let content = if [2, 4, 5, 6].contains(&slot) { 0 } else { slot as u8 + 1 };
+        tier.assert_has(slot, 0, &[content; SLOT]);
+    }
+    assert_eq!(tier.write(5, 0, &[9; SLOT]), Ok(()));
+    tier.assert_has(5, 0, &[9; SLOT]);
+}
+
 fn nothing_goes_beyond_a_slot(tier: &Tier) {
     assert_eq!(tier.write(1, 0, &[1; SLOT]), Ok(()));
     let ends = [(1, SLOT), (SLOT, 1), (usize::MAX, 1)];
@@ -387,13 +402,15 @@ macro_rules! devices {
 devices! {
     slots_in_a_file: Tier::of_file(open_batch) =>
         slots_are_kept_apart parts_of_slots batches_and_calls_agree many_slots_in_one_batch
-        any_thread_may_use_it properties_do_not_change nothing_goes_beyond_a_slot;
+        any_thread_may_use_it properties_do_not_change nothing_goes_beyond_a_slot
+        discarded_slots_are_zeros;
     slots_in_a_file_positional: Tier::of_file(Positional::open) =>
         slots_are_kept_apart parts_of_slots batches_and_calls_agree many_slots_in_one_batch
-        any_thread_may_use_it properties_do_not_change nothing_goes_beyond_a_slot;
+        any_thread_may_use_it properties_do_not_change nothing_goes_beyond_a_slot
+        discarded_slots_are_zeros;
     slots_of_nothing: Tier::nothing() =>
         slots_are_kept_apart parts_of_slots batches_and_calls_agree many_slots_in_one_batch
-        any_thread_may_use_it properties_do_not_change;
+        any_thread_may_use_it properties_do_not_change discarded_slots_are_zeros;
     files: Store::of_folder(open_batch) =>
         calls_and_batches_agree sizes_follow_writes_and_truncates punched_ranges_are_zeros times_come_back
         identities_are_of_files_and_not_of_names everything_can_be_synced

@@ -1,15 +1,21 @@
-//! Small files take as much memory as they have pages.
+//! Small files take as much of a tier as they have pages.
 
 use crate::harness::{LAZY, LONG, Setup, Site, Status, skip, wait_for, with_mounts};
 use std::os::unix::fs::MetadataExt;
 
 const PAGE: u64 = 4096;
+const SLOT: u64 = 64 * PAGE;
 const MIB: u64 = 1 << 20;
 
 /// Bytes in use of the RAM tier, by a JSON status.
 fn used(json: &str) -> u64 {
-    let tier = &json[json.find("\"tiers\"").unwrap()..];
-    let of = &tier[tier.find("\"used\"").unwrap()..];
+    used_of(json, 0)
+}
+
+/// Bytes in use of a tier.
+fn used_of(json: &str, tier: usize) -> u64 {
+    let tiers = &json[json.find("\"tiers\"").unwrap()..];
+    let of = tiers.split("\"used\"").nth(tier + 1).unwrap();
     let number = of.split([':', ',', '}']).nth(1).unwrap();
     number.trim().parse().unwrap_or_else(|_| panic!("{json}"))
 }
@@ -187,4 +193,216 @@ fn small_files_grow_beside_a_full_shared_memory() {
         panic!("{ran:?}")
     };
     assert_eq!([buffered, drained], [plain; 2], "{ran:?}");
+}
+
+/// A small RAM tier over one of files.
+const LOW: Setup = Setup { ram: "16MiB", nvme: "64MiB", nvme_emulate: None, ..LAZY };
+
+/// A site whose files lie on its file tier, unless that has no room.
+fn below(setup: &Setup) -> Site {
+    let site = Site::new(setup);
+    let mut text = std::fs::read_to_string(&site.config).unwrap();
+    text.push_str("[[rule]]\npath = \"*\"\ntier = \"nvme\"\n");
+    std::fs::write(&site.config, text).unwrap();
+    site
+}
+
+/// Bytes that the file of the tier's slots takes.
+const DISK: &str = "stat -c %b $ROOT/nvme/*.slots";
+
+fn number(site: &Site, name: &str) -> u64 {
+    let text = std::fs::read_to_string(site.out.join(name)).unwrap();
+    text.trim().parse().unwrap_or_else(|_| panic!("{text}"))
+}
+
+/// Bytes of the files in the store's directory, and how many there are.
+fn bytes_and_files(site: &Site) -> (u64, u64) {
+    let entries = std::fs::read_dir(&site.store).unwrap().map(|entry| entry.unwrap());
+    let sizes: Vec<u64> = entries.map(|entry| entry.metadata().unwrap().len()).collect();
+    (sizes.iter().sum(), sizes.len() as u64)
+}
+
+#[test]
+fn tiny_files_take_a_page_each_on_a_file_tier() {
+    let site = below(&LOW);
+    let make = "seq 10000 13999 | split -a 4 -d -l 1 - tiny";
+    let script = format!(
+        "{make}; look tiny; {} > $OUT/disk; cat tiny* | cksum; \
+         for n in 0 1 2 3; do sed -i s/1/2/ tiny000$n; done; look again; rm tiny*; \
+         for i in {{1..1000}}; do {} > $OUT/left; \
+         [ $(cat $OUT/left) -lt 700 ] && break; sleep 0.02; done; look gone",
+        DISK.replace("$ROOT", site.root().to_str().unwrap()),
+        DISK.replace("$ROOT", site.root().to_str().unwrap())
+    );
+    let status = run(&site, &script);
+    assert_eq!(status.count("write_around"), 0, "{}", status.text);
+    for name in ["tiny", "again"] {
+        let json = std::fs::read_to_string(site.out.join(name)).unwrap();
+        let (ram, low) = (used_of(&json, 0), used_of(&json, 1));
+        assert!(low >= 3800 * PAGE, "{name}: {ram} and {low} bytes");
+        // The first one has a whole slot, where the node manager was late.
+        let bound = 4000 * (2 * 6 + PAGE) + SLOT;
+        assert!(ram + low <= bound, "{name}: {ram} and {low} bytes");
+    }
+    let disk = number(&site, "disk") * 512;
+    let bound = 3800 * PAGE..=4000 * PAGE + 16 * PAGE + SLOT;
+    assert!(bound.contains(&disk), "{disk} bytes of the disk");
+    let json = std::fs::read_to_string(site.out.join("gone")).unwrap();
+    let (left, disk) = (used_of(&json, 1), number(&site, "left") * 512);
+    assert!(left == 0 && disk <= 25 * PAGE + SLOT, "{left} and {disk} bytes left");
+    site.run_plainly(&format!("{make}; rm tiny*")).expect(0);
+    site.assert_same_files();
+}
+
+/// Three quarters of the tier, and more than RAM.
+#[test]
+fn files_of_all_small_sizes_take_at_most_twice_their_bytes_below_ram() {
+    let site = Site::new(&LOW);
+    let make = |from: &str| {
+        format!(
+            "for kib in 3 7 14 30 58 90; do head -c 4M {from} | split -a 4 -d -b ${{kib}}k - f$kib-; done"
+        )
+    };
+    // Until nothing moves.
+    let script = format!(
+        "head -c 4M /dev/urandom > $OUT/random; {}; cat f*-* | cksum > /dev/null; sleep 1; look all; {} > $OUT/disk; \
+         for kib in 3 7 14 30 58 90; do cat f$kib-* | cmp - $OUT/random; done",
+        make("$OUT/random"),
+        DISK.replace("$ROOT", site.root().to_str().unwrap())
+    );
+    let status = run(&site, &script);
+    assert_eq!(status.count("write_around"), 0, "{}", status.text);
+    let json = std::fs::read_to_string(site.out.join("all")).unwrap();
+    let (ram, low) = (used_of(&json, 0), used_of(&json, 1));
+    let (bytes, files) = bytes_and_files(&site);
+    let bound = 2 * bytes + PAGE * files;
+    assert!(files > 2000 && low >= 8 * MIB, "{ram} and {low} bytes of {files} files");
+    assert!(ram + low >= bytes && ram + low <= bound, "{ram} and {low} of {bound} bytes");
+    let disk = number(&site, "disk") * 512;
+    assert!(disk <= low + 4 * MIB, "{disk} bytes of the disk");
+    site.run_plainly(&make("$OUT/random")).expect(0);
+    site.assert_same_files();
+}
+
+/// What small files need no more, others get, and the other way round; far more than the tiers hold
+/// goes on to the store.
+#[test]
+fn a_full_file_tier_is_shared_by_small_files_and_large_ones() {
+    for site in [Site::new(&Setup { nvme: "24MiB", ..LOW }), below(&Setup { nvme: "24MiB", ..LOW })]
+    {
+        let script = |out: &str| {
+            format!(
+                "for turn in 1 2; do split -a 4 -d -b 20k {out} small-$turn-; cat small-$turn-* | cmp - {out}; \
+                 cp {out} large-$turn; cmp large-$turn {out}; cat small-* | cksum; rm small-$turn-*5; done; \
+                 rm large-1; split -a 4 -d -b 3k {out} tiny-; cat tiny-* | cmp - {out}; cksum large-2"
+            )
+        };
+        let random = "$OUT/random";
+        let full = format!("head -c 20M /dev/urandom > {random}; {}", script(random));
+        run(&site, &full);
+        site.run_plainly(&script(random)).expect(0);
+        site.assert_same_files();
+    }
+}
+
+#[test]
+fn files_grow_out_of_their_small_slots() {
+    // In place, beside a tier that has nothing left for them, and out of that of RAM.
+    for nvme in ["64MiB", "16MiB"] {
+        let site = below(&Setup { nvme, ..LOW });
+        site.same(
+            "for n in {1..90}; do head -c 5000 /dev/zero | tr '\\0' $((n % 10)) >> grows; done\n\
+             cksum < grows; head -c 300000 grows > copy; truncate -s 5000 copy; cat grows >> copy\n\
+             echo far | dd of=copy bs=1 seek=120000 conv=notrunc status=none; cksum < copy\n\
+             echo x | dd of=gap bs=1 seek=100000 status=none; echo y | dd of=gap bs=1 conv=notrunc status=none\n\
+             truncate -s 200000 gap; echo z >> gap; cksum < gap; fallocate -p -o 4096 -l 90000 gap; cksum < gap\n\
+             for n in {1..150}; do echo $n > many-$n; done\n\
+             for turn in 1 2 3; do for n in {1..150}; do seq $((turn * 9000)) >> many-$n; done; done; cat many-* | cksum",
+        );
+    }
+}
+
+/// Programs that are killed between any two steps of getting pages of a slot.
+#[test]
+fn slots_of_programs_that_were_killed_come_back() {
+    if !cfg!(debug_assertions) {
+        return skip("a release build has no points to crash at");
+    }
+    let site = below(&LOW);
+    // Until something is lent, and what is in use stays what it is.
+    let script = "echo kept > kept; for i in {1..1000}; do rm kept; sleep 0.02; echo kept > kept; look before;\n\
+         grep -q '\"used\": *4096,' $OUT/before && break; done; for point in slot-taken claiming; do\n\
+         FOREBAY_CRASH=sparse.$point:1 FOREBAY_CRASH_IN=client \
+         dd if=/dev/zero of=victim-$point bs=9000 count=1 status=none && code=0 || code=$?; echo $point $code >> $OUT/codes\n\
+         done; cksum kept; rm victim-*\n\
+         for i in {1..1000}; do look after; grep -q '\"used\": *4096,' $OUT/after && break; sleep 0.02; done";
+    let status = run(&site, script);
+    assert_eq!(status.count("write_around"), 0, "{}", status.text);
+    let codes = std::fs::read_to_string(site.out.join("codes")).unwrap();
+    assert_eq!(codes, "slot-taken 137\nclaiming 137\n");
+    let json = std::fs::read_to_string(site.out.join("after")).unwrap();
+    assert_eq!((used_of(&json, 0), used_of(&json, 1)), (0, PAGE));
+    assert_eq!(std::fs::read(site.store.join("kept")).unwrap(), b"kept\n");
+}
+
+/// A manager that is killed while it lends slots, takes them back, or gives up their room.
+#[test]
+fn a_manager_that_dies_while_it_lends_slots_loses_nothing() {
+    if !cfg!(debug_assertions) {
+        return skip("a release build has no points to crash at");
+    }
+    let points = [
+        "lend.slots-retired:2",
+        "lend.slot-discarded:3",
+        "lend.slot-unbacked:2",
+        "lend.slots-lowered:1",
+        "sparse.slots-ready:1",
+        "sparse.slots-idle:2",
+        "sparse.discarded:2",
+    ];
+    for point in points {
+        let site = below(&LOW);
+        let script = "seq 1500000 > $OUT/random; split -a 4 -d -b 20k $OUT/random first-; cat first-* | cksum\n\
+             rm first-0*; for i in {1..400}; do [ -e $OUT/killed ] && break; sleep 0.02; done\n\
+             split -a 4 -d -b 9k $OUT/random second-; cat second-* | cmp - $OUT/random; true";
+        let mut command = site.buffered(&["bash", "-c", script]);
+        command
+            .env("FOREBAY_CRASH", point)
+            .env("FOREBAY_CRASH_IN", "node")
+            .env("FOREBAY_CRASH_ONCE", site.out.join("killed"));
+        let ran = site.end(command);
+        let died = std::fs::read_to_string(site.out.join("killed")).unwrap_or_default();
+        assert!(
+            died.contains(point.split(':').next().unwrap()),
+            "{point}: {ran:?}\n{}",
+            site.log()
+        );
+        let after = "cat second-* | cmp - $OUT/random && split -a 4 -d -b 30k $OUT/random third-";
+        let (ran, _) = site.run_buffered(after);
+        ran.expect(0);
+        let plain = "for k in '9k second' '30k third'; do set -- $k; split -a 4 -d -b $1 $OUT/random $2-; done\n\
+             split -a 4 -d -b 20k $OUT/random first-; rm first-0*";
+        site.run_plainly(plain).expect(0);
+        site.assert_same_files();
+    }
+}
+
+/// Everything is killed, and the segment is gone: the records of sparse slots lead to all of it.
+#[test]
+fn small_files_of_a_file_tier_are_found_without_the_pool() {
+    let site = below(&LOW);
+    let script = "seq 900000 > $OUT/random; split -a 4 -d -b 9k $OUT/random kept-; rm kept-*7; seq 900 > again; echo done; sleep 600";
+    let run = site.start(site.buffered(&["bash", "-c", script]));
+    wait_for("the files", LONG, || run.stdout().contains("done").then_some(()));
+    let json = site.end(site.forebay(&["status", "--json"])).stdout;
+    let (bytes, files) = bytes_and_files(&site);
+    let low = used_of(&json, 1);
+    assert!(bytes == 0 && files > 500 && low <= 9 * MIB, "{bytes} {files} {json}");
+    site.kill_all();
+    run.end();
+    site.pools().iter().for_each(|pool| std::fs::remove_file(pool).unwrap());
+    site.recover().expect(0);
+    site.run_plainly(&script.replace("; echo done; sleep 600", "")).expect(0);
+    site.assert_same_files();
+    site.drop_removed();
 }

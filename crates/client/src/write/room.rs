@@ -23,6 +23,8 @@ const ROOM_LOOK: Timer = Timer::ms(50);
 /// millisecond, and how often, before it gets a bucket of the usual kind.
 const SPARSE_LOOK: Timer = Timer::ms(5);
 const SPARSE_LOOKS: u32 = 4;
+/// The same of a small file in a slot, which the tier's file has to give room for.
+const SLOT_LOOKS: u32 = 20;
 /// Beside the tiers that have refused a write: that no sparse bucket could be had.
 pub(super) const NO_SPARSE: u32 = 1 << 31;
 
@@ -138,7 +140,8 @@ impl EnteredFile<'_> {
         let tiers = self.session.segment.header().tiers_in_use().skip(first);
         for tier in tiers.filter(|&tier| takes(tier)) {
             if is_small
-                && let Some(slot) = self.session.sparse_room(tier, self.owner, self.pages_upto(part))
+                && let Some(slot) =
+                    self.session.sparse_room(tier, self.owner, self.pages_upto(part))
             {
                 return Some((tier, slot));
             }
@@ -250,29 +253,35 @@ impl Session {
         let segment = &self.segment;
         let header = segment.header();
         let of_tier = &header.tier[tier];
+        let most = if tier.is_ram() { SPARSE_LOOKS } else { SLOT_LOOKS };
         let mut looks = 0;
         loop {
             let made = header.room_made.load(Ordering::Acquire);
             if tier.is_ram() && segment.sparse_left(tier) >= pages {
                 return segment.take_sparse(owner, pages);
             }
-            let slot = if tier.is_ram() { None } else { segment.take_sparse_slot(tier, owner, pages) };
+            let slot =
+                if tier.is_ram() { None } else { segment.take_sparse_slot(tier, owner, pages) };
             if slot.is_some() {
                 return slot;
             }
             let low = of_tier.low.load(Ordering::Relaxed);
             if of_tier.sparse.buckets == 0
-                || looks == SPARSE_LOOKS
+                || looks == most
                 || segment.free_in(tier) <= low / 2
                 || self.waited_for_pages.load(Ordering::Relaxed) == u64::from(made)
             {
                 break;
             }
-            if tier.is_ram() { segment.want_room() } else { segment.miss_pages(tier) }
+            if tier.is_ram() {
+                segment.want_room()
+            } else {
+                segment.miss_pages(tier)
+            }
             futex::wait(&header.room_made, made, SPARSE_LOOK.as_ms());
             looks += 1;
         }
-        if looks == SPARSE_LOOKS {
+        if looks == most {
             let made = header.room_made.load(Ordering::Acquire);
             self.waited_for_pages.store(u64::from(made), Ordering::Relaxed);
         }

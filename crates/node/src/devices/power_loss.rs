@@ -82,7 +82,8 @@ impl SlotDevice for PowerLoss<FileSlots> {
     }
 
     fn discard(&self, slots: Range<u32>) -> Result<(), Errno> {
-        let ((file, start), (_, end)) = (self.0.locate(slots.start, 0), self.0.locate(slots.end, 0));
+        let ((file, start), (_, end)) =
+            (self.0.locate(slots.start, 0), self.0.locate(slots.end, 0));
         writing(file, start, end.saturating_sub(start));
         self.0.discard(slots)
     }

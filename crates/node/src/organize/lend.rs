@@ -81,7 +81,8 @@ impl Lender {
         let is_short = segment.free_in(TierId::RAM) < ram.low.load(Ordering::Relaxed);
         let found = segment.count_sparse(TierId::RAM);
         let mut made = 0;
-        if found.idle > 0 && (!asked || is_short || segment.sparse_left(TierId::RAM) < low(limit())) {
+        if found.idle > 0 && (!asked || is_short || segment.sparse_left(TierId::RAM) < low(limit()))
+        {
             made += segment.trim_sparse(owner, u32::MAX);
         }
         if segment.sparse_left(TierId::RAM) < low(limit()) {
@@ -107,7 +108,10 @@ impl Lender {
     /// buckets.
     fn take_back(&mut self, node: &Node, least: u32, asked: bool, is_short: bool) -> u32 {
         let (segment, header) = (&node.segment, node.header());
-        let (left, limit) = (segment.sparse_left(TierId::RAM), header.tier[TierId::RAM].sparse.limit.load(Ordering::Acquire));
+        let (left, limit) = (
+            segment.sparse_left(TierId::RAM),
+            header.tier[TierId::RAM].sparse.limit.load(Ordering::Acquire),
+        );
         let is_awaited = asked && segment.free_in(TierId::RAM) == 0;
         // So much is left that less would not be lent again at once.
         let kept = if is_awaited { 0 } else { (limit / 4 + limit / 2).max(least) };
@@ -123,7 +127,12 @@ impl Lender {
 impl Node {
     /// A sparse slot of a file tier for a block of so many pages, for which room is lent if none is
     /// left.
-    pub(super) fn take_sparse_slot(&self, tier: TierId, owner: Owner, pages: u32) -> Option<BucketId> {
+    pub(super) fn take_sparse_slot(
+        &self,
+        tier: TierId,
+        owner: Owner,
+        pages: u32,
+    ) -> Option<BucketId> {
         let segment = &self.segment;
         if segment.header().tier[tier].sparse.buckets == 0 {
             return None;

@@ -164,17 +164,15 @@ impl Mover {
         let claimed = self.node.segment.claimed(to).map(|claimed| claimed.load(Ordering::Relaxed));
         let fits = claimed.is_none_or(|pages| PageSet(valid).bounds().end <= pages as usize);
         let is_whole = !meta.lock.read_retry(begin) && valid != 0 && fits;
-        (is_whole && self.node.place(&found).is_some()).then(
-            || Copying {
-                found,
-                to,
-                version,
-                valid,
-                sums: Box::new([0; 64]),
-                corrupt: 0,
-                kept: None,
-            },
-        )
+        (is_whole && self.node.place(&found).is_some()).then(|| Copying {
+            found,
+            to,
+            version,
+            valid,
+            sums: Box::new([0; 64]),
+            corrupt: 0,
+            kept: None,
+        })
     }
 
     /// The same with the bytes of the block, if its bucket is a sparse one. `None` if a thread is

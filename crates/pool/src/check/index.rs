@@ -112,8 +112,8 @@ impl Walk<'_, '_> {
         let within = of_tier.is_some_and(|tier| {
             bucket.raw().checked_sub(tier.first_bucket).is_some_and(|number| number < tier.buckets)
         });
-        let within = within
-            || of_tier.is_some() && header.sparse_in_use(tier).contains(&bucket.raw());
+        let within =
+            within || of_tier.is_some() && header.sparse_in_use(tier).contains(&bucket.raw());
         let Some(meta) = self.segment.bucket(bucket).filter(|_| within) else {
             return self.is_none(block, bucket);
         };

@@ -35,7 +35,11 @@ pub(super) fn piece_of_files(offsets: &Offsets, files: u32, first: u32) -> Range
 }
 
 /// Where the states and the checksums of these slots lie; `first` is the first slot of all.
-pub(super) fn piece_of_slots(offsets: &Offsets, first: u32, slots: Range<u32>) -> [Range<usize>; 2] {
+pub(super) fn piece_of_slots(
+    offsets: &Offsets,
+    first: u32,
+    slots: Range<u32>,
+) -> [Range<usize>; 2] {
     let state = |id: u32| offsets.buckets + id as usize * size_of::<BucketMeta>();
     let sums = |id: u32| offsets.sums + (id - first) as usize * size_of::<SlotChecksums>();
     [state(slots.start)..state(slots.end), sums(slots.start)..sums(slots.end)]
@@ -52,7 +56,8 @@ impl Segment {
         if tier.is_ram() || ready >= upto || crash::refused("files") {
             return false;
         }
-        let pieces = piece_of_slots(&self.offsets, self.sparse.end, all.start + ready..all.start + upto);
+        let pieces =
+            piece_of_slots(&self.offsets, self.sparse.end, all.start + ready..all.start + upto);
         let has_memory = pieces.into_iter().all(|piece| {
             // They may begin and end in pages that others have a part of.
             self.populate(piece.start / PAGE * PAGE..piece.end)

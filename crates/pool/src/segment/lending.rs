@@ -36,7 +36,11 @@ impl Segment {
 
     /// Buckets whose memory is lent.
     pub fn lent(&self) -> u32 {
-        self.header().tier[TierId::RAM].sparse.limit.load(Ordering::Acquire).div_ceil(PAGES_PER_BUCKET)
+        self.header().tier[TierId::RAM]
+            .sparse
+            .limit
+            .load(Ordering::Acquire)
+            .div_ceil(PAGES_PER_BUCKET)
     }
 
     /// Lends the memory of up to `most` buckets of RAM that have none to sparse ones. Returns of
@@ -62,7 +66,8 @@ impl Segment {
         }
         let pages = count * PAGES_PER_BUCKET;
         // Pages that are claimed meanwhile are seen here, or see the new limit.
-        let limit = header.tier[TierId::RAM].sparse.limit.fetch_sub(pages, Ordering::SeqCst) - pages;
+        let limit =
+            header.tier[TierId::RAM].sparse.limit.fetch_sub(pages, Ordering::SeqCst) - pages;
         if header.tier[TierId::RAM].sparse.used.load(Ordering::SeqCst) > limit {
             header.tier[TierId::RAM].sparse.limit.fetch_add(pages, Ordering::AcqRel);
             return 0;

@@ -291,7 +291,10 @@ impl Segment {
     pub fn claimed(&self, bucket: BucketId) -> Option<&AtomicU32> {
         match self.sparse_pages(bucket) {
             Some(pages) => Some(&pages.claimed),
-            None => self.checksums(bucket).filter(|_| self.is_of_pages(bucket)).map(|sums| &sums.claimed),
+            None => self
+                .checksums(bucket)
+                .filter(|_| self.is_of_pages(bucket))
+                .map(|sums| &sums.claimed),
         }
     }
 
