@@ -145,7 +145,7 @@ impl<'a> Buckets<'a> {
             // In no free map before the node manager has given them up.
             self.tiers[tier].sparse.idle.fetch_add(pages, Ordering::Relaxed);
             meta.state.store(FREE, Ordering::Release);
-            crash::point("bucket.idle");
+            crash::point("sparse.idle");
             return;
         }
         self.free_map(tier).give(bucket.raw());

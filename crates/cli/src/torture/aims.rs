@@ -83,6 +83,7 @@ const OF_NODES: &[&str] = &[
     "reap.locks",
     "recover.buckets",
     "recover.lent",
+    "recover.lent-slots",
     "recover.marks",
     "recover.memory",
     "recover.reaped",
@@ -102,6 +103,16 @@ const SELDOM_IN_NODES: &[&str] = &[
 const DEFENCES: &[&str] = &[
     // Memory that is idle for a while goes back: the tests of the manager kill and pause there.
     "lend.lowered",
+    // Nor do small files fill the tiers: the same tests.
+    "lend.slot-discarded",
+    "lend.slot-unbacked",
+    "lend.slots-lowered",
+    "lend.slots-retired",
+    "sparse.discarded",
+    "sparse.idle",
+    "sparse.slot-taken",
+    "sparse.slots-idle",
+    "sparse.slots-ready",
     "map.bits-of-all-taken",
     "map.one-of-all-claimed",
     "memory.given-back",

@@ -353,10 +353,11 @@ fn a_manager_that_dies_while_it_lends_slots_loses_nothing() {
     }
     let points = [
         "lend.slots-retired:2",
-        "lend.slot-discarded:3",
-        "lend.slot-unbacked:2",
+        "lend.slot-discarded:6",
+        "lend.slot-unbacked:6",
         "lend.slots-lowered:1",
-        "sparse.slots-ready:1",
+        "sparse.idle:2",
+        "sparse.slots-ready:2",
         "sparse.slots-idle:2",
         "sparse.discarded:2",
     ];

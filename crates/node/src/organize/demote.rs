@@ -91,7 +91,7 @@ impl Demoter {
             mover: Mover::new(node, owner),
             flusher: Flusher::new(node),
             lender: Lender::default(),
-            slot_lender: SlotLender::default(),
+            slot_lender: SlotLender::new(node, tier, owner),
             blocks: Vec::new(),
             coldest: Coldest::default(),
             waits: 0,

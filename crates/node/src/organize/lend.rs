@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 /// Looks in a row at which much was lent for nothing, before it is taken back: two seconds.
 const CALM_LOOKS: u32 = 4;
 
-/// Slots of a file tier that are lent at least when a program has missed pages.
+/// Slots of a file tier that are lent at a time at least, and stay lent while others are not short.
 const LEAST_SLOTS: u32 = 4;
 
 /// The part of the tier that is lent while small files need no more.
@@ -196,37 +196,54 @@ impl Node {
 
 /// Keeps as much of a file tier lent to sparse slots as small files use. What the node manager
 /// itself moves there it lends when it needs it; programs are ahead of it.
-#[derive(Default)]
 pub(super) struct SlotLender {
     missed: u32,
     calm: u32,
 }
 
 impl SlotLender {
-    /// Gives up what is idle, lends where programs have missed pages, and takes back what is
-    /// unused: at once if other slots are short, else when that has been so for a while. Says what
-    /// shall leave.
+    /// With something lent, so that the first small files of programs need not wait for that.
+    pub fn new(node: &Node, tier: TierId, owner: Owner) -> SlotLender {
+        let sparse = &node.header().tier[tier].sparse;
+        if sparse.buckets > 0 && sparse.limit.load(Ordering::Relaxed) == 0 {
+            node.lend_slots(tier, owner, LEAST_SLOTS);
+        }
+        if sparse.buckets > 0 && sparse.ready.load(Ordering::Relaxed) == 0 {
+            node.segment.ready_more_slots(tier);
+        }
+        sparse.low.store(LEAST_SLOTS * PAGES_PER_BUCKET / 2, Ordering::Relaxed);
+        let missed = sparse.missed.load(Ordering::Relaxed);
+        SlotLender { missed, calm: 0 }
+    }
+
+    /// Gives up what is idle, lends more where little is left, or programs have missed pages, and
+    /// takes back what is unused: at once if other slots are short, else when that has been so for
+    /// a while. Says what shall leave.
     pub fn tend(&mut self, node: &Node, tier: TierId, owner: Owner) -> Wanted {
         let (segment, header) = (&node.segment, node.header());
         let of_tier = &header.tier[tier];
         let sparse = &of_tier.sparse;
         let missed = sparse.missed.load(Ordering::Relaxed);
         let misses = missed != std::mem::replace(&mut self.missed, missed);
-        if sparse.buckets == 0 || !misses && sparse.ready.load(Ordering::Relaxed) == 0 {
+        if sparse.buckets == 0 {
             return Wanted::default();
         }
         let mut made = node.trim_slots(tier);
-        if misses {
-            // Half as much again as there is, so that many files miss few times.
-            let limit = sparse.limit.load(Ordering::Relaxed) / PAGES_PER_BUCKET;
-            made += node.lend_slots(tier, owner, (limit / 2).max(LEAST_SLOTS));
-            if segment.free_sparse(tier).available() < PAGES_PER_BUCKET {
+        let limit = sparse.limit.load(Ordering::Relaxed);
+        let low = (limit / 4).max(LEAST_SLOTS * PAGES_PER_BUCKET / 2);
+        sparse.low.store(low, Ordering::Relaxed);
+        let is_short = segment.free_in(tier) < of_tier.low.load(Ordering::Relaxed);
+        let left = segment.sparse_left(tier);
+        if misses || left < low && !is_short {
+            let more = (limit / 2 / PAGES_PER_BUCKET).max(LEAST_SLOTS);
+            made += node.lend_slots(tier, owner, more);
+            if segment.free_sparse(tier).available() < low {
                 segment.ready_more_slots(tier);
             }
             self.calm = 0;
         } else {
-            let spare = segment.sparse_left(tier) / PAGES_PER_BUCKET;
-            let is_short = segment.free_in(tier) < of_tier.low.load(Ordering::Relaxed);
+            let kept = if is_short { 0 } else { (limit / 4 * 3).max(LEAST_SLOTS * PAGES_PER_BUCKET) };
+            let spare = left.saturating_sub(kept) / PAGES_PER_BUCKET;
             self.calm = if spare == 0 { 0 } else { self.calm + 1 };
             if spare > 0 && (is_short || self.calm >= CALM_LOOKS) {
                 segment.take_back_slots(tier, spare);
