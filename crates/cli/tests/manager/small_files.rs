@@ -353,13 +353,13 @@ fn a_manager_that_dies_while_it_lends_slots_loses_nothing() {
     }
     let points = [
         "lend.slots-retired:2",
-        "lend.slot-discarded:6",
+        "lend.slot-discarded:2",
         "lend.slot-unbacked:6",
         "lend.slots-lowered:1",
         "sparse.idle:2",
         "sparse.slots-ready:2",
-        "sparse.slots-idle:2",
-        "sparse.discarded:2",
+        "sparse.slots-idle:1",
+        "sparse.discarded:1",
     ];
     for point in points {
         let site = below(&LOW);

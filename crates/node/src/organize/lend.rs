@@ -1,17 +1,23 @@
 //! Memory and slots for small files: how much of a tier is lent to sparse buckets. The numbers are
 //! those of docs/design/small-files.md.
 
+use crate::devices::power_loss::PowerLossBatch;
 use crate::node::Node;
-use forebay_device::Errno;
+use forebay_device::{Batch, Errno};
 use forebay_placement::TierId;
 use forebay_pool::layout::PAGES_PER_BUCKET;
 use forebay_pool::sparse::SparseUse;
 use forebay_pool::{BucketId, Owner, Segment, crash};
+use forebay_posix::store_file;
 use rustix::fd::AsFd;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 /// Looks in a row at which much was lent for nothing, before it is taken back: two seconds.
 const CALM_LOOKS: u32 = 4;
+
+/// The pages of sparse slots are counted at one of so many looks while nothing is short.
+const COUNT_LOOKS: u32 = 8;
 
 /// Slots of a file tier that are lent at a time at least, and stay lent while others are not short.
 const LEAST_SLOTS: u32 = 4;
@@ -124,6 +130,12 @@ impl Lender {
     }
 }
 
+/// How many more slots of a file tier are lent at a time: a quarter of those that are.
+fn more_of(segment: &Segment, tier: TierId) -> u32 {
+    let limit = segment.header().tier[tier].sparse.limit.load(Ordering::Relaxed);
+    (limit / 4 / PAGES_PER_BUCKET).max(LEAST_SLOTS)
+}
+
 impl Node {
     /// A sparse slot of a file tier for a block of so many pages, for which room is lent if none is
     /// left.
@@ -140,7 +152,7 @@ impl Node {
         segment.take_sparse_slot(tier, owner, pages).or_else(|| {
             let has_room = segment.sparse_left(tier) >= pages
                 || self.trim_slots(tier) >= pages
-                || self.lend_slots(tier, owner, 1) > 0;
+                || self.lend_slots(tier, owner, more_of(segment, tier)) > 0;
             let has_numbers =
                 segment.free_sparse(tier).available() > 0 || segment.ready_more_slots(tier);
             let is_worth_it = has_room && has_numbers;
@@ -155,37 +167,47 @@ impl Node {
         if !self.may_discard(tier) || !segment.is_sound(tier) {
             return 0;
         }
-        let mut lent = 0;
-        for slot in segment.retire_slots(tier, most, owner) {
-            let number = segment.slot_in_tier(slot);
-            let discarded = self.discard(tier, number..number + 1);
-            crash::point("lend.slot-discarded");
-            if discarded {
-                segment.lend_slot(slot);
-                lent += 1;
-            } else {
-                segment.free_bucket(slot);
-            }
+        let retired = segment.retire_slots(tier, most, owner);
+        let number = |&slot: &BucketId| segment.slot_in_tier(slot);
+        let runs: Vec<_> = retired.iter().map(|slot| number(slot)..number(slot) + 1).collect();
+        let was_used = |&slot: &BucketId| {
+            segment.bucket(slot).is_some_and(|meta| meta.written.load(Ordering::Relaxed) != 0)
+        };
+        let lent = self.discard(tier, &runs, retired.iter().any(was_used));
+        crash::point("lend.slot-discarded");
+        for (number, &slot) in retired.iter().enumerate() {
+            if number < lent { segment.lend_slot(slot) } else { segment.free_bucket(slot) }
         }
-        lent
+        lent as u32
     }
 
     /// [`Segment::trim_slots`], where there is anything to give up.
     fn trim_slots(&self, tier: TierId) -> u32 {
         match self.header().tier[tier].sparse.idle.load(Ordering::Relaxed) {
             0 => 0,
-            _ => self.segment.trim_slots(tier, |slots| self.discard(tier, slots)),
+            _ => self.segment.trim_slots(tier, |runs| self.discard(tier, runs, true)),
         }
     }
 
-    /// Takes the room of slots from the tier's file.
-    fn discard(&self, tier: TierId, slots: std::ops::Range<u32>) -> bool {
-        let device = self.devices[tier].as_ref();
-        let discarded = device.map_or(Err(Errno::STALE), |device| device.discard(slots));
-        if discarded == Err(Errno::OPNOTSUPP) {
-            self.keeps_slots.fetch_or(1 << tier.index(), Ordering::Relaxed);
+    /// Takes the room of runs of free slots from the tier's file. Those that have records lose them
+    /// for good before: else these could lead to zeros after a loss of power. Returns of how many
+    /// runs.
+    fn discard(&self, tier: TierId, runs: &[Range<u32>], have_records: bool) -> usize {
+        let Some(device) = &self.devices[tier] else { return 0 };
+        if have_records
+            && let Some(index) = &self.indexes[tier]
+            && self.note_device(tier, PowerLossBatch::plain().sync(store_file(index))).is_err()
+        {
+            return 0;
         }
-        discarded.is_ok()
+        let is_gone = |slots: &Range<u32>| match device.discard(slots.clone()) {
+            Err(Errno::OPNOTSUPP) => {
+                self.keeps_slots.fetch_or(1 << tier.index(), Ordering::Relaxed);
+                false
+            }
+            discarded => discarded.is_ok(),
+        };
+        runs.iter().take_while(|&slots| is_gone(slots)).count()
     }
 
     /// Whether a tier's device takes room back, as far as is known.
@@ -199,21 +221,24 @@ impl Node {
 pub(super) struct SlotLender {
     missed: u32,
     calm: u32,
+    looks: u32,
 }
 
 impl SlotLender {
-    /// With something lent, so that the first small files of programs need not wait for that.
+    /// Of a file tier with something lent, so that the first small files of programs need not wait for that.
     pub fn new(node: &Node, tier: TierId, owner: Owner) -> SlotLender {
         let sparse = &node.header().tier[tier].sparse;
-        if sparse.buckets > 0 && sparse.limit.load(Ordering::Relaxed) == 0 {
-            node.lend_slots(tier, owner, LEAST_SLOTS);
-        }
-        if sparse.buckets > 0 && sparse.ready.load(Ordering::Relaxed) == 0 {
-            node.segment.ready_more_slots(tier);
-        }
-        sparse.low.store(LEAST_SLOTS * PAGES_PER_BUCKET / 2, Ordering::Relaxed);
         let missed = sparse.missed.load(Ordering::Relaxed);
-        SlotLender { missed, calm: 0 }
+        if !tier.is_ram() && sparse.buckets > 0 {
+            if sparse.limit.load(Ordering::Relaxed) == 0 {
+                node.lend_slots(tier, owner, LEAST_SLOTS);
+            }
+            if sparse.ready.load(Ordering::Relaxed) == 0 {
+                node.segment.ready_more_slots(tier);
+            }
+            sparse.low.store(LEAST_SLOTS * PAGES_PER_BUCKET / 2, Ordering::Relaxed);
+        }
+        SlotLender { missed, calm: 0, looks: 0 }
     }
 
     /// Gives up what is idle, lends more where little is left, or programs have missed pages, and
@@ -235,14 +260,14 @@ impl SlotLender {
         let is_short = segment.free_in(tier) < of_tier.low.load(Ordering::Relaxed);
         let left = segment.sparse_left(tier);
         if misses || left < low && !is_short {
-            let more = (limit / 2 / PAGES_PER_BUCKET).max(LEAST_SLOTS);
-            made += node.lend_slots(tier, owner, more);
+            made += node.lend_slots(tier, owner, more_of(segment, tier));
             if segment.free_sparse(tier).available() < low {
                 segment.ready_more_slots(tier);
             }
             self.calm = 0;
         } else {
-            let kept = if is_short { 0 } else { (limit / 4 * 3).max(LEAST_SLOTS * PAGES_PER_BUCKET) };
+            let kept =
+                if is_short { 0 } else { (limit / 4 * 3).max(LEAST_SLOTS * PAGES_PER_BUCKET) };
             let spare = left.saturating_sub(kept) / PAGES_PER_BUCKET;
             self.calm = if spare == 0 { 0 } else { self.calm + 1 };
             if spare > 0 && (is_short || self.calm >= CALM_LOOKS) {
@@ -251,6 +276,11 @@ impl SlotLender {
         }
         if made > 0 {
             node.post_room();
+        }
+        self.looks = self.looks.wrapping_add(1);
+        // There may be very many.
+        if !misses && !is_short && left >= low && !self.looks.is_multiple_of(COUNT_LOOKS) {
+            return Wanted::default();
         }
         let lacks = misses && segment.sparse_left(tier) == 0;
         let found = segment.count_sparse(tier);
