@@ -151,11 +151,8 @@ impl Segment {
 
     /// The same of a bucket that is none of RAM's sparse ones.
     fn claim_pages(&self, bucket: BucketId, end: u32) -> bool {
-        let tier = self.tier_of(bucket);
-        if tier.is_ram() {
-            return true;
-        }
         let Some(claimed) = self.claimed(bucket) else { return true };
+        let tier = self.tier_of(bucket);
         let has_room = self.claim_upto(tier, claimed, end);
         if !has_room {
             self.miss_pages(tier);

@@ -64,6 +64,10 @@ impl Beginning {
         let segment = &node.segment;
         if self.missing > 0 {
             node.memory.grow_for(segment, node.pool_file.as_fd(), self.missing);
+            // What is lent to small files, and they do not use.
+            node.file_tiers().for_each(|tier| {
+                segment.take_back_slots(tier, self.missing);
+            });
             let found = segment.set_aside(self.number, self.missing, owner);
             self.missing -= found;
             if found > 0 || drop_clean(node, owner, self.missing) > 0 {
