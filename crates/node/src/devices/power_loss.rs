@@ -9,6 +9,7 @@ use forebay_pool::{clock, power_loss};
 use forebay_posix::{FileSlots, Positional, PosixStore, descriptor};
 use forebay_tiers::open_batch;
 use rustix::fd::AsFd;
+use rustix::fs::SeekFrom;
 use std::ops::Range;
 
 /// A batch of files, and of slots in one, whose changes a test can undo.
@@ -61,6 +62,20 @@ fn writing(file: StoreFile, offset: u64, bytes: u64) {
     }
 }
 
+/// Before a range that may be mostly holes becomes one: what is there is noted.
+fn punching(file: StoreFile, range: Range<u64>) {
+    let Ok(fd) = descriptor(file) else { return };
+    let mut at = range.start;
+    while cfg!(debug_assertions)
+        && at < range.end
+        && let Ok(data) = rustix::fs::seek(fd, SeekFrom::Data(at))
+        && data < range.end
+    {
+        at = rustix::fs::seek(fd, SeekFrom::Hole(data)).map_or(range.end, |at| at.min(range.end));
+        writing(file, data, at - data);
+    }
+}
+
 /// A tier or a store on POSIX files whose changes a test can undo.
 pub(crate) struct PowerLoss<D>(pub D);
 
@@ -82,9 +97,9 @@ impl SlotDevice for PowerLoss<FileSlots> {
     }
 
     fn discard(&self, slots: Range<u32>) -> Result<(), Errno> {
-        let ((file, start), (_, end)) =
-            (self.0.locate(slots.start, 0), self.0.locate(slots.end, 0));
-        writing(file, start, end.saturating_sub(start));
+        let (file, start) = self.0.locate(slots.start, 0);
+        let (_, end) = self.0.locate(slots.end, 0);
+        punching(file, start..end);
         self.0.discard(slots)
     }
 
