@@ -177,7 +177,7 @@ impl Node {
                     TierId::RAM => (self.segment.ram_capacity(), self.segment.growable()),
                     _ => (map.count, 0),
                 };
-                // What is lent to small files, and they do not use, is taken back when it is needed.
+                // What is lent to small files, and unused, is taken back when it is needed.
                 let lent = match tier {
                     TierId::RAM => 0,
                     _ => {

@@ -590,10 +590,8 @@ mod tests {
         let me = Owner::new(MANAGER_SLOT, 3);
         let (segment, _file) = pool_of_slots(0, me);
         assert_eq!(segment.take_sparse_slot(BELOW, me, 1), None, "nothing is lent yet");
-        assert_eq!(
-            segment.claimed(BucketId::from_raw(segment.header().tier[1].first_bucket)).map(|_| ()),
-            None
-        );
+        let whole = BucketId::from_raw(segment.header().tier[1].first_bucket);
+        assert!(segment.claimed(whole).is_none() && segment.back_pages(whole, 64));
         lend_slots(&segment, 2, me);
         assert_eq!((segment.free_in(BELOW), segment.sparse_left(BELOW)), (126, 128));
         let slots: Vec<_> =

@@ -19,7 +19,8 @@ const CALM_LOOKS: u32 = 4;
 /// The pages of sparse slots are counted at one of so many looks while nothing is short.
 const COUNT_LOOKS: u32 = 8;
 
-/// Slots of a file tier that are lent at a time at least, and stay lent while others are not short.
+/// Slots of a file tier that are lent at a time at least, and stay lent while others are not
+/// short.
 const LEAST_SLOTS: u32 = 4;
 
 /// The part of the tier that is lent while small files need no more.

@@ -53,8 +53,8 @@ pub struct SparseHeader {
     pub limit: AtomicU32,
     /// The node manager is woken when there are fewer left than that.
     pub low: AtomicU32,
-    /// About how many pages those slots of a file tier have that are free, and that the node manager
-    /// is to give up.
+    /// About how many pages those slots of a file tier have that are free, and that the node
+    /// manager is to give up.
     pub idle: AtomicU32,
     /// Raised when a program found no page in a file tier.
     pub missed: AtomicU32,

@@ -77,8 +77,8 @@ impl Segment {
         count
     }
 
-    /// Takes up to `most` free slots of a file tier whose room is to be lent to sparse ones: once it
-    /// has been taken from the tier's file they are to be [lent](Segment::lend_slot), or freed.
+    /// Takes up to `most` free slots of a file tier whose room is to be lent to sparse ones: once
+    /// it has been taken from the tier's file they are to be [lent](Segment::lend_slot), or freed.
     pub fn retire_slots(&self, tier: TierId, most: u32, owner: Owner) -> Vec<BucketId> {
         let mut retired = Vec::new();
         if self.header().tier[tier].sparse.buckets == 0 {
