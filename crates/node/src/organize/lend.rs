@@ -226,7 +226,8 @@ pub(super) struct SlotLender {
 }
 
 impl SlotLender {
-    /// Of a file tier with something lent, so that the first small files of programs need not wait for that.
+    /// Of a file tier with something lent, so that the first small files of programs need not wait
+    /// for that.
     pub fn new(node: &Node, tier: TierId, owner: Owner) -> SlotLender {
         let sparse = &node.header().tier[tier].sparse;
         let missed = sparse.missed.load(Ordering::Relaxed);
