@@ -29,4 +29,7 @@ fn main() {
     // Standard streams on managed files are replaced before any other library takes a copy of
     // their pointers.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,initfirst");
+    // Each segment is a system call of each process, and so is the protection of what the loader
+    // has written; addresses of functions that are looked up later lie beside that anyway.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-z,noseparate-code,-z,norelro");
 }

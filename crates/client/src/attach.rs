@@ -11,7 +11,7 @@ use crate::open::{OpenStat, identity_of};
 use crate::placement::Engine;
 use crate::predictors::Predictors;
 use crate::process::process_for;
-use crate::session::{KEPT_READERS, Session, root};
+use crate::session::{Front, KEPT_READERS, Session, root};
 use crate::spawn::{Managed, Told};
 use crate::waiting::surely;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -90,6 +90,27 @@ impl core::fmt::Display for StartError {
     }
 }
 
+/// What a process knows of itself without asking the kernel. Nothing by default.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Itself {
+    /// Its number, probably: it is believed only where it is the one in a slot.
+    pub number: Option<u32>,
+    /// Its user.
+    pub user: Option<u32>,
+}
+
+/// What the process was told, and its number.
+fn who(segment: &Segment, told: Option<Told>, guess: Option<u32>) -> (Option<Told>, u32) {
+    let was_told = |pid| told.filter(|told| told.was_for(segment, pid));
+    if let Some(pid) = guess
+        && let Some(told) = was_told(pid)
+    {
+        return (Some(told), pid);
+    }
+    let pid = std::process::id();
+    (was_told(pid), pid)
+}
+
 /// Says `text` on the program's standard error, unless that is a file that is buffered: the kernel
 /// has the marker for its offset.
 pub fn say(text: &str) {
@@ -140,8 +161,7 @@ fn wait_for_slot(segment: &Segment, pid: u32, start: u64) -> Result<u32, StartEr
 impl Session {
     /// Attaches this process to the pool at `pool`, whose manager listens at `socket`, and takes
     /// over the managed descriptors it inherited. `job` is the number of the run that it belongs
-    /// to, and `told` what the image before has said. `unlock` ends the locks of flock and
-    /// F_OFD_SETLK that a descriptor's description has.
+    /// to, `told` what the image before has said, and `itself` what it knows of itself.
     ///
     /// # Errors
     /// [`StartError::NoPool`] where the process may go on without buffering; after any other error
@@ -151,11 +171,13 @@ impl Session {
         socket: &CStr,
         job: Option<&CStr>,
         told: Option<Told>,
-        unlock: fn(RawFd),
+        itself: Itself,
+        front: Front,
     ) -> Result<Session, StartError> {
+        let user = itself.user.unwrap_or_else(|| rustix::process::geteuid().as_raw());
         let pool = Path::new(OsStr::from_bytes(pool.to_bytes()));
         let job = job.and_then(|job| job.to_str().ok()?.parse().ok()).unwrap_or(0);
-        let (file, seen) = match segment::open_pool_seen(pool) {
+        let (file, seen) = match segment::open_pool_seen(pool, user) {
             Ok(file) => file,
             // For want of something that other processes have.
             Err(Wrong::System(errno @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM))) => {
@@ -167,7 +189,8 @@ impl Session {
         let segment = Segment::attach_seen(file.as_fd(), &seen).map_err(|_| StartError::NoPool)?;
         // What is said below is not to go into it, should it have the number of the standard error.
         drop(file);
-        Session::join(segment, attachment, socket.to_bytes(), job, told, unlock)
+        let (told, pid) = who(&segment, told, itself.number);
+        Session::join(segment, attachment, socket.to_bytes(), job, (told, pid, user), front)
     }
 
     fn join(
@@ -175,11 +198,9 @@ impl Session {
         attachment: Attachment,
         socket: &[u8],
         job: u32,
-        told: Option<Told>,
-        unlock: fn(RawFd),
+        (told, pid, user): (Option<Told>, u32, u32),
+        front: Front,
     ) -> Result<Session, StartError> {
-        let pid = std::process::id();
-        let told = told.filter(|told| told.was_for(&segment, pid));
         let (start, slot) = match told {
             Some(told) => {
                 (segment.client(told.slot).start.load(Ordering::Acquire), Some(told.slot))
@@ -231,20 +252,18 @@ impl Session {
         let process = process_for(&segment).map(Arc::new);
         let scratch = |rule: &RuleRecord| rule.settings().mode == Some(Mode::Scratch);
         let has_scratch_rules = segment.rules().iter().any(scratch);
-        let [table, references, mapped, populated] =
-            Sparse::group([DESCRIPTORS, descriptions as usize, files as usize, pieces as usize]);
         let session = Session {
             segment,
             attachment,
             process,
             has_scratch_rules,
             slot: AtomicU32::new(slot),
-            table,
-            references,
+            table: Sparse::new(DESCRIPTORS),
+            references: Sparse::new(descriptions as usize),
             duplicating: AtomicU32::new(0),
-            mapped,
+            mapped: Sparse::new(files as usize),
             mappings: FileMappings::new(),
-            populated,
+            populated: Sparse::new(pieces as usize),
             waited_in_vain: AtomicU64::new(u64::MAX),
             waited_for_pages: AtomicU64::new(u64::MAX),
             manager: ManagerLink::new(socket),
@@ -260,9 +279,9 @@ impl Session {
             kernel_only: AtomicBool::new(false),
             root: AtomicU32::new(root::UNKNOWN),
             lending: AtomicU32::new(0),
-            user: rustix::process::geteuid().as_raw(),
+            user,
             carried: Arc::default(),
-            unlock,
+            front,
         };
         match session.adopt_inherited(told.map_or(Managed::Any, |told| told.managed)) {
             Ok(()) => Ok(session),
@@ -301,9 +320,11 @@ impl Session {
             let held = descriptions.held(self.slot(), word).load(Ordering::Relaxed);
             for id in (0..64).filter(|bit| held >> bit & 1 == 1).map(|bit| word * 64 + bit) {
                 let references = self.references.get(id as usize);
-                if references.is_some_and(|references| references.load(Ordering::SeqCst) == 0)
-                    && !stays(id)
-                {
+                let is_left = match references {
+                    Some(references) => references.load(Ordering::SeqCst) == 0,
+                    None => self.references.is_unused(),
+                };
+                if is_left && !stays(id) {
                     descriptions.release(self.slot(), id);
                 }
             }

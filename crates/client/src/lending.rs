@@ -97,7 +97,7 @@ impl Session {
         // The number may be another file's by now, closed and opened where we could not see.
         let here = rustix::fs::tell(borrow(fd)).ok().and_then(Marker::decode);
         if here == Some(marker) {
-            (self.unlock)(fd);
+            (self.front.unlock)(fd);
         }
     }
 }

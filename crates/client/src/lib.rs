@@ -52,7 +52,7 @@ mod watching;
 mod write;
 mod write_back;
 
-pub use attach::{StartError, say};
+pub use attach::{Itself, StartError, say};
 pub use attributes::{NewTime, StatFields, Whence};
 pub use copy::CopySide;
 pub use forebay_pool::Identity;
@@ -65,7 +65,7 @@ pub use open_file::OpenFile;
 pub use opening::PathAt;
 pub use placement::{hierarchy, hotness_of, policy_of, question};
 pub use range::{Advice, AllocateMode};
-pub use session::Session;
+pub use session::{Front, Session};
 pub use span::{Readable, Writable};
 pub use spawn::{Carried, Environment, Managed, Own, Told, Variables};
 pub use user_buffers::{Iovec, UserBuffers};

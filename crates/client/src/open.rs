@@ -223,7 +223,7 @@ impl Session {
     ) -> Result<bool, Errno> {
         // What had this number before was closed where it could not be seen.
         self.forget(fd);
-        if flags.contains(OFlags::PATH) || self.table.get(fd as usize).is_none() {
+        if flags.contains(OFlags::PATH) {
             return Ok(false);
         }
         let names = before
@@ -235,6 +235,9 @@ impl Session {
             return Ok(true);
         }
         if self.is_store_device(seen.stat.st_dev) {
+            if !self.has_place_for(fd) {
+                return Ok(false);
+            }
             if self.is_kernel_only() {
                 return self.opened_raw(fd).map(|_| false);
             }

@@ -8,7 +8,7 @@
 //! has not is told `BADF`, and looks the descriptor up again. One that finds the mark waits: at no
 //! moment does a descriptor that carries a marker look as if it were not managed.
 
-use crate::descriptors::{DESCRIPTION, PARTING, THREAD_SHIFT, description_of, is_parting};
+use crate::descriptors::{DESCRIPTION, PARTING, Sparse, THREAD_SHIFT, description_of, is_parting};
 use crate::fd::{OWN_END, borrow, is_no_follow_ours, note_no_follow};
 use crate::open_file::OpenFile;
 use crate::session::{Session, THREADS};
@@ -272,8 +272,8 @@ impl Session {
         is_done: impl FnOnce(&R) -> bool,
     ) -> R {
         let source = self.file(old);
-        let Some(cell) = self.table.get(new as usize) else { return call() };
-        let unmanaged = cell.load(Ordering::Relaxed) == 0;
+        let cell = self.table.get(new as usize);
+        let unmanaged = cell.is_none_or(|cell| cell.load(Ordering::Relaxed) == 0);
         if source.is_none() && unmanaged {
             let result = call();
             if is_done(&result) && self.table.load(old as usize) != 0 {
@@ -281,6 +281,7 @@ impl Session {
             }
             return result;
         }
+        let Some(cell) = cell else { return call() };
         if let Some(source) = source.filter(|_| unmanaged)
             && !source.uses_kernel_offset()
             && has_other_threads()
@@ -291,6 +292,9 @@ impl Session {
             let _ = source.release_to_kernel();
         }
         let mut given = None;
+        if source.is_some() {
+            self.binds(new);
+        }
         let result = self.parting(new, cell, |mark, parted| {
             crash::point("descriptor.replacing");
             let result = call();
@@ -479,8 +483,16 @@ impl Session {
         self.adopt(new).map_or(0, |description| description + 1)
     }
 
+    /// Whether `fd` has a place in the table of descriptors: before that is known, or a file is
+    /// bound, the tables may have no memory.
+    pub(crate) fn has_place_for(&self, fd: RawFd) -> bool {
+        Sparse::map([&self.table, &self.references, &self.mapped, &self.populated]);
+        self.table.get(fd as usize).is_some()
+    }
+
     /// Binds descriptor `fd` to `description`, of which this process holds a reference.
     pub(crate) fn bind(&self, fd: RawFd, description: u32) {
+        self.has_place_for(fd);
         if let Some(references) = self.references.get(description as usize) {
             references.fetch_add(1, Ordering::SeqCst);
         }
@@ -489,7 +501,15 @@ impl Session {
         }
     }
 
+    /// Before `fd` refers to a managed file.
+    fn binds(&self, fd: RawFd) {
+        if fd <= 2 {
+            (self.front.binds)(fd);
+        }
+    }
+
     fn set_bound(&self, cell: &AtomicU32, fd: RawFd, bound: u32) {
+        self.binds(fd);
         cell.store(bound, Ordering::SeqCst);
         self.highest.fetch_max(fd as u32, Ordering::AcqRel);
     }

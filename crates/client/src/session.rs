@@ -85,8 +85,17 @@ pub struct Session {
     pub(crate) user: u32,
     /// What the environment of every child has to carry.
     pub(crate) carried: Arc<Carried>,
-    /// Ends all locks of a descriptor's description.
-    pub(crate) unlock: fn(RawFd),
+    pub(crate) front: Front,
+}
+
+/// What a front end does for a session.
+#[derive(Clone, Copy, Debug)]
+pub struct Front {
+    /// Ends the locks of flock and F_OFD_SETLK that a descriptor's description has.
+    pub unlock: fn(RawFd),
+    /// Is told that a standard descriptor is about to refer to a managed file. May come from a
+    /// signal handler.
+    pub binds: fn(RawFd),
 }
 
 /// Threads of this process that have a number, whichever session they use.

@@ -7,7 +7,6 @@
 //! else the child takes a session of its own beside the parent's, see [`Session::beside`].
 
 use crate::attach::StartError;
-use crate::descriptors::Sparse;
 use crate::fd::borrow;
 use crate::file_mappings::FileMappings;
 use crate::fork::Fork;
@@ -127,12 +126,12 @@ impl Session {
             process: self.process.clone(),
             has_scratch_rules: self.has_scratch_rules,
             slot: AtomicU32::new(fork.slot()),
-            table: Sparse::new(self.table.count()),
-            references: Sparse::new(self.references.count()),
-            mapped: Sparse::new(self.mapped.count()),
+            table: self.table.again(),
+            references: self.references.again(),
+            mapped: self.mapped.again(),
             // What it maps is in the parent's memory, and stays there when it has gone.
             mappings: FileMappings::none(),
-            populated: Sparse::new(self.populated.count()),
+            populated: self.populated.again(),
             waited_in_vain: AtomicU64::new(u64::MAX),
             waited_for_pages: AtomicU64::new(u64::MAX),
             manager: ManagerLink::new(self.manager.path()),
@@ -151,7 +150,7 @@ impl Session {
             lending: AtomicU32::new(0),
             user: self.user,
             carried: self.carried.clone(),
-            unlock: self.unlock,
+            front: self.front,
         };
         // SAFETY: room for it, and page-aligned.
         unsafe { place.write(session) };

@@ -1,7 +1,7 @@
 //! Sessions as values: everything that a front end does with one, in this process, on pools without
 //! a node manager. What a manager would do for a sync the session does itself then.
 
-use forebay_client::{CopySide, OpenFlags, Session, StartError, Whence};
+use forebay_client::{CopySide, Front, Itself, OpenFlags, Session, StartError, Whence};
 use forebay_pool::layout::Geometry;
 use forebay_pool::segment::{self, set_text};
 use forebay_pool::{Segment, layout::Header};
@@ -67,8 +67,8 @@ fn text(path: &Path) -> CString {
 
 fn start(pool: &Path) -> Result<Session, StartError> {
     const NO_SOCKET: &CStr = c"/nowhere";
-    let keeps_locks: fn(RawFd) = |_| {};
-    Session::start(&text(pool), NO_SOCKET, None, None, keeps_locks)
+    let front = Front { unlock: |_| {}, binds: |_| {} };
+    Session::start(&text(pool), NO_SOCKET, None, None, Itself::default(), front)
 }
 
 fn open(session: &Session, path: &Path, flags: OpenFlags) -> Result<RawFd, Errno> {

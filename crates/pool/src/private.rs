@@ -79,11 +79,16 @@ impl core::error::Error for Wrong {}
 /// # Errors
 /// What is wrong with it.
 pub fn check(found: &Stat) -> Result<(), Wrong> {
+    check_for(found, rustix::process::geteuid().as_raw())
+}
+
+/// The same for `user`.
+fn check_for(found: &Stat, user: u32) -> Result<(), Wrong> {
     // Of another size on other machines.
     #[allow(clippy::unnecessary_cast)]
     let links = found.st_nlink as u64;
     let mode = found.st_mode & 0o7777;
-    if found.st_uid != rustix::process::geteuid().as_raw() {
+    if found.st_uid != user {
         Err(Wrong::Owner(found.st_uid))
     } else if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
         Err(Wrong::Kind)
@@ -101,14 +106,18 @@ pub fn check(found: &Stat) -> Result<(), Wrong> {
 /// # Errors
 /// What is wrong with it, `System(NOENT)` if there is none.
 pub fn open(path: impl Arg + Copy, flags: OFlags) -> Result<OwnedFd, Wrong> {
-    open_seen(path, flags).map(|(file, _)| file)
+    open_seen(path, flags, rustix::process::geteuid().as_raw()).map(|(file, _)| file)
 }
 
-/// The same, with what was seen of the file.
+/// The same for a process of `user`, with what was seen of the file.
 ///
 /// # Errors
 /// As of [`open`].
-pub fn open_seen(path: impl Arg + Copy, flags: OFlags) -> Result<(OwnedFd, Stat), Wrong> {
+pub fn open_seen(
+    path: impl Arg + Copy,
+    flags: OFlags,
+    user: u32,
+) -> Result<(OwnedFd, Stat), Wrong> {
     // A FIFO would wait for its other end.
     let usual = OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::NONBLOCK;
     let file = rustix::fs::open(path, flags | usual, Mode::empty()).map_err(|errno| {
@@ -119,7 +128,7 @@ pub fn open_seen(path: impl Arg + Copy, flags: OFlags) -> Result<(OwnedFd, Stat)
         }
     })?;
     let seen = rustix::fs::fstat(&file).map_err(Wrong::System)?;
-    check(&seen)?;
+    check_for(&seen, user)?;
     Ok((file, seen))
 }
 

@@ -33,8 +33,32 @@ mod variadic;
 mod vfork;
 mod watches;
 
-use forebay_client::{Carried, Session, StartError, Told, Variables};
+use forebay_client::{Carried, Front, Itself, Session, StartError, Told, Variables};
 use libc::{c_char, c_int};
+
+/// What the kernel and the loader have told this process already.
+fn itself() -> Itself {
+    // SAFETY: reads what the kernel has put on the stack.
+    let user = unsafe {
+        errno::restore_errno(0);
+        let user = libc::getauxval(libc::AT_EUID);
+        (user != 0 || errno::errno() == 0).then_some(user as u32)
+    };
+    // A mutex that is checked names its owner, whose number the loader has: struct
+    // __pthread_mutex_s in <bits/struct_mutex.h>.
+    const OWNER: usize = 2;
+    let mut mutex = libc::PTHREAD_ERRORCHECK_MUTEX_INITIALIZER_NP;
+    // SAFETY: a mutex of this function's alone, which is larger than the words read of it.
+    let number = unsafe {
+        let locked = libc::pthread_mutex_lock(&mut mutex) == 0;
+        let owner = (&raw const mutex).cast::<u32>().add(OWNER).read();
+        locked.then(|| {
+            libc::pthread_mutex_unlock(&mut mutex);
+            owner
+        })
+    };
+    Itself { number, user }
+}
 
 /// Attaches the process. Runs before the constructors of every other library, the C library's
 /// included: `environ` is not set yet, so the variables come from the arguments.
@@ -48,7 +72,9 @@ unsafe extern "C" fn start(_: c_int, _: *const *const c_char, variables: *const 
     // A linker leaves out what nothing refers to.
     core::hint::black_box(&LAYOUT);
     if let (Some(pool), Some(socket)) = (carried.pool(), carried.socket()) {
-        match Session::start(pool, socket, carried.job(), told, descriptors::unlock) {
+        let (job, itself) = (carried.job(), itself());
+        let front = Front { unlock: descriptors::unlock, binds: stdio::standard::binds };
+        match Session::start(pool, socket, job, told, itself, front) {
             Ok(session) => session::begin(session.carrying(carried)),
             // The program runs as without Forebay.
             Err(StartError::NoPool) => {}

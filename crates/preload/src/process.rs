@@ -5,6 +5,7 @@ use crate::real::{aliases, real};
 use crate::session::session;
 use crate::stdio::foreign::carries;
 use crate::stdio::layout::Stream;
+use crate::stdio::standard;
 use libc::{c_int, pid_t};
 use rustix::io::Errno;
 
@@ -19,6 +20,7 @@ pub(crate) unsafe extern "C" fn fork() -> pid_t {
                 crate::session::refuse(refused);
             }
             crate::session::alone(session);
+            standard::alone();
             0
         }
         -1 => {

@@ -2,8 +2,9 @@
 //! is a cookie stream over our functions, with the real descriptor in its `_fileno`: all
 //! of stdio (printf, scanf, getline, ungetc, fileno ...) then works on it as it is.
 //!
-//! stdin, stdout and stderr are cookie streams from the start, whatever their descriptors are:
-//! a program that keeps their pointers has streams that follow every later dup2.
+//! stdin, stdout and stderr are made as cookie streams at the start, whatever their descriptors
+//! are: a program that keeps their pointers has streams that follow every later dup2. glibc uses
+//! them as its own for as long as their descriptors are not managed.
 
 mod buffer;
 mod bulk;

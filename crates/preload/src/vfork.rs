@@ -8,6 +8,7 @@
 use crate::child;
 use crate::real::real;
 use crate::session::{self, session};
+use crate::stdio::standard;
 use forebay_client::interruption;
 use libc::{c_int, c_void, sigset_t};
 use rustix::io::Errno;
@@ -57,6 +58,7 @@ extern "C" fn begin() -> How {
     let mask = block_all();
     child::prepare(fork, session.has_files(), mask);
     session::share(true);
+    standard::share(true);
     How::Followed
 }
 
@@ -80,6 +82,7 @@ extern "C" fn end(result: c_int, how: How) -> c_int {
             // SAFETY: the kernel lets the parent go on only when the child has left this memory.
             unsafe { own.give_back() };
         }
+        standard::share(false);
         session::share(false);
         if let (Some(fork), Some(session)) = (fork, session()) {
             match result {

@@ -237,6 +237,33 @@ static void at_the_end(void)
 	show("last");
 }
 
+/* The descriptor of a stream is closed and opened again, or changed in a vforked child alone. */
+static void one_that_glibc_has(void)
+{
+	int saved = dup(1);
+	fflush(stdout);
+	close(1);
+	int opened = file("next", O_WRONLY | O_TRUNC);
+	SAY("opened %d", opened);
+	printf("the next file\n");
+	fflush(out);
+	show("next");
+	replace(1, saved);
+	int fd = file("vforked", O_WRONLY | O_TRUNC);
+	pid_t child = vfork();
+	if (child == 0) {
+		dup2(fd, 1);
+		printf("a vforked child's\n");
+		fflush(out);
+		_exit(0);
+	}
+	waitpid(child, NULL, 0);
+	close(fd);
+	printf("its parent's\n");
+	fflush(out);
+	show("vforked");
+}
+
 int main(int argc, char **argv)
 {
 	if (argc != 2)
@@ -244,6 +271,8 @@ int main(int argc, char **argv)
 	name = argv[1];
 	report = fopen(at("report"), "w");
 	in = stdin, out = stdout, err = stderr;
+	printf("its first line\n");
+	one_that_glibc_has();
 	here();
 	children();
 	other_ways();

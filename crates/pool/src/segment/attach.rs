@@ -182,10 +182,10 @@ pub fn open_pool(path: &Path) -> Result<OwnedFd, Wrong> {
     private::open(path, OFlags::RDWR)
 }
 
-/// The same, with what was seen of the file.
+/// The same for a process of `user`, with what was seen of the file.
 ///
 /// # Errors
 /// As of [`open_pool`].
-pub fn open_pool_seen(path: &Path) -> Result<(OwnedFd, Stat), Wrong> {
-    private::open_seen(path, OFlags::RDWR)
+pub fn open_pool_seen(path: &Path, user: u32) -> Result<(OwnedFd, Stat), Wrong> {
+    private::open_seen(path, OFlags::RDWR, user)
 }

@@ -5,6 +5,7 @@ use super::cookie::{Cookie, ours, ours_or_former};
 use super::foreign::carries;
 use super::glibc::{Locked, flush};
 use super::layout::*;
+use super::standard::take_back;
 use super::stream::close;
 use crate::errno::{errno, restore_errno, set_errno};
 use crate::real::real;
@@ -50,6 +51,7 @@ fn close_standard(stream: Stream) -> c_int {
         set_errno(Errno::BADF);
         return libc::EOF;
     }
+    take_back(stream);
     let own = ours(stream);
     let writing = stream.get(FLAGS_AT) & WRITING != 0;
     let flushed = if writing || own.is_none() { flush(stream) } else { 0 };

@@ -2,7 +2,7 @@
 
 use super::layout::*;
 use core::cell::{Cell, UnsafeCell};
-use core::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use libc::{FILE, c_int, c_void};
 use std::sync::OnceLock;
 
@@ -20,6 +20,9 @@ pub(super) struct Cookie {
     fd: AtomicI32,
     /// Standard streams are never freed: programs use them after they have closed them.
     pub(super) standard: bool,
+    /// Whether glibc has it for as long as its descriptor is not managed, see
+    /// [`super::standard`].
+    pub(super) lent: AtomicBool,
     /// Whether it is line-buffered because its descriptor was a terminal.
     pub(super) by_terminal: Cell<bool>,
     /// The buffer that was chosen for it; null if it is glibc's.
@@ -38,6 +41,7 @@ impl Cookie {
                 stream: Cell::new(core::ptr::null_mut()),
                 fd: AtomicI32::new(fd),
                 standard,
+                lent: AtomicBool::new(false),
                 by_terminal: Cell::new(false),
                 buffer: Cell::new(core::ptr::null_mut()),
                 wide: UnsafeCell::new(WIDE_DATA.get().copied().unwrap_or([0; 48])),
@@ -103,6 +107,11 @@ impl Cookie {
 /// ours are recognized.
 static COOKIE_JUMPS: AtomicUsize = AtomicUsize::new(0);
 static COOKIE_READER: AtomicUsize = AtomicUsize::new(0);
+
+/// That table.
+pub(super) fn cookie_jumps() -> usize {
+    COOKIE_JUMPS.load(Ordering::Acquire)
+}
 
 /// What belongs to the stream if it is one of ours.
 #[inline]

@@ -14,7 +14,7 @@ use libc::{FILE, c_int, off64_t};
 /// glibc's own stdin, which no program uses any more.
 pub(super) static GLIBC_STDIN: AtomicPtr<FILE> = AtomicPtr::new(core::ptr::null_mut());
 
-fn glibc_stdin() -> Option<Stream<'static>> {
+pub(super) fn glibc_stdin() -> Option<Stream<'static>> {
     // SAFETY: null, or a static of glibc's, of which only what does not change is read: its
     // function table, and in share_need_of_locks a flag that glibc sets once.
     unsafe { Stream::at(GLIBC_STDIN.load(Ordering::Acquire)) }

@@ -8,6 +8,7 @@ use super::glibc::{Locked, flush};
 use super::layout::*;
 use super::mode::{charset_of, flags_of, note_at_exec};
 use super::position::to_the_end;
+use super::standard::take_back;
 use super::stream::{close, duplicate};
 use crate::errno::{errno, restore_errno, set_errno};
 use crate::files;
@@ -29,6 +30,7 @@ unsafe extern "C" fn freopen64(
     };
     // SAFETY: a stream of the program's.
     let Some(given) = (unsafe { Stream::at(stream) }) else { return call() };
+    take_back(given);
     // SAFETY: the program's mode.
     let text = unsafe { files::text_at(mode) };
     if text.is_some_and(|mode| charset_of(mode.to_bytes()).is_some()) {

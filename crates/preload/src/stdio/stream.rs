@@ -93,8 +93,8 @@ pub(super) fn cookie_stream(fd: c_int, mode: &CStr, standard: bool) -> *mut FILE
     // SAFETY: the new stream's, which frees it when it is closed.
     unsafe { &*cookie }.belongs_to(stream);
     share_need_of_locks(stream);
-    // The standard error has none.
-    if !standard || fd != 2 {
+    // That of a standard stream depends on what it is used for.
+    if !standard {
         choose_buffer(stream);
     }
     made
