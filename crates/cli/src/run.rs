@@ -19,7 +19,9 @@ use forebay_pool::layout::LAYOUT_VERSION;
 use forebay_pool::message::Message;
 use rustix::io::Errno;
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::IsTerminal;
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus};
@@ -56,33 +58,43 @@ const STARTS: u32 = 10;
 /// Where the library says which layout it is made for: a section of four bytes.
 const LAYOUT_SECTION: &[u8] = b".forebay.layout\0";
 
-/// The layout that a library is made for; `None` if it does not say.
-fn layout_of(library: &[u8]) -> Option<u32> {
-    let number = |at: usize, length: usize| {
-        let bytes = library.get(at..at.checked_add(length)?)?;
+/// The layout that a library is made for; `None` if it does not say. Most of a library is for
+/// debuggers: what is not asked for is not read.
+fn layout_of(library: &File) -> Option<u32> {
+    /// More than there are of sections, and of their names.
+    const LARGEST: usize = 1 << 20;
+    let read = |at: usize, length: usize| {
+        let mut bytes = vec![0; Some(length).filter(|&length| length <= LARGEST)?];
+        library.read_exact_at(&mut bytes, at as u64).ok().map(|()| bytes)
+    };
+    let number = |bytes: &[u8], at: usize, length: usize| {
+        let bytes = bytes.get(at..at.checked_add(length)?)?;
         let value = bytes.iter().rev().fold(0u64, |value, &byte| value << 8 | u64::from(byte));
         usize::try_from(value).ok()
     };
     // The header of a 64-bit ELF file: its table of sections, and which of them has their names.
-    let (table, size) = (number(0x28, 8)?, number(0x3a, 2)?);
-    let (count, names) = (number(0x3c, 2)?, number(0x3e, 2)?);
-    let section = |index: usize| table.checked_add(index.checked_mul(size)?);
-    let names = number(section(names)?.checked_add(0x18)?, 8)?;
-    let of_layout = |&at: &usize| {
-        let name = number(at, 4).and_then(|name| names.checked_add(name));
-        name.and_then(|name| library.get(name..))
-            .is_some_and(|name| name.starts_with(LAYOUT_SECTION))
+    let header = read(0, 0x40)?;
+    let (table, size) = (number(&header, 0x28, 8)?, number(&header, 0x3a, 2)?);
+    let (count, names) = (number(&header, 0x3c, 2)?, number(&header, 0x3e, 2)?);
+    let table = read(table, count.checked_mul(size)?)?;
+    let mut sections = table.chunks_exact(size.max(0x28));
+    let of_names = sections.clone().nth(names)?;
+    let names = read(number(of_names, 0x18, 8)?, number(of_names, 0x20, 8)?)?;
+    let of_layout = |section: &&[u8]| {
+        let name = number(section, 0, 4).and_then(|at| names.get(at..));
+        name.is_some_and(|name| name.starts_with(LAYOUT_SECTION))
     };
-    let found = (0..count).filter_map(section).find(of_layout)?;
-    u32::try_from(number(number(found.checked_add(0x18)?, 8)?, 4)?).ok()
+    let found = sections.find(of_layout)?;
+    let layout = read(number(found, 0x18, 8)?, 4)?;
+    u32::try_from(number(&layout, 0, 4)?).ok()
 }
 
 /// A library of another layout could not use the pool: its programs would run without buffering,
 /// and without a word.
 fn refuse_other_layout(library: &Path) -> Result<(), String> {
     let name = library.display();
-    let bytes = std::fs::read(library).map_err(|error| format!("{name}: {error}"))?;
-    match layout_of(&bytes) {
+    let file = File::open(library).map_err(|error| format!("{name}: {error}"))?;
+    match layout_of(&file) {
         Some(LAYOUT_VERSION) => Ok(()),
         other => {
             let other = other.map_or("an older one".to_owned(), |other| other.to_string());

@@ -54,10 +54,11 @@ impl Session {
     }
 
     fn readable_program_starts(&self, file: &OwnedFd, variables: Variables<'_>, own: Own) -> bool {
-        let is_known = self.fstat_known(file.as_raw_fd()).is_some();
+        let stat = rustix::fs::fstat(file).ok();
+        let is_known = stat.as_ref().is_some_and(|stat| self.is_in_table(stat));
         let joins = !variables.switch_off()
             && self.carried.is_pool_of(variables)
-            && loads_libraries(file, 0)
+            && loads_libraries(file, stat.as_ref(), 0)
             && self.can_be_joined();
         if joins && !is_known {
             return true;

@@ -1,10 +1,11 @@
 //! What kind of program a file is.
 
 use rustix::fd::OwnedFd;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, Stat};
 
-/// Whether the kernel will start the program through a dynamic loader that honours LD_PRELOAD.
-pub(super) fn loads_libraries(file: &OwnedFd, depth: u32) -> bool {
+/// Whether the kernel will start the program through a dynamic loader that honours LD_PRELOAD;
+/// `stat` is what was seen of it.
+pub(super) fn loads_libraries(file: &OwnedFd, stat: Option<&Stat>, depth: u32) -> bool {
     let mut head = [0u8; 512];
     let Ok(got) = rustix::io::pread(file, &mut head[..], 0) else { return false };
     let head = &head[..got];
@@ -16,9 +17,12 @@ pub(super) fn loads_libraries(file: &OwnedFd, depth: u32) -> bool {
             .unwrap_or(b"");
         return depth < 4
             && rustix::fs::open(name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-                .is_ok_and(|interpreter| loads_libraries(&interpreter, depth + 1));
+                .is_ok_and(|interpreter| {
+                    let stat = rustix::fs::fstat(&interpreter).ok();
+                    loads_libraries(&interpreter, stat.as_ref(), depth + 1)
+                });
     }
-    let privileged = rustix::fs::fstat(file).is_ok_and(|stat| {
+    let privileged = stat.is_some_and(|stat| {
         let mode = Mode::from_raw_mode(stat.st_mode);
         let set_user =
             mode.contains(Mode::SUID) && stat.st_uid != rustix::process::geteuid().as_raw();
@@ -39,8 +43,16 @@ fn has_interpreter(head: &[u8], file: &OwnedFd) -> Option<bool> {
     let size = u16::from_le_bytes(head.get(54..56)?.try_into().ok()?);
     let number = u16::from_le_bytes(head.get(56..58)?.try_into().ok()?);
     Some((0..number.min(128)).any(|index| {
+        let at = offset.saturating_add(u64::from(index) * u64::from(size));
+        let place = usize::try_from(at).ok().and_then(|at| head.get(at..at.checked_add(4)?));
         let mut kind = [0u8; 4];
-        let at = offset + u64::from(index) * u64::from(size);
-        rustix::io::pread(file, &mut kind[..], at) == Ok(4) && u32::from_le_bytes(kind) == PT_INTERP
+        let known = match place {
+            Some(found) => {
+                kind.copy_from_slice(found);
+                true
+            }
+            None => rustix::io::pread(file, &mut kind[..], at) == Ok(4),
+        };
+        known && u32::from_le_bytes(kind) == PT_INTERP
     }))
 }
