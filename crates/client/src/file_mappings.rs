@@ -8,6 +8,7 @@
 //! process ends. So is one for which there is no place here, and the file then stays direct until
 //! it is closed everywhere. See docs/design/open-file.md#mappings.
 
+use crate::later::{Later, Zeros};
 use crate::open_file::OpenFile;
 use crate::session::Session;
 use crate::waiting::surely;
@@ -50,16 +51,6 @@ struct Place {
 }
 
 impl Place {
-    const fn free() -> Place {
-        Place {
-            state: AtomicU32::new(state::FREE),
-            description: AtomicU32::new(0),
-            generation: AtomicU32::new(0),
-            start: AtomicUsize::new(0),
-            end: AtomicUsize::new(0),
-        }
-    }
-
     fn is(&self, wanted: u32) -> bool {
         self.state.load(Ordering::Acquire) == wanted
     }
@@ -95,20 +86,22 @@ impl Place {
 
 /// The mappings of a process that are followed.
 pub(crate) struct FileMappings {
-    places: [Place; FOLLOWED],
+    places: Later<Places>,
     /// One more than the last place that was ever taken.
     high: AtomicUsize,
     /// So many may be.
     most: usize,
 }
 
+struct Places([Place; FOLLOWED]);
+
+// SAFETY: atomics, and a place of zeros is free.
+unsafe impl Zeros for Places {}
+const _: () = assert!(state::FREE == 0);
+
 impl FileMappings {
     pub fn new() -> FileMappings {
-        FileMappings {
-            places: [const { Place::free() }; FOLLOWED],
-            high: AtomicUsize::new(0),
-            most: FOLLOWED,
-        }
+        FileMappings { places: Later::new(), high: AtomicUsize::new(0), most: FOLLOWED }
     }
 
     /// None is followed.
@@ -122,14 +115,19 @@ impl FileMappings {
     }
 
     fn used(&self) -> &[Place] {
-        &self.places[..self.high.load(Ordering::Acquire).min(FOLLOWED)]
+        let high = self.high.load(Ordering::Acquire).min(FOLLOWED);
+        self.places.get().map_or(&[], |places| &places.0[..high])
     }
 
     fn take(&self) -> Option<&Place> {
         let is_taken = |place: &Place| place.becomes(state::FREE, state::TAKEN);
-        let at = self.places[..self.most].iter().position(is_taken)?;
+        if !self.are_followed() {
+            return None;
+        }
+        let places = &self.places.get_or_make()?.0[..self.most];
+        let at = places.iter().position(is_taken)?;
         self.high.fetch_max(at + 1, Ordering::AcqRel);
-        Some(&self.places[at])
+        Some(&places[at])
     }
 
     /// The descriptions of all mappings that there may be.

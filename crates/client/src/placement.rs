@@ -1,12 +1,14 @@
 //! Where a new block goes: the placement engine (Hermes section 3.2.2), asked by the program
 //! itself.
 
+use crate::later::{Later, Zeros};
 use core::cell::UnsafeCell;
+use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use forebay_placement::hotness::{HALF_LIFE_MS, Score};
 use forebay_placement::schema::Settings;
 use forebay_placement::{
-    Costs, Destination, Hierarchy, Memo, Model, Piece, PolicyId, Request, TierSnapshot,
+    Costs, Destination, Hierarchy, Memo, Model, Piece, Place, PolicyId, Request, TierSnapshot,
 };
 use forebay_pool::Segment;
 use forebay_pool::layout::*;
@@ -18,25 +20,61 @@ const REMEMBERED: usize = 16;
 /// without them: it may be a signal handler that interrupted their user.
 pub(crate) struct Engine {
     busy: AtomicBool,
-    memos: UnsafeCell<Vec<Memo>>,
+    /// 0 of one that remembers nothing.
+    granularity: u64,
+    memos: Later<Memos>,
 }
 
-// SAFETY: the memos are touched only by the thread that set `busy`.
-unsafe impl Sync for Engine {}
+/// What each policy remembers, if it was asked anything.
+struct Memos([UnsafeCell<Remembered>; PolicyId::COUNT]);
+
+struct Remembered {
+    is_made: bool,
+    memo: MaybeUninit<Memo<&'static mut [Place]>>,
+    places: [MaybeUninit<Place>; REMEMBERED],
+}
+
+// SAFETY: they are touched only by the thread that set `busy`.
+unsafe impl Sync for Memos {}
+// SAFETY: zeros say that nothing is made.
+unsafe impl Zeros for Memos {}
+
+impl Remembered {
+    /// What `policy` remembers.
+    ///
+    /// # Safety
+    /// It stays where it is.
+    unsafe fn memo(
+        &mut self,
+        policy: PolicyId,
+        granularity: u64,
+    ) -> &mut Memo<&'static mut [Place]> {
+        if !self.is_made {
+            for place in &mut self.places {
+                place.write(Place::default());
+            }
+            // SAFETY: all of them were just written, they stay where they are, and nothing but this
+            // memo uses them.
+            let places = unsafe {
+                core::slice::from_raw_parts_mut(self.places.as_mut_ptr().cast(), REMEMBERED)
+            };
+            self.memo.write(Memo::within(policy, granularity, places));
+            self.is_made = true;
+        }
+        // SAFETY: it was made.
+        unsafe { self.memo.assume_init_mut() }
+    }
+}
 
 impl Engine {
     pub fn new(segment: &Segment) -> Engine {
-        let granularity = segment.header().granularity.load(Ordering::Relaxed);
-        let memos = (0..=u8::MAX)
-            .map_while(PolicyId::numbered)
-            .map(|policy| Memo::new(policy, granularity, REMEMBERED))
-            .collect();
-        Engine { busy: AtomicBool::new(false), memos: UnsafeCell::new(memos) }
+        let granularity = segment.header().granularity.load(Ordering::Relaxed).max(1);
+        Engine { busy: AtomicBool::new(false), granularity, memos: Later::new() }
     }
 
-    /// One that remembers nothing, made without allocating.
+    /// One that remembers nothing.
     pub fn forgetful() -> Engine {
-        Engine { busy: AtomicBool::new(false), memos: UnsafeCell::new(Vec::new()) }
+        Engine { busy: AtomicBool::new(false), granularity: 0, memos: Later::new() }
     }
 
     /// The first part of what is requested: where it goes, and what has to leave first.
@@ -44,10 +82,12 @@ impl Engine {
         if self.busy.swap(true, Ordering::Acquire) {
             return policy.policy().plan(hierarchy, request).first_piece();
         }
-        // SAFETY: see `busy`.
-        let memos = unsafe { &mut *self.memos.get() };
-        let plan = match memos.get_mut(usize::from(policy.number())) {
-            Some(memo) => memo.plan(hierarchy, request),
+        let memos = (self.granularity > 0).then(|| self.memos.get_or_make()).flatten();
+        let plan = match memos.and_then(|memos| memos.0.get(usize::from(policy.number()))) {
+            // SAFETY: see `busy`. It lies in a mapping of its own.
+            Some(own) => unsafe {
+                (*own.get()).memo(policy, self.granularity).plan(hierarchy, request)
+            },
             None => policy.policy().plan(hierarchy, request),
         };
         self.busy.store(false, Ordering::Release);

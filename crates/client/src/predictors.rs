@@ -1,5 +1,6 @@
 //! The prefetch predictors of `placement` for the threads of one process.
 
+use crate::later::{Later, Zeros};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, Ordering};
 use forebay_placement::mix;
@@ -13,8 +14,18 @@ const FOLLOWED: usize = 64;
 /// those that share a description read different parts.
 type Reader = (u64, u32);
 
-/// The predictors of one process: 6 KiB.
-pub(crate) struct Predictors([Predictor; FOLLOWED]);
+/// The predictors of one process.
+pub(crate) struct Predictors(Later<All>);
+
+/// 6 KiB.
+struct All([Predictor; FOLLOWED]);
+
+// SAFETY: a reader and the numbers that are known of it, which are begun with their own zeros.
+unsafe impl Zeros for All {
+    fn begin(&mut self) {
+        self.0.iter_mut().for_each(|place| *place = Predictor::default());
+    }
+}
 
 #[derive(Default)]
 struct Predictor {
@@ -29,13 +40,13 @@ unsafe impl Sync for Predictor {}
 
 impl Predictors {
     pub fn new() -> Predictors {
-        Predictors(core::array::from_fn(|_| Predictor::default()))
+        Predictors(Later::new())
     }
 
     /// Notes a read, and says what `reader` will probably read next.
     pub fn touch(&self, reader: Reader, offset: u64, bytes: u64, block: u64) -> Option<Ahead> {
         let index = mix(reader.0 ^ u64::from(reader.1).rotate_left(32)) as usize % FOLLOWED;
-        let predictor = &self.0[index];
+        let predictor = &self.0.get_or_make()?.0[index];
         if predictor.busy.swap(true, Ordering::Acquire) {
             return None;
         }
@@ -51,6 +62,7 @@ impl Predictors {
 
     /// In a forked child: a thread of the parent may have been at it.
     pub fn forked(&self) {
-        self.0.iter().for_each(|predictor| predictor.busy.store(false, Ordering::Release));
+        let all = self.0.get().map_or(&[][..], |all| &all.0);
+        all.iter().for_each(|predictor| predictor.busy.store(false, Ordering::Release));
     }
 }

@@ -53,6 +53,7 @@ impl Beside {
             ] {
                 core::ptr::drop_in_place(map);
             }
+            core::ptr::drop_in_place(&raw mut (*session).predictors);
             core::ptr::drop_in_place(&raw mut (*session).process);
             core::ptr::drop_in_place(&raw mut (*session).carried);
             let _ = rustix::mm::munmap(session.cast(), size_of::<Session>());

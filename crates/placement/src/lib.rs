@@ -30,7 +30,7 @@ mod solve;
 pub use cost::{Costs, Model};
 pub use hierarchy::{Hierarchy, TIERS_MAX, TierSnapshot};
 pub use ids::{NodeId, TierId};
-pub use memo::Memo;
+pub use memo::{Memo, Place};
 pub use pace::{Paced, Speed, occupy, pace, transfer_ns};
 pub use policies::{Policy, PolicyId, Worth, names, policy};
 pub use random::{Random, mix};

@@ -12,15 +12,15 @@ const WAYS: usize = 4;
 /// Before anything is decided, free space is rounded down to the granularity, pinned space up to
 /// it, and hotness and file sizes to three significant bits. So an answer holds until a tier's free
 /// space has changed by the granularity, and never overfills a tier. Its size is fixed: nothing is
-/// allocated after [`Memo::new`]. A change of a tier's capacity or speed, or of the costs, forgets
+/// allocated after it was made. A change of a tier's capacity or speed, or of the costs, forgets
 /// everything.
 #[derive(Debug)]
-pub struct Memo {
+pub struct Memo<Places = Box<[Place]>> {
     policy: PolicyId,
     granularity: u64,
     /// What the entries were decided for, without what changes all the time.
     fixed: Hierarchy,
-    entries: Box<[Option<Entry>]>,
+    places: Places,
     oldest: usize,
     hits: u64,
     misses: u64,
@@ -41,39 +41,45 @@ struct Entry {
     plan: Plan,
 }
 
+/// Room for one decision.
+#[derive(Clone, Debug, Default)]
+pub struct Place(Option<Entry>);
+
 impl Memo {
     /// A memory of about this many decisions (600 bytes each) of a policy. The granularity is in
     /// bytes; a multiple of the bucket size makes plans end at bucket borders where a tier is full.
     pub fn new(policy: PolicyId, granularity: u64, entries: usize) -> Self {
         let entries = entries.next_power_of_two().max(WAYS);
-        Self {
-            policy,
-            granularity: granularity.max(1),
-            fixed: Hierarchy::default(),
-            entries: vec![None; entries].into_boxed_slice(),
-            oldest: 0,
-            hits: 0,
-            misses: 0,
-        }
+        Self::within(policy, granularity, vec![Place::default(); entries].into_boxed_slice())
+    }
+}
+
+impl<Places: AsRef<[Place]> + AsMut<[Place]>> Memo<Places> {
+    /// The same in the room of the caller's: a power of two of places, at least four.
+    pub fn within(policy: PolicyId, granularity: u64, places: Places) -> Self {
+        let granularity = granularity.max(1);
+        let fixed = Hierarchy::default();
+        Self { policy, granularity, fixed, places, oldest: 0, hits: 0, misses: 0 }
     }
 
     /// The policy's plan for the request, with the hierarchy rounded as said above.
     pub fn plan(&mut self, hierarchy: &Hierarchy, request: &Request) -> Plan {
         if !self.is_for(hierarchy) {
             self.fixed = fixed(hierarchy);
-            self.entries.fill(None);
+            self.places.as_mut().fill(Place(None));
         }
         let key = self.key(hierarchy, request);
-        let set = key.hash() as usize % (self.entries.len() / WAYS) * WAYS;
-        let ways = &self.entries[set..set + WAYS];
-        if let Some(entry) = ways.iter().flatten().find(|entry| entry.key == key) {
+        let places = self.places.as_ref();
+        let set = key.hash() as usize % (places.len() / WAYS) * WAYS;
+        let mut ways = places[set..set + WAYS].iter().filter_map(|place| place.0.as_ref());
+        if let Some(entry) = ways.find(|entry| entry.key == key) {
             self.hits += 1;
             return entry.plan;
         }
         self.misses += 1;
         let plan = self.policy.policy().plan(&self.rounded(&key), &key.class);
         self.oldest = (self.oldest + 1) % WAYS;
-        self.entries[set + self.oldest] = Some(Entry { key, plan });
+        self.places.as_mut()[set + self.oldest] = Place(Some(Entry { key, plan }));
         plan
     }
 

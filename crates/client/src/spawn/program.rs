@@ -16,11 +16,12 @@ pub(super) fn loads_libraries(file: &OwnedFd, stat: Option<&Stat>, depth: u32) -
             .find(|word| !word.is_empty())
             .unwrap_or(b"");
         return depth < 4
-            && rustix::fs::open(name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-                .is_ok_and(|interpreter| {
+            && rustix::fs::open(name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).is_ok_and(
+                |interpreter| {
                     let stat = rustix::fs::fstat(&interpreter).ok();
                     loads_libraries(&interpreter, stat.as_ref(), depth + 1)
-                });
+                },
+            );
     }
     let privileged = stat.is_some_and(|stat| {
         let mode = Mode::from_raw_mode(stat.st_mode);

@@ -112,6 +112,9 @@ impl PolicyId {
         ALL.iter().position(|policy| policy.name() == name).map(|index| Self(index as u8))
     }
 
+    /// So many policies there are.
+    pub const COUNT: usize = ALL.len();
+
     /// The policy with this number, as [`PolicyId::number`] gave it.
     pub fn numbered(number: u8) -> Option<Self> {
         (usize::from(number) < ALL.len()).then_some(Self(number))
