@@ -186,10 +186,14 @@ impl Session {
             Err(_) => return Err(StartError::NoPool),
         };
         let attachment = Attachment::to(&seen).ok_or(StartError::Attached)?;
-        let segment = Segment::attach_seen(file.as_fd(), &seen).map_err(|_| StartError::NoPool)?;
+        let segment =
+            Segment::attach_bounded(file.as_fd(), &seen).map_err(|_| StartError::NoPool)?;
         // What is said below is not to go into it, should it have the number of the standard error.
         drop(file);
         let (told, pid) = who(&segment, told, itself.number);
+        if told.is_none() && segment.check_sum().is_err() {
+            return Err(StartError::NoPool);
+        }
         Session::join(segment, attachment, socket.to_bytes(), job, (told, pid, user), front)
     }
 
@@ -318,6 +322,9 @@ impl Session {
         };
         for word in 0..descriptions.words() {
             let held = descriptions.held(self.slot(), word).load(Ordering::Relaxed);
+            if held == 0 {
+                continue;
+            }
             for id in (0..64).filter(|bit| held >> bit & 1 == 1).map(|bit| word * 64 + bit) {
                 let references = self.references.get(id as usize);
                 let is_left = match references {

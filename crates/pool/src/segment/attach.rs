@@ -31,8 +31,17 @@ impl Segment {
     /// # Errors
     /// As of [`Segment::attach`].
     pub fn attach_seen(file: BorrowedFd<'_>, stat: &Stat) -> Result<Segment, SegmentError> {
+        let segment = Segment::attach_bounded(file, stat)?;
+        segment.check_sum().map(|()| segment)
+    }
+
+    /// The same without a look at the checksum, for a process that is told by one of this segment
+    /// that it is the same: that has compared it.
+    ///
+    /// # Errors
+    /// As of [`Segment::attach`].
+    pub fn attach_bounded(file: BorrowedFd<'_>, stat: &Stat) -> Result<Segment, SegmentError> {
         let segment = Segment::attach_unsummed(file, stat, MapFlags::SHARED)?;
-        segment.check_sum()?;
         match segment.has_bounded_marks() {
             true => Ok(segment),
             false => Err(SegmentError::Damaged("marks beyond the ends of their tables")),
@@ -67,7 +76,11 @@ impl Segment {
         Ok((segment, wrong))
     }
 
-    fn check_sum(&self) -> Result<(), SegmentError> {
+    /// Compares the checksum of what never changes.
+    ///
+    /// # Errors
+    /// `Damaged` if it is another.
+    pub fn check_sum(&self) -> Result<(), SegmentError> {
         match self.header().checksum.load(Ordering::Acquire) == self.sum() {
             true => Ok(()),
             false => Err(SegmentError::Damaged("its checksum is wrong")),
