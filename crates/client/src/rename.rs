@@ -95,6 +95,7 @@ impl Session {
         let note = |file: Option<FileId>| {
             if let Some(file) = file {
                 self.segment.file(file).set(FileFlags::UNLINKED);
+                self.segment.files().touch(file);
             }
         };
         if self.segment.files().may_have(identity) {

@@ -317,7 +317,7 @@ impl Session {
             record.has(FileFlags::METADATA_DIRTY) && !(durable && record.has(FileFlags::SCRATCH))
         };
         // The tickets first, so that the manager works on all files while we wait for the first.
-        for FoundFile { file, .. } in self.segment.found_files().filter(ahead) {
+        for FoundFile { file, .. } in self.segment.found_in_use().filter(ahead) {
             match self.durability(self.segment.file(file)) {
                 Durability::NonVolatile if durable => {
                     self.segment.request(file, Some(self.owner()), FileFlags::TO_LOG);
@@ -331,7 +331,7 @@ impl Session {
         let began_ns = clock::monotonic_ns();
         let is_late = || clock::monotonic_ns() - began_ns > STOPPED_TIMEOUT.as_ns();
         let mut all = true;
-        for found in self.segment.found_files().filter(ahead) {
+        for found in self.segment.found_in_use().filter(ahead) {
             let record = self.segment.file(found.file);
             let ticket = record.sync_wanted.load(Ordering::Acquire);
             let waits = || self.segment.sync_state(found, ticket) == SyncState::Waiting;

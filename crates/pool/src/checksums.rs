@@ -95,8 +95,9 @@ impl Segment {
                 && let file = meta.file.load(Ordering::Relaxed)
                 && self.header().has_file(file)
                 && !self.file(file).has(FileFlags::SCRATCH)
+                && !self.file(file).set(FileFlags::SLOTTED)
             {
-                self.file(file).set(FileFlags::SLOTTED);
+                self.files().touch(file);
             }
         };
         // Before and after its number is taken: the manager takes one to reconcile files, too, and

@@ -79,7 +79,7 @@ impl Segment {
 
     /// The scratch files of job `number`.
     pub fn scratch_of(&self, number: u32) -> impl Iterator<Item = FileId> {
-        self.files().live().filter(move |&file| {
+        self.files().touched().filter(move |&file| {
             let record = self.file(file);
             record.has(FileFlags::SCRATCH) && record.job.load(Ordering::Acquire) == number
         })

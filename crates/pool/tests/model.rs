@@ -30,8 +30,9 @@ use free_map::{FREE, FreeMap, States, USED};
 use ids::{AtomicFileId, BucketId, FileId};
 use index::{Index, IndexNodes, NodeStates};
 use layout::{
-    BucketMeta, CACHED_NODES, CHANGED_NAMES, ClientSlot, Description, DescriptionFlags, FileRecord,
-    IndexNode, SlotChecksums, SparseHeader, TierHeader, description_state, file_state, slot_state,
+    BucketMeta, CACHED_NODES, CHANGED_NAMES, ClientSlot, Description, DescriptionFlags, FileFlags,
+    FileRecord, IndexNode, SlotChecksums, SparseHeader, TierHeader, description_state, file_state,
+    slot_state,
 };
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -1495,6 +1496,7 @@ struct Table {
     records: [FileRecord; 1],
     heads: [AtomicU32; 1],
     stripes: [RobustSeqLock<Stripe>; 1],
+    touched: [AtomicU64; 1],
     records_cursor: AtomicU32,
     high: AtomicU32,
     all: [Description; 1],
@@ -1514,6 +1516,7 @@ impl Table {
             records: [FileRecord::new()],
             heads: [none()],
             stripes: [RobustSeqLock::unheld()],
+            touched: [zero()],
             records_cursor: none(),
             high: none(),
             all: [Description::new()],
@@ -1541,8 +1544,9 @@ impl Table {
     }
 
     fn files(&self) -> Files<'_> {
-        let Table { records, heads, stripes, ready, records_cursor: cursor, high, .. } = self;
-        Files { records, heads, stripes, ready, cursor, high }
+        let Table { records, heads, stripes, touched, ready, records_cursor: cursor, high, .. } =
+            self;
+        Files { records, heads, stripes, touched, ready, cursor, high }
     }
 
     /// `Segment::lock_chain`.
@@ -1635,6 +1639,26 @@ impl Table {
         }
     }
 
+    /// `Housekeeper::sweep`, of a file that its record says nothing is left to be done for. A
+    /// process that has it open writes as soon as it can: that is held off by exclusive use of the
+    /// file, here by nothing.
+    fn settle(&self, looks_again: bool) {
+        let Some(opens) = self.files().count_opens(FILE) else { return };
+        let is_settled = || reading(|| !self.is_changed());
+        if self.sweep_description() || !is_settled() {
+            return;
+        }
+        match looks_again {
+            true => self.files().settle(FILE, opens, is_settled),
+            false => _ = self.touched[0].fetch_and(!1, Ordering::AcqRel),
+        }
+    }
+
+    fn is_changed(&self) -> bool {
+        let flags = self.files().get(FILE).flags.load(Ordering::Acquire);
+        flags.intersects(FileFlags::DIRTY | FileFlags::UNLINKED)
+    }
+
     fn remove(&self, chain: &Chain<'_>, owner: Owner, opens: Opens) {
         let nodes =
             IndexNodes { index: Index::of(&[]), states: NodeStates(&[]), bits: &[], cache: &[] };
@@ -1691,6 +1715,61 @@ fn a_file_that_is_being_opened_keeps_its_record() {
 #[test]
 fn a_file_of_which_a_description_is_adopted_keeps_its_record() {
     adopt_while_swept(Protocol::Now);
+}
+
+/// A file is written, or marked, while the manager ends its looks at it.
+fn change_while_settled(change: fn(&Table), looks_again: bool) {
+    explore(Some(3), move || {
+        let table = Table::new(Protocol::Now, description_state::FREE, OTHER);
+        let changer = {
+            let table = table.clone();
+            thread::spawn(move || change(&table))
+        };
+        table.settle(looks_again);
+        changer.join().unwrap();
+        let is_seen = table.files().is_touched(FILE);
+        assert!(!table.is_changed() || is_seen, "a changed file is looked at no more");
+        // What was changed before is seen from the beginning.
+        table.settle(looks_again);
+        let is_seen = table.files().is_touched(FILE);
+        assert!(!table.is_changed() || is_seen, "a changed file is looked at no more");
+    });
+}
+
+fn open_and_write(table: &Table) {
+    if table.open(owner(1)).is_some() {
+        table.files().get(FILE).set(FileFlags::DIRTY);
+    }
+}
+
+/// `Session::set_unlinked`, of a file that the process has not open.
+fn mark_unlinked(table: &Table) {
+    table.files().get(FILE).set(FileFlags::UNLINKED);
+    table.files().touch(FILE);
+}
+
+/// (h) A file that is opened and written while the manager ends its looks at it is looked at.
+#[test]
+fn a_file_that_is_opened_while_it_is_settled_is_looked_at() {
+    change_while_settled(open_and_write, true);
+}
+
+/// (h) So is one that is only marked.
+#[test]
+fn a_file_that_is_marked_while_it_is_settled_is_looked_at() {
+    change_while_settled(mark_unlinked, true);
+}
+
+#[test]
+#[should_panic(expected = "a changed file is looked at no more")]
+fn a_manager_that_looks_once_overlooks_an_open() {
+    change_while_settled(open_and_write, false);
+}
+
+#[test]
+#[should_panic(expected = "a changed file is looked at no more")]
+fn a_manager_that_looks_once_overlooks_a_mark() {
+    change_while_settled(mark_unlinked, false);
 }
 
 /// The models notice what was wrong.

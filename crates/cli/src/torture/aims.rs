@@ -67,6 +67,7 @@ const OF_NODES: &[&str] = &[
     "description.sweep",
     "file.pruned",
     "file.removing",
+    "file.settling",
     "file.unlinked",
     "flush.failed",
     "flush.writeback",

@@ -18,4 +18,5 @@ mod schema;
 mod signals;
 mod small_files;
 mod stop;
+mod sweeps;
 mod truthful;

@@ -29,6 +29,7 @@ impl Flusher {
         // Before intents are looked for: a thread that sets one later tells the journal first.
         let slotted = record.has(FileFlags::SLOTTED);
         let first = !record.set(FileFlags::LOGGED) && !slotted;
+        segment.files().touch(file);
         fence(Ordering::SeqCst);
         if !self.await_truncate(file) {
             return Err(LogError::Held);
@@ -183,6 +184,7 @@ impl Flusher {
         // First: a round that begins now must find one of them.
         record.set(FileFlags::LOGGED);
         record.clear(FileFlags::SLOTTED);
+        self.node.segment.files().touch(file);
         true
     }
 

@@ -3,10 +3,11 @@
 use crate::drain::flusher::{FlushScope, Flusher};
 use crate::node::BlockRef;
 use crate::usage::buckets_of;
+use forebay_placement::TierId;
 use forebay_placement::schema::Trigger;
 use forebay_pool::BucketId;
 use forebay_pool::free_map::USED;
-use forebay_pool::layout::{FileFlags, JobRecord};
+use forebay_pool::layout::{BucketMeta, FileFlags, JobRecord};
 use forebay_pool::{Entry, FileId, clock};
 use std::sync::atomic::Ordering;
 
@@ -75,38 +76,72 @@ impl Flusher {
                 }
                 true
             }),
-            FlushScope::Due(tier) => {
-                // The table of files is shorter than that of buckets.
-                let is_dirty = |file| {
-                    let record = segment.file(file);
-                    record.has(FileFlags::DIRTY) && !record.has(FileFlags::SCRATCH)
-                };
-                if !segment.files().live().any(is_dirty) {
-                    return found;
-                }
-                let now = self.node.now();
-                // What would be too old at the next look goes now.
-                let oldest = self.max_age().saturating_sub(self.pause());
-                for bucket in buckets_of(segment, tier) {
-                    let Some(meta) = segment.bucket(bucket) else { continue };
-                    if meta.pages.dirty() == 0 || meta.state.load(Ordering::Acquire) != USED {
-                        continue;
+            FlushScope::Due(tier) => self.collect_due(tier, &mut found),
+        }
+        found
+    }
+
+    /// Adds the blocks of tier `tier` whose time has come: those of a few files are found through
+    /// their index, those of many by a look at all buckets.
+    fn collect_due(&self, tier: TierId, found: &mut Vec<BlockRef>) {
+        let segment = &self.node.segment;
+        let is_dirty = |file: &FileId| {
+            let record = segment.file(*file);
+            record.has(FileFlags::DIRTY) && !record.has(FileFlags::SCRATCH)
+        };
+        let dirty: Vec<FileId> = segment.files().touched().filter(is_dirty).collect();
+        let now = self.node.now();
+        // What would be too old at the next look goes now.
+        let oldest = self.max_age().saturating_sub(self.pause());
+        let mut look = |bucket: BucketId, meta: &BucketMeta| {
+            if meta.pages.dirty() == 0 || meta.state.load(Ordering::Acquire) != USED {
+                return;
+            }
+            let file = meta.file.load(Ordering::Relaxed);
+            let age = clock::stamp_age(now, meta.written.load(Ordering::Relaxed));
+            let dirty_for = clock::stamp_age(now, meta.dirtied.load(Ordering::Relaxed));
+            let is_due = |file| {
+                self.due_after(file).is_some_and(|after| age >= after || dirty_for >= oldest)
+            };
+            if segment.header().has_file(file) && is_due(file) && self.may_try(file, now) {
+                let block = meta.block.load(Ordering::Relaxed);
+                found.push(BlockRef { file, block, bucket });
+            }
+        };
+        if self.are_short(&dirty, buckets_of(segment, tier).size_hint().0) {
+            for file in dirty {
+                segment.for_each_entry(segment.file(file), 0, |_, place| {
+                    let entry = Entry::decode(place.load(Ordering::Acquire));
+                    if let Entry::Resident { tier: of, bucket } = entry
+                        && of == tier
+                        && let Some(meta) = segment.bucket(bucket)
+                    {
+                        look(bucket, meta);
                     }
-                    let file = meta.file.load(Ordering::Relaxed);
-                    let age = clock::stamp_age(now, meta.written.load(Ordering::Relaxed));
-                    let dirty_for = clock::stamp_age(now, meta.dirtied.load(Ordering::Relaxed));
-                    let is_due = |file| {
-                        self.due_after(file)
-                            .is_some_and(|after| age >= after || dirty_for >= oldest)
-                    };
-                    if segment.header().has_file(file) && is_due(file) && self.may_try(file, now) {
-                        let block = meta.block.load(Ordering::Relaxed);
-                        found.push(BlockRef { file, block, bucket });
-                    }
+                    true
+                });
+            }
+        } else {
+            for bucket in buckets_of(segment, tier) {
+                if let Some(meta) = segment.bucket(bucket) {
+                    look(bucket, meta);
                 }
             }
         }
-        found
+    }
+
+    /// Whether `files` have fewer blocks than there are `buckets`.
+    fn are_short(&self, files: &[FileId], buckets: usize) -> bool {
+        let segment = &self.node.segment;
+        let unit = segment.bucket_bytes() as u64;
+        let blocks =
+            |file: &FileId| segment.file(*file).size.load(Ordering::Relaxed).div_ceil(unit);
+        let mut left = buckets as u64;
+        files.iter().all(|file| {
+            let fits = blocks(file).max(1) <= left;
+            left = left.saturating_sub(blocks(file).max(1));
+            fits
+        })
     }
 
     /// Whether a failing file's time has come.

@@ -107,5 +107,5 @@ pub(crate) fn is_fading(node: &Node, file: FileId) -> bool {
 
 /// Whether some file fades.
 pub(crate) fn is_any_fading(node: &Node) -> bool {
-    node.segment.files().live().any(|file| is_fading(node, file))
+    node.segment.files().touched().any(|file| is_fading(node, file))
 }

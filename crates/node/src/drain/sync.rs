@@ -55,7 +55,8 @@ impl Flusher {
                     && looked.is_none_or(|at| at.elapsed() > LOOK_EVERYWHERE.as_duration())
             {
                 looked = Some(Instant::now());
-                wanted = node.segment.files().live().filter(|&file| self.behind(file)).collect();
+                let files = node.segment.files().touched();
+                wanted = files.filter(|&file| self.behind(file)).collect();
                 queue.take_back(|owner| node.segment.clients().is_dead(owner));
             }
             self.serve(&wanted);

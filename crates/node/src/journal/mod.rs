@@ -227,7 +227,7 @@ impl Journal {
         if !(state.full || state.failed || is_half_full) {
             return None;
         }
-        let files = node.segment.files().live().filter(|&file| may(file));
+        let files = node.segment.files().touched().filter(|&file| may(file));
         let files = files.filter(|file| !state.unlogged.contains(file));
         files.min_by_key(|&file| state.logged_since(file))
     }

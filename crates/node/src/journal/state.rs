@@ -178,7 +178,9 @@ impl State {
             return Err(LogError::Full);
         }
         let record = node.segment.file(file);
-        if !record.set(FileFlags::LOGGED) {
+        let is_logged = record.set(FileFlags::LOGGED);
+        node.segment.files().touch(file);
+        if !is_logged {
             // A checkpoint was noted since the caller set it; a truncate that began meanwhile has
             // told the journal nothing.
             fence(Ordering::SeqCst);
@@ -314,14 +316,14 @@ impl State {
             node.segment.file(file).has(FileFlags::LOGGED) && !unlogged.contains(&file)
         };
         if !(self.failed || self.full || log.is_worth_restart())
-            || node.segment.files().live().any(live)
+            || node.segment.files().touched().any(live)
         {
             return false;
         }
         // What comes to a slot from now on has a higher sequence, or its file the flag.
         let checkpoint_lsn = node.segment.next_sequence();
         let before = log.checkpoint_lsn();
-        let slotted = node.segment.files().live();
+        let slotted = node.segment.files().touched();
         let slotted = slotted.filter(|&file| node.segment.file(file).has(FileFlags::SLOTTED));
         let slotted: Vec<FileId> = slotted.collect();
         let checkpoint_of = |file: &FileId| {

@@ -116,7 +116,7 @@ struct Drain {
 impl Drain {
     /// Files that could not be written are tried again at once: their store may be repaired.
     fn asked_now(node: &Node, stop: Option<u64>) -> Drain {
-        for file in node.segment.files().live() {
+        for file in node.segment.files().touched() {
             node.segment.file(file).retry_at.store(node.now().wrapping_sub(1), Ordering::Relaxed);
         }
         let round = node.rounds.count();
@@ -358,7 +358,7 @@ impl Control {
 pub(crate) fn failing_files(node: &Node) -> usize {
     node.segment
         .files()
-        .live()
+        .touched()
         .filter(|&file| {
             let record = node.segment.file(file);
             record.has(FileFlags::FAILING)
@@ -370,7 +370,7 @@ pub(crate) fn failing_files(node: &Node) -> usize {
 
 /// Whether nothing is left to flush but files that cannot be written now.
 pub(crate) fn all_pending_are_failing(node: &Node) -> bool {
-    node.segment.files().live().all(|file| {
+    node.segment.files().touched().all(|file| {
         let record = node.segment.file(file);
         record.has(FileFlags::FAILING) || record.has(FileFlags::SCRATCH) || !node.is_pending(file)
     })

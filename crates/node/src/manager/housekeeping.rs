@@ -48,8 +48,13 @@ pub(crate) struct Housekeeper {
     asks_for_names: bool,
     /// Descriptions that were not free at the last sweep.
     used: u32,
-    /// Whether there were many records at the last sweep.
+    /// Whether there were many records when all had been looked at last.
     crowded: bool,
+    /// Of the records that are looked at in turn, the next one, and how many were in use so far.
+    next: u32,
+    counted: usize,
+    /// Opens that had found no record at the last sweep.
+    refused: u32,
     /// Of the last sweep.
     awaited: Awaited,
 }
@@ -70,6 +75,9 @@ impl Housekeeper {
             asks_for_names: false,
             used: 0,
             crowded: false,
+            next: 0,
+            counted: 0,
+            refused: 0,
             awaited: Awaited::default(),
         }
     }
@@ -139,7 +147,7 @@ impl Housekeeper {
 /// to it. Those of which nothing is dirty, and which are ahead of the store all the same, are
 /// brought to an end.
 pub(crate) fn mark_pending_files(node: &Node) {
-    for file in node.segment.files().live() {
+    for file in node.segment.files().touched() {
         let record = node.segment.file(file);
         if !record.has(FileFlags::DIRTY | FileFlags::METADATA_DIRTY) && node.is_pending(file) {
             record.set(FileFlags::METADATA_DIRTY);
@@ -156,7 +164,7 @@ pub(crate) fn mark_pending_files(node: &Node) {
 /// left there.
 pub(crate) fn is_any_littered(node: &Node) -> bool {
     let is_left = |place: &AtomicU32| place.load(Ordering::Acquire) == LENGTHENER_LEFT;
-    node.segment.files().live().any(|file| {
+    node.segment.files().touched().any(|file| {
         let record = node.segment.file(file);
         record.lengtheners.iter().any(is_left)
             && record.has(FileFlags::METADATA_DIRTY)

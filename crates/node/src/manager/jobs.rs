@@ -16,7 +16,7 @@ use forebay_pool::message::Message;
 use forebay_pool::opens::Opens;
 use forebay_pool::{Entry, Owner, clock, liveness};
 use rustix::fd::{AsFd, AsRawFd};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -331,7 +331,12 @@ type Version = (u64, (FileId, Opens));
 
 /// Ends what rules give a lifetime, of files that no process has open: scratch files are deleted;
 /// of others the buffers go once the store has what is in them.
-pub(crate) fn end_lifetimes(node: &Node, owner: Owner, files: &[(FileId, Opens)], open: &[bool]) {
+pub(crate) fn end_lifetimes(
+    node: &Node,
+    owner: Owner,
+    files: &[(FileId, Opens)],
+    open: &HashSet<FileId>,
+) {
     let segment = &node.segment;
     let lifetimes = segment.rules().iter().any(|rule| rule.settings().lifetime.is_some());
     if !lifetimes {
@@ -343,7 +348,7 @@ pub(crate) fn end_lifetimes(node: &Node, owner: Owner, files: &[(FileId, Opens)]
     for &(file, opens) in files {
         let record = segment.file(file);
         let lifetime = segment.rule_of(record).and_then(|rule| rule.settings().lifetime);
-        let Some(lifetime) = lifetime.filter(|_| !open[file.index()] && holds(node, file)) else {
+        let Some(lifetime) = lifetime.filter(|_| !open.contains(&file) && holds(node, file)) else {
             continue;
         };
         let written = record.mtime_ns.load(Ordering::Acquire);

@@ -60,7 +60,7 @@ impl Registrar {
         }
         if queue.has_missed() {
             any = true;
-            segment.files().live().for_each(|file| self.find(file, roots));
+            segment.files().touched().for_each(|file| self.find(file, roots));
         }
         any
     }

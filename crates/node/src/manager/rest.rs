@@ -198,7 +198,7 @@ fn are_files_settled(segment: &Segment) -> bool {
     let busy = BUSY.into_iter().fold(FileFlags::UNLINKED, |all, flag| all | flag);
     // Of one without a name nothing is done while it is open.
     let open = segment.descriptions().open_files(segment.header().files);
-    segment.files().live().all(|file| {
+    segment.files().touched().all(|file| {
         let record = segment.file(file);
         let flags = record.flags.load(Ordering::Acquire) & busy;
         (!flags.intersects(busy) || flags == FileFlags::UNLINKED && open[file.index()])

@@ -129,8 +129,13 @@ impl Retirement {
         }
         let direct = !idle;
         let node = &self.node;
-        let left: Vec<FileId> =
-            node.segment.files().live().filter(|&file| !is_done(node, file, direct)).collect();
+        let files = node.segment.files();
+        let is_left = |file: &FileId| !is_done(node, *file, direct);
+        // All are to turn direct; else those that were not touched have nothing left to be done.
+        let left: Vec<FileId> = match direct {
+            true => files.live().filter(is_left).collect(),
+            false => files.touched().filter(is_left).collect(),
+        };
         if left.is_empty() {
             return self.conclude(idle, still_idle);
         }
@@ -166,7 +171,7 @@ impl Retirement {
         crash::point("manager.retired");
         let node = &self.node;
         // A client claims its slot first and looks at the state then.
-        if still_idle() && node.segment.files().live().all(|file| is_done(node, file, false)) {
+        if still_idle() && node.segment.files().touched().all(|file| is_done(node, file, false)) {
             return Progress::Gone;
         }
         self.set_state(before);

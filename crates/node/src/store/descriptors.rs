@@ -219,6 +219,7 @@ impl Descriptors {
             map.insert(file, kept);
         }
         drop(map);
+        segment.files().touch(file);
         if !record.has(FileFlags::REGISTERED) {
             self.close(segment, file);
         }
@@ -463,6 +464,9 @@ impl Descriptors {
             segment.file(file).set(FileFlags::HELD);
         }
         map.insert(file, kept);
+        drop(map);
+        // It may have been closed, and settled, meanwhile: the descriptor must not stay.
+        segment.files().touch(file);
     }
 }
 

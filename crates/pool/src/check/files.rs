@@ -31,6 +31,12 @@ pub(super) fn check(findings: &mut Findings<'_>) {
             findings.holder(&place, Owner::from_raw(state));
             continue;
         }
+        // Of a manager that died over it the next one looks at all.
+        let ahead = FileFlags::METADATA_DIRTY | FileFlags::DIRTY;
+        let is_ahead = record.flags.load(Ordering::Acquire).intersects(ahead);
+        if is_ahead && !segment.files().is_touched(file) && segment.manager_is_alive() {
+            findings.repaired(&place, "ahead of the store, and the manager does not look at it");
+        }
         if record.store.load(Ordering::Relaxed) >= header.stores.max(1) {
             findings.refused(&place, "belongs to a store that does not exist");
         }

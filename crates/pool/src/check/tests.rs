@@ -183,6 +183,22 @@ fn what_a_killed_process_leaves_is_no_finding() {
 }
 
 #[test]
+fn a_file_ahead_of_the_store_that_the_manager_passes_over_is_found() {
+    let (segment, _file) = filled();
+    segment.file(FILE).set(FileFlags::METADATA_DIRTY);
+    let opens = segment.files().count_opens(FILE).unwrap();
+    segment.files().settle(FILE, opens, || true);
+    assert_eq!(segment.check(), [], "a new manager looks at all");
+    let (header, pid) = (segment.header(), std::process::id());
+    header.manager_start.store(crate::liveness::start_time(pid).unwrap_or(0), Ordering::Relaxed);
+    header.manager_pid.store(pid, Ordering::Relaxed);
+    let found = segment.check();
+    assert!(matches!(&found[..], [one] if one.remedy == Remedy::Repaired), "{found:?}");
+    segment.files().touch(FILE);
+    assert_eq!(segment.check(), []);
+}
+
+#[test]
 fn strays_in_free_maps_and_caches_are_repaired() {
     let (segment, _file) = filled();
     // Tier 1 has 100 buckets from 64 on.

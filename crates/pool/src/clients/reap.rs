@@ -118,10 +118,8 @@ impl Segment {
             return;
         }
         let mut linked = vec![false; stamped.len()];
-        let files = self.header().file_ids();
-        let used =
-            |file: &FileId| self.file(*file).state.load(Ordering::Acquire) != file_state::FREE;
-        for file in files.filter(used) {
+        // It had the file open.
+        for file in self.files().touched_or_left() {
             nodes.index.for_each_node(self.file(file), &mut |node| {
                 if let Ok(at) = stamped.binary_search(&node) {
                     linked[at] = true;
@@ -154,7 +152,8 @@ impl Segment {
         }
         // Buckets before files: a truncate is completed by a thread that locks buckets.
         self.reap_buckets(slot);
-        for file in self.files().live() {
+        // Those that it had open: a thread is inside no other file alone.
+        for file in self.files().touched() {
             let record = self.file(file);
             record.append.take_back(slot);
             // Before anything else of the file can be taken for free.

@@ -28,6 +28,8 @@ impl Segment {
     pub fn recover(&self, mut unfinished: impl FnMut(FileId, Owner)) -> Recovered {
         let mut found = Recovered::default();
         self.raise_marks();
+        // What the predecessor was to look at is not all known: see `Files::settle`.
+        self.files().touch_all();
         self.take_orphaned_intents(&mut unfinished);
         self.reap_holdings(MANAGER_SLOT, &mut unfinished);
         for (slot, client) in self.clients().used() {

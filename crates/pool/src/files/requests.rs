@@ -55,6 +55,7 @@ impl Segment {
         let record = self.file(file);
         record.set(flags);
         let ticket = record.sync_wanted.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
+        self.files().touch(file);
         crash::point("sync.requested");
         self.post(owner, &Message::Sync { file });
         ticket
@@ -70,6 +71,11 @@ impl Segment {
     /// The files in the table.
     pub fn found_files(&self) -> impl Iterator<Item = FoundFile> + '_ {
         self.files().live().map(|file| self.found(file))
+    }
+
+    /// Those among them that are open, or ahead of the store, and some others.
+    pub fn found_in_use(&self) -> impl Iterator<Item = FoundFile> + '_ {
+        self.files().touched().map(|file| self.found(file))
     }
 
     /// To be called before it is looked which file it is.

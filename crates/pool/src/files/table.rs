@@ -5,12 +5,13 @@
 use crate::FileId;
 use crate::crash;
 use crate::index::IndexNodes;
-use crate::layout::{FileRecord, file_state};
+use crate::layout::FileRecord;
+use crate::layout::file_state::{FREE, LIVE};
 use crate::opens::Opens;
 use crate::owner::Owner;
 use crate::ranks::Stripe;
 use crate::seq_lock::{LockGuard, RobustSeqLock};
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// What makes a file this file, whatever its names.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -41,6 +42,9 @@ pub struct Files<'a> {
     pub heads: &'a [AtomicU32],
     /// The locks of the chains, each of several.
     pub stripes: &'a [RobustSeqLock<Stripe>],
+    /// A bit for each record: something may be left to be done for its file, see
+    /// [`Files::touch`].
+    pub touched: &'a [AtomicU64],
     /// How many of the records have memory; the first ones.
     pub ready: &'a AtomicU32,
     /// Where the next search for a free record starts.
@@ -100,20 +104,95 @@ impl<'a> Files<'a> {
 
     /// All files in the table.
     pub fn live(self) -> impl Iterator<Item = FileId> {
+        self.live_from(0, u32::MAX)
+    }
+
+    #[inline]
+    fn touched_bit(self, file: FileId) -> (&'a AtomicU64, u64) {
+        let last = self.touched.len().saturating_sub(1);
+        (&self.touched[(file.index() / 64).min(last)], 1 << (file.raw() % 64))
+    }
+
+    /// Has the node manager look at `file`: its sweeps pass over all others. To be called after
+    /// what it is to see there. Each open does it; a thread that has the file open need not, nor
+    /// one that is inside it.
+    #[inline]
+    pub fn touch(self, file: FileId) {
+        let (word, bit) = self.touched_bit(file);
+        // A manager that takes the bit away sees what was done before, or we see that it is gone.
+        fence(Ordering::SeqCst);
+        if word.load(Ordering::Relaxed) & bit == 0 {
+            word.fetch_or(bit, Ordering::AcqRel);
+        }
+    }
+
+    /// Has the node manager look at all files, and at what dead processes have left half linked.
+    pub(crate) fn touch_all(self) {
+        let is_used = |file: &FileId| self.get(*file).state.load(Ordering::Acquire) != FREE;
+        FileId::range(0, self.count()).filter(is_used).for_each(|file| self.touch(file));
+    }
+
+    /// Ends the looks at `file`, which the caller has exclusively, and has seen to be closed since
+    /// it counted `opens`, if `is_settled` says that nothing is left to be done for it. Only for
+    /// the node manager.
+    pub fn settle(self, file: FileId, opens: Opens, is_settled: impl FnOnce() -> bool) {
+        let (word, bit) = self.touched_bit(file);
+        // First: what a thread has done that found the bit set is seen below.
+        word.fetch_and(!bit, Ordering::AcqRel);
+        fence(Ordering::SeqCst);
+        crash::point("file.settling");
+        if !opens.are_still(&self.get(file).opens) || !is_settled() {
+            self.touch(file);
+        }
+    }
+
+    /// Whether the node manager will look at `file`.
+    pub fn is_touched(self, file: FileId) -> bool {
+        let (word, bit) = self.touched_bit(file);
+        word.load(Ordering::Acquire) & bit != 0
+    }
+
+    /// The files that something may be left to be done for.
+    pub fn touched(self) -> impl Iterator<Item = FileId> {
         let high = self.high.load(Ordering::Acquire).min(self.count());
-        let is_live =
-            move |file: &FileId| self.get(*file).state.load(Ordering::Acquire) == file_state::LIVE;
-        FileId::range(0, high).filter(is_live)
+        self.touched_below(high).filter(move |file| self.is_live(*file))
+    }
+
+    /// The same, and those whose records are being linked or unlinked.
+    pub(crate) fn touched_or_left(self) -> impl Iterator<Item = FileId> {
+        let is_used = move |file: &FileId| self.get(*file).state.load(Ordering::Acquire) != FREE;
+        self.touched_below(self.count()).filter(is_used)
+    }
+
+    fn touched_below(self, high: u32) -> impl Iterator<Item = FileId> {
+        let words = self.touched.iter().take(high.div_ceil(64) as usize);
+        let words = words.enumerate().map(|(at, word)| (at, word.load(Ordering::Acquire)));
+        words.filter(|(_, word)| *word != 0).flat_map(move |(at, word)| {
+            let first = at as u32 * 64;
+            let all = FileId::range(first, (first + 64).min(high));
+            all.filter(move |file| word >> (file.raw() % 64) & 1 == 1)
+        })
+    }
+
+    /// The files in the table whose records are among the `count` from number `first` on.
+    pub fn live_from(self, first: u32, count: u32) -> impl Iterator<Item = FileId> {
+        let high = self.high.load(Ordering::Acquire).min(self.count());
+        let range = FileId::range(first.min(high), first.saturating_add(count).min(high));
+        range.filter(move |file| self.is_live(*file))
+    }
+
+    fn is_live(self, file: FileId) -> bool {
+        self.get(file).state.load(Ordering::Acquire) == LIVE
     }
 
     /// The records that threads of `slot` were linking or unlinking.
     pub(crate) fn left_by(self, slot: u32) -> impl Iterator<Item = (FileId, &'a FileRecord)> {
         let is_left = move |record: &FileRecord| {
             let state = record.state.load(Ordering::Acquire);
-            !matches!(state, file_state::FREE | file_state::LIVE)
+            !matches!(state, FREE | LIVE)
                 && Owner::from_raw(state).is_some_and(|owner| owner.slot() == slot)
         };
-        let all = FileId::range(0, self.count()).zip(self.records);
+        let all = self.touched_or_left().map(move |file| (file, self.get(file)));
         all.filter(move |(_, record)| is_left(record))
     }
 
@@ -151,11 +230,15 @@ impl<'a> Files<'a> {
             return None;
         }
         let free = |file: &FileId| {
-            let (state, from) = (&self.get(*file).state, file_state::FREE);
-            state.load(Ordering::Relaxed) == from
-                && state
-                    .compare_exchange(from, owner.raw(), Ordering::AcqRel, Ordering::Relaxed)
-                    .is_ok()
+            let state = &self.get(*file).state;
+            if state.load(Ordering::Relaxed) != FREE {
+                return false;
+            }
+            // Before it is stamped: what a killed process leaves is looked for among these.
+            self.touch(*file);
+            let taken =
+                state.compare_exchange(FREE, owner.raw(), Ordering::AcqRel, Ordering::Relaxed);
+            taken.is_ok()
         };
         let start = self.cursor.load(Ordering::Relaxed).min(self.count());
         let mut all = FileId::range(start, self.count()).chain(FileId::range(0, start));
@@ -196,10 +279,11 @@ impl Chain<'_> {
             let record = self.files.get(file);
             // Linked by one that died before it said so, or stayed linked when one died that
             // removed it.
-            if record.state.load(Ordering::Acquire) != file_state::LIVE {
-                record.state.store(file_state::LIVE, Ordering::Release);
+            if record.state.load(Ordering::Acquire) != LIVE {
+                record.state.store(LIVE, Ordering::Release);
             }
             record.opens.fetch_add(1, Ordering::SeqCst);
+            self.files.touch(file);
             crash::point("file.found");
             let result = act(file, new);
             crash::point("file.described");
@@ -231,7 +315,7 @@ impl Chain<'_> {
         crash::point("file.linking");
         head.store(file.link(), Ordering::Release);
         crash::point("file.linked");
-        record.state.store(file_state::LIVE, Ordering::Release);
+        record.state.store(LIVE, Ordering::Release);
         Some(file)
     }
 
@@ -255,6 +339,9 @@ impl Chain<'_> {
             crash::point("file.unlinked");
             nodes.prune(record);
             crash::point("file.pruned");
+            // Before another thread can take it.
+            let (word, bit) = self.files.touched_bit(file);
+            word.fetch_and(!bit, Ordering::AcqRel);
             record.give_up();
         }
         removed
@@ -265,7 +352,7 @@ impl Chain<'_> {
     pub(crate) fn reap(&self, file: FileId, nodes: IndexNodes<'_>) {
         let record = self.files.get(file);
         if self.has(file) {
-            record.state.store(file_state::LIVE, Ordering::Release);
+            record.state.store(LIVE, Ordering::Release);
         } else {
             nodes.prune(record);
             record.give_up();

@@ -13,6 +13,7 @@ struct Plain {
     records: Box<[FileRecord]>,
     heads: Box<[AtomicU32]>,
     stripes: Box<[RobustSeqLock<Stripe>]>,
+    touched: Box<[AtomicU64]>,
     ready: AtomicU32,
     cursor: AtomicU32,
     high: AtomicU32,
@@ -24,6 +25,7 @@ impl Plain {
             records: zeroed(files),
             heads: zeroed((files * 2).next_power_of_two()),
             stripes: zeroed(4),
+            touched: zeroed(files.div_ceil(64)),
             ready: AtomicU32::new(files as u32),
             cursor: AtomicU32::new(0),
             high: AtomicU32::new(0),
@@ -31,8 +33,8 @@ impl Plain {
     }
 
     fn view(&self) -> Files<'_> {
-        let Plain { records, heads, stripes, ready, cursor, high } = self;
-        Files { records, heads, stripes, ready, cursor, high }
+        let Plain { records, heads, stripes, touched, ready, cursor, high } = self;
+        Files { records, heads, stripes, touched, ready, cursor, high }
     }
 
     fn lock(&self, identity: Identity, owner: Owner) -> Chain<'_> {
@@ -295,6 +297,8 @@ fn what_a_process_died_linking_is_in_the_table_if_it_is_linked() {
     let (linked, not) = (Identity { device: 1, inode: 1 }, Identity { device: 1, inode: 2 });
     let both = [linked, not].map(|identity| plain.open(identity, dead).unwrap().0);
     assert!(plain.remove(both[1], dead));
+    // As of a process that took a record for it, and was killed.
+    files.touch(both[1]);
     both.iter().for_each(|&file| files.get(file).state.store(dead.raw(), Ordering::Relaxed));
     let left: Vec<_> = files.left_by(3).map(|(file, _)| file).collect();
     assert_eq!(left, both);
@@ -303,6 +307,62 @@ fn what_a_process_died_linking_is_in_the_table_if_it_is_linked() {
     }
     assert!(files.live().eq([both[0]]) && files.left_by(3).next().is_none());
     assert_eq!(files.get(both[1]).state.load(Ordering::Relaxed), file_state::FREE);
+}
+
+#[test]
+fn only_files_that_something_happened_to_are_looked_at() {
+    let plain = Plain::new(200);
+    let (files, me) = (plain.view(), Owner::new(1, 0));
+    let identity = |inode| Identity { device: 1, inode };
+    let all: Vec<FileId> =
+        (0..200).map(|inode| plain.open(identity(inode), me).unwrap().0).collect();
+    let settle = |file, settled: bool| {
+        let opens = files.count_opens(file).unwrap();
+        files.settle(file, opens, || settled);
+        files.is_touched(file)
+    };
+    assert!(files.touched().eq(all.iter().copied()), "new ones are looked at");
+    for &file in &all {
+        assert!(settle(file, false) && !settle(file, true));
+    }
+    assert_eq!(files.touched().count(), 0);
+    // Opened again, or marked; across words, and in the last one.
+    let (opened, marked) = (all[63], all[199]);
+    assert_eq!(plain.open(identity(63), me), Some((opened, false)));
+    files.touch(marked);
+    assert!(files.touched().eq([opened, marked]));
+    // One that was opened since is looked at again.
+    let opens = files.count_opens(opened).unwrap();
+    plain.open(identity(63), me).unwrap();
+    files.settle(opened, opens, || true);
+    assert!(files.is_touched(opened));
+    // What leaves the table leaves nothing to be looked at, and what comes there does.
+    assert!(plain.remove(opened, me) && files.touched().eq([marked]));
+    assert!(!files.is_touched(opened));
+    plain.cursor.store(0, Ordering::Relaxed);
+    assert_eq!(plain.open(identity(1000), me), Some((opened, true)));
+    assert!(files.touched().eq([opened, marked]));
+    assert!(files.live_from(60, 5).eq(all[60..65].iter().copied()));
+    assert!(files.live_from(198, u32::MAX).eq(all[198..].iter().copied()));
+}
+
+#[test]
+fn a_new_manager_looks_at_all_files() {
+    let (segment, _file) = anonymous(&Geometry::for_tiers(4096, &[64 << 18])).unwrap();
+    segment.header().clients_high.store(3, Ordering::SeqCst);
+    let me = Owner::new(1, 0);
+    let open = |inode| {
+        let identity = Identity { device: 1, inode };
+        segment.with_file_or_new(identity, me, |file, _| file).unwrap()
+    };
+    let both = [open(1), open(2)];
+    for file in both {
+        let opens = segment.files().count_opens(file).unwrap();
+        segment.files().settle(file, opens, || true);
+    }
+    assert_eq!(segment.files().touched().count(), 0);
+    segment.recover(|_, _| ());
+    assert!(segment.files().touched().eq(both));
 }
 
 #[test]

@@ -88,6 +88,7 @@ pub struct Offsets {
     pub(crate) bitmaps: usize,
     pub(crate) stripes: usize,
     pub(crate) heads: usize,
+    pub(crate) touched: usize,
     pub(crate) files: usize,
     pub(crate) longer_paths: usize,
     pub(crate) longest_paths: usize,
@@ -165,6 +166,7 @@ impl Offsets {
         let clients = section(count(counts.clients, size_of::<ClientSlot>()));
         let stripes = section(STRIPES * size_of::<RobustSeqLock<Stripe>>());
         let heads = section(count(counts.heads, 4));
+        let touched = section(count(counts.files.div_ceil(64), 8));
         let nodes = section(count(counts.nodes, size_of::<IndexNode>()));
         let node_states = section(count(counts.nodes, 4));
         let node_bits = section(count(counts.nodes.div_ceil(64), 8));
@@ -193,6 +195,7 @@ impl Offsets {
             bitmaps,
             stripes,
             heads,
+            touched,
             files,
             longer_paths,
             longest_paths,

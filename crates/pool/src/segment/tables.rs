@@ -98,6 +98,7 @@ impl Segment {
             records: self.slice(self.offsets.files, header.files as usize),
             heads: self.slice(self.offsets.heads, header.heads as usize),
             stripes: self.slice(self.offsets.stripes, STRIPES),
+            touched: self.words(self.offsets.touched, header.files),
             ready: &header.files_ready,
             cursor: &header.file_cursor,
             high: &header.files_high,

@@ -10,7 +10,7 @@ use forebay_pool::guards::SharedGuard;
 use forebay_pool::layout::*;
 use forebay_pool::opens::Opens;
 use rustix::io::Errno;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -28,13 +28,29 @@ pub(super) const SHORT_FLIGHT: Timer = Timer::seconds(10);
 /// How long some open may be under way until the kernel is asked which files that process has open.
 pub(super) const OPENING: Timer = Timer::seconds(1);
 
+/// Records that are looked at in each sweep although nothing is known to have happened to their
+/// files: at least so many, and of a large table so small a part.
+const TURN: u32 = 1024;
+const TURNS: u32 = 256;
+
 /// Records up to which those are kept that only tell the time of change, see
-/// [`Housekeeper::keeps_time`]. Each is looked at in each sweep.
+/// [`Housekeeper::keeps_time`].
 pub(super) const KEPT_RECORDS: usize = 8192;
 
 /// Files without a name that some process may be about to open: the generation of the record, and
 /// since when.
 pub(super) type Awaited = HashMap<FileId, (u32, u32)>;
+
+/// What became of a file that was looked at.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// Its record was removed.
+    Removed,
+    /// Its record stays as it is until something happens to the file.
+    Kept,
+    /// It is to be looked at again.
+    Again,
+}
 
 impl Housekeeper {
     /// Frees descriptions that no process holds, and records of files that no process has open.
@@ -44,11 +60,9 @@ impl Housekeeper {
         // Before the descriptions are looked at. What may be being opened now is left for the next
         // time.
         let counted = |file| segment.files().count_opens(file).map(|opens| (file, opens));
-        let files: Vec<(FileId, Opens)> = segment.files().live().filter_map(counted).collect();
-        self.crowded = files.len() > KEPT_RECORDS.min(segment.header().files as usize / 2);
-        // For all that are in `files`: there may be more records by now.
-        let records = segment.header().files_ready() as usize;
-        let (mut open, mut mapped) = (vec![false; records], vec![false; records]);
+        let files = self.files_to_look_at();
+        let files: Vec<(FileId, Opens)> = files.into_iter().filter_map(counted).collect();
+        let (mut open, mut mapped) = (HashSet::new(), HashSet::new());
         // When they are short, those that were closed wait less for an exec that wants them.
         let (grace, flight) = match self.used > segment.header().descriptions / 2 {
             true => (SHORT_ADOPTION, SHORT_FLIGHT),
@@ -60,22 +74,18 @@ impl Housekeeper {
         segment.descriptions().sweep(now, grace, flight, |description| {
             used += 1;
             let description = segment.description(description);
-            let file = description.file.load(Ordering::Acquire).index();
-            if let Some(open) = open.get_mut(file) {
-                *open = true;
-            }
+            let file = description.file.load(Ordering::Acquire);
+            open.insert(file);
             let flags = description.flags.load(Ordering::Acquire);
-            if flags.contains(DescriptionFlags::MAPPING)
-                && let Some(mapped) = mapped.get_mut(file)
-            {
-                *mapped = true;
+            if flags.contains(DescriptionFlags::MAPPING) {
+                mapped.insert(file);
             }
         });
         self.used = used;
         for &(file, _) in &files {
             let record = segment.file(file);
             let is_known = record.has(FileFlags::UNMAPPED);
-            if record.has(FileFlags::MAPPED) && !mapped[file.index()] && !is_known {
+            if record.has(FileFlags::MAPPED) && !mapped.contains(&file) && !is_known {
                 crash::point("housekeeping.unmapped");
                 record.set(FileFlags::UNMAPPED);
             }
@@ -85,12 +95,59 @@ impl Housekeeper {
         let table = segment.enter_table(self.owner);
         let mut awaited = Awaited::new();
         for &(file, opens) in &files {
-            if !open[file.index()] {
-                self.look_at_closed(&table, file, opens, &mut awaited);
+            let outcome = match open.contains(&file) {
+                true => Outcome::Again,
+                false => self.look_at_closed(&table, file, opens, &mut awaited),
+            };
+            match outcome {
+                Outcome::Removed => {}
+                Outcome::Kept if self.is_settled(file) => {
+                    // A thread that is inside it without having it open may leave something to do.
+                    if segment.files().is_touched(file)
+                        && let Some(_exclusive) =
+                            segment.try_lock_exclusive(&table, file, self.owner)
+                    {
+                        segment.files().settle(file, opens, || self.is_settled(file));
+                    }
+                }
+                Outcome::Kept | Outcome::Again => segment.files().touch(file),
             }
         }
         self.awaited = awaited;
-        self.prune(&table, &files);
+        self.prune(&table);
+    }
+
+    /// The files that something happened to, and some of the others, so that each has its turn: a
+    /// block that leaves the tiers says nothing of its file, and a killed process may not have come
+    /// to it. All, where rules look at all, or records are short.
+    fn files_to_look_at(&mut self) -> Vec<FileId> {
+        let segment = &self.node.segment;
+        let (header, files) = (segment.header(), segment.files());
+        let high = header.files_high.load(Ordering::Acquire);
+        let refused = header.opens_refused.load(Ordering::Relaxed);
+        let has_lifetimes = segment.rules().iter().any(|rule| rule.settings().lifetime.is_some());
+        let is_full = std::mem::replace(&mut self.refused, refused) != refused;
+        if has_lifetimes || is_full {
+            (self.next, self.counted) = (0, 0);
+        }
+        let count = if has_lifetimes || is_full { high } else { TURN.max(high / TURNS) };
+        let turn = self.next..self.next.saturating_add(count);
+        let others = |file: &FileId| !turn.contains(&file.raw());
+        let mut found: Vec<FileId> = files.live_from(turn.start, count).collect();
+        self.counted += found.len();
+        found.extend(files.touched().filter(others));
+        self.next = turn.end;
+        if self.next >= high {
+            self.crowded = self.counted > KEPT_RECORDS.min(header.files as usize / 2);
+            (self.next, self.counted) = (0, 0);
+        }
+        found
+    }
+
+    /// Whether nothing is left to be done for a closed file, however long it stays in the table.
+    fn is_settled(&self, file: FileId) -> bool {
+        is_settled(self.node.segment.file(file))
+            && !self.node.descriptors.has(&self.node.segment, file)
     }
 
     /// A file without an open description: forgotten once nothing of it is buffered, and its blocks
@@ -101,7 +158,7 @@ impl Housekeeper {
         file: FileId,
         opens: Opens,
         awaited: &mut Awaited,
-    ) {
+    ) -> Outcome {
         let segment = &self.node.segment;
         let try_exclusive = || segment.try_lock_exclusive(table, file, self.owner);
         let record = segment.file(file);
@@ -152,7 +209,7 @@ impl Housekeeper {
             {
                 crate::manager::jobs::lay_down(&self.node, file);
             }
-            return;
+            return Outcome::Again;
         }
         let empty = || {
             let mut empty = true;
@@ -163,15 +220,17 @@ impl Housekeeper {
             empty && (!record.has(FileFlags::METADATA_DIRTY) || dropped) && !record.is_tracked()
         };
         if self.keeps_time(record) || !empty() {
-            return;
+            return Outcome::Kept;
         }
         crash::point("housekeeping.removing");
         // A thread that stages or flushes is inside the file without having it open.
-        let Some(exclusive) = try_exclusive() else { return };
-        if segment.remove_file(file, exclusive, self.owner, opens, empty) {
-            segment.header().file_cursor.fetch_min(file.raw(), Ordering::Relaxed);
-            self.node.descriptors.close(segment, file);
+        let Some(exclusive) = try_exclusive() else { return Outcome::Again };
+        if !segment.remove_file(file, exclusive, self.owner, opens, empty) {
+            return Outcome::Again;
         }
+        segment.header().file_cursor.fetch_min(file.raw(), Ordering::Relaxed);
+        self.node.descriptors.close(segment, file);
+        Outcome::Removed
     }
 
     /// Whether a record of which nothing is buffered any more is kept for the time of change that
@@ -235,16 +294,45 @@ impl Housekeeper {
     }
 
     /// When index nodes become scarce, frees those below which nothing is left.
-    pub(super) fn prune(&self, table: &SharedGuard<'_>, files: &[(FileId, Opens)]) {
+    pub(super) fn prune(&self, table: &SharedGuard<'_>) {
         let segment = &self.node.segment;
         let nodes = segment.index_nodes(self.owner.slot()).free();
         if nodes.available() > nodes.count / 4 {
             return;
         }
-        for &(file, _) in files {
+        let has_nodes = |file: &FileId| segment.file(*file).root.load(Ordering::Acquire) != 0;
+        for file in segment.files().live().filter(has_nodes) {
             if let Some(_exclusive) = segment.try_lock_exclusive(table, file, self.owner) {
                 segment.index_nodes(self.owner.slot()).prune(segment.file(file));
             }
         }
     }
+}
+
+/// Whether a record says that nothing is left to be done for its file, which is closed.
+fn is_settled(record: &FileRecord) -> bool {
+    const BUSY: [FileFlags; 17] = [
+        FileFlags::DIRECT,
+        FileFlags::METADATA_DIRTY,
+        FileFlags::DIRTY,
+        FileFlags::REGISTERED,
+        FileFlags::DURABLE,
+        FileFlags::FAILING,
+        FileFlags::UNLINKED,
+        FileFlags::RELEASE,
+        FileFlags::CONFLICT,
+        FileFlags::SCRATCH,
+        FileFlags::LOGGED,
+        FileFlags::SLOTTED,
+        FileFlags::TO_LOG,
+        FileFlags::TO_FLUSH,
+        FileFlags::TO_CHECKPOINT,
+        FileFlags::TO_RECORD_TRUNCATE,
+        FileFlags::HELD,
+    ];
+    let busy = BUSY.into_iter().fold(FileFlags::NONE, |all, flag| all | flag);
+    !record.flags.load(Ordering::Acquire).intersects(busy)
+        && !record.has_intent()
+        && !record.has_lengtheners()
+        && record.sync_wanted.load(Ordering::Acquire) == record.sync_done.load(Ordering::Acquire)
 }
