@@ -9,7 +9,7 @@ use crate::journal::{self, Journal};
 use crate::memory::Memory;
 use crate::observe::trace::Trace;
 use crate::store::descriptors::Descriptors;
-use crate::usage::{dirty_bytes, ranges};
+use crate::usage::{buckets_of, dirty_bytes, for_each_bucket_of, have_few_blocks, ranges};
 use forebay_device::{BackingStore, Batch, SlotDevice, Span};
 use forebay_placement::organizer::Settings;
 use forebay_placement::{
@@ -283,7 +283,21 @@ impl Node {
             let written = meta.written.load(Ordering::Relaxed);
             written == until || clock::stamp_age(until, written) > 0
         };
-        self.tiers().map(|tier| dirty_bytes(&self.segment, tier, old)).sum()
+        let segment = &self.segment;
+        let is_meant = |file: &FileId| !segment.file(*file).has(FileFlags::SCRATCH);
+        // Nothing of any other is dirty.
+        let files: Vec<FileId> = segment.files().touched().filter(is_meant).collect();
+        let buckets = self.tiers().map(|tier| buckets_of(segment, tier).size_hint().0).sum();
+        if !have_few_blocks(segment, &files, buckets) {
+            return self.tiers().map(|tier| dirty_bytes(segment, tier, old)).sum();
+        }
+        let mut pages = 0;
+        for_each_bucket_of(segment, &files, |_, _, meta| {
+            if old(meta) {
+                pages += u64::from(meta.pending().count_ones());
+            }
+        });
+        pages * segment.page_bytes() as u64
     }
 
     /// Dirty bytes of all tiers.

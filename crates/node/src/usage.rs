@@ -2,10 +2,9 @@
 //! them is dirty, what the header's texts say.
 
 use forebay_placement::TierId;
-use forebay_pool::BucketId;
 use forebay_pool::layout::{BucketMeta, FileFlags};
 use forebay_pool::segment::text;
-use forebay_pool::{PageSet, Segment};
+use forebay_pool::{BucketId, Entry, FileId, PageSet, Segment};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -46,6 +45,36 @@ fn pending_bytes(segment: &Segment, tier: TierId, counts: impl Fn(&BucketMeta) -
         })
         .sum();
     pages * page
+}
+
+/// Calls `visit` with the bucket of each block of `files` that is in a tier.
+pub(crate) fn for_each_bucket_of(
+    segment: &Segment,
+    files: &[FileId],
+    mut visit: impl FnMut(TierId, BucketId, &BucketMeta),
+) {
+    for &file in files {
+        segment.for_each_entry(segment.file(file), 0, |_, place| {
+            if let Entry::Resident { tier, bucket } = Entry::decode(place.load(Ordering::Acquire))
+                && let Some(meta) = segment.bucket(bucket)
+            {
+                visit(tier, bucket, meta);
+            }
+            true
+        });
+    }
+}
+
+/// Whether `files` have fewer blocks than there are `buckets`: these are found sooner by them.
+pub(crate) fn have_few_blocks(segment: &Segment, files: &[FileId], buckets: usize) -> bool {
+    let unit = segment.bucket_bytes() as u64;
+    let mut left = buckets as u64;
+    files.iter().all(|&file| {
+        let blocks = segment.file(file).size.load(Ordering::Relaxed).div_ceil(unit).max(1);
+        let fits = blocks <= left;
+        left = left.saturating_sub(blocks);
+        fits
+    })
 }
 
 /// The buckets of a tier that can be in use, the sparse ones among them.

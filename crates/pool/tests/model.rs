@@ -487,6 +487,7 @@ mod sync {
                 forward!($int: fetch_and(value: $int));
                 forward!($int: fetch_or(value: $int));
                 forward!($int: fetch_max(value: $int));
+                forward!($int: fetch_min(value: $int));
 
                 pub fn store(&self, value: $int, order: Ordering) {
                     match self {
@@ -1497,6 +1498,7 @@ struct Table {
     heads: [AtomicU32; 1],
     stripes: [RobustSeqLock<Stripe>; 1],
     touched: [AtomicU64; 1],
+    free: [AtomicU64; 1],
     records_cursor: AtomicU32,
     high: AtomicU32,
     all: [Description; 1],
@@ -1517,6 +1519,7 @@ impl Table {
             heads: [none()],
             stripes: [RobustSeqLock::unheld()],
             touched: [zero()],
+            free: [zero()],
             records_cursor: none(),
             high: none(),
             all: [Description::new()],
@@ -1544,9 +1547,18 @@ impl Table {
     }
 
     fn files(&self) -> Files<'_> {
-        let Table { records, heads, stripes, touched, ready, records_cursor: cursor, high, .. } =
-            self;
-        Files { records, heads, stripes, touched, ready, cursor, high }
+        let Table {
+            records,
+            heads,
+            stripes,
+            touched,
+            free,
+            ready,
+            records_cursor: cursor,
+            high,
+            ..
+        } = self;
+        Files { records, heads, stripes, touched, free, ready, cursor, high }
     }
 
     /// `Segment::lock_chain`.

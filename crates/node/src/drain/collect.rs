@@ -2,7 +2,7 @@
 
 use crate::drain::flusher::{FlushScope, Flusher};
 use crate::node::BlockRef;
-use crate::usage::buckets_of;
+use crate::usage::{buckets_of, for_each_bucket_of, have_few_blocks};
 use forebay_placement::TierId;
 use forebay_placement::schema::Trigger;
 use forebay_pool::BucketId;
@@ -108,19 +108,12 @@ impl Flusher {
                 found.push(BlockRef { file, block, bucket });
             }
         };
-        if self.are_short(&dirty, buckets_of(segment, tier).size_hint().0) {
-            for file in dirty {
-                segment.for_each_entry(segment.file(file), 0, |_, place| {
-                    let entry = Entry::decode(place.load(Ordering::Acquire));
-                    if let Entry::Resident { tier: of, bucket } = entry
-                        && of == tier
-                        && let Some(meta) = segment.bucket(bucket)
-                    {
-                        look(bucket, meta);
-                    }
-                    true
-                });
-            }
+        if have_few_blocks(segment, &dirty, buckets_of(segment, tier).size_hint().0) {
+            for_each_bucket_of(segment, &dirty, |of, bucket, meta| {
+                if of == tier {
+                    look(bucket, meta);
+                }
+            });
         } else {
             for bucket in buckets_of(segment, tier) {
                 if let Some(meta) = segment.bucket(bucket) {
@@ -128,20 +121,6 @@ impl Flusher {
                 }
             }
         }
-    }
-
-    /// Whether `files` have fewer blocks than there are `buckets`.
-    fn are_short(&self, files: &[FileId], buckets: usize) -> bool {
-        let segment = &self.node.segment;
-        let unit = segment.bucket_bytes() as u64;
-        let blocks =
-            |file: &FileId| segment.file(*file).size.load(Ordering::Relaxed).div_ceil(unit);
-        let mut left = buckets as u64;
-        files.iter().all(|file| {
-            let fits = blocks(file).max(1) <= left;
-            left = left.saturating_sub(blocks(file).max(1));
-            fits
-        })
     }
 
     /// Whether a failing file's time has come.

@@ -53,8 +53,8 @@ pub(crate) struct Housekeeper {
     /// Of the records that are looked at in turn, the next one, and how many were in use so far.
     next: u32,
     counted: usize,
-    /// Opens that had found no record at the last sweep.
-    refused: u32,
+    /// Opens that had found no free record when all were looked at last, and when that was.
+    refused: (u32, u32),
     /// Of the last sweep.
     awaited: Awaited,
 }
@@ -77,7 +77,7 @@ impl Housekeeper {
             crowded: false,
             next: 0,
             counted: 0,
-            refused: 0,
+            refused: (0, node.now().wrapping_sub(60_000)),
             awaited: Awaited::default(),
         }
     }

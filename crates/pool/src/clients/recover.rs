@@ -30,6 +30,7 @@ impl Segment {
         self.raise_marks();
         // What the predecessor was to look at is not all known: see `Files::settle`.
         self.files().touch_all();
+        self.files().note_free(0, u32::MAX);
         self.take_orphaned_intents(&mut unfinished);
         self.reap_holdings(MANAGER_SLOT, &mut unfinished);
         for (slot, client) in self.clients().used() {

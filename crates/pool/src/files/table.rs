@@ -12,6 +12,7 @@ use crate::owner::Owner;
 use crate::ranks::Stripe;
 use crate::seq_lock::{LockGuard, RobustSeqLock};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use core::ops::Range;
 
 /// What makes a file this file, whatever its names.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -45,9 +46,11 @@ pub struct Files<'a> {
     /// A bit for each record: something may be left to be done for its file, see
     /// [`Files::touch`].
     pub touched: &'a [AtomicU64],
+    /// A bit for each record below `high`: it is probably free. Its state decides.
+    pub free: &'a [AtomicU64],
     /// How many of the records have memory; the first ones.
     pub ready: &'a AtomicU32,
-    /// Where the next search for a free record starts.
+    /// Where the next search for a free record starts: below it none is, as far as is known.
     pub cursor: &'a AtomicU32,
     /// One past the highest record ever used.
     pub high: &'a AtomicU32,
@@ -109,8 +112,18 @@ impl<'a> Files<'a> {
 
     #[inline]
     fn touched_bit(self, file: FileId) -> (&'a AtomicU64, u64) {
-        let last = self.touched.len().saturating_sub(1);
-        (&self.touched[(file.index() / 64).min(last)], 1 << (file.raw() % 64))
+        bit_of(self.touched, file)
+    }
+
+    /// Notes of those of the `count` records from number `first` on that are free that they are: a
+    /// process that was killed may have left one of which it is not noted.
+    pub fn note_free(self, first: u32, count: u32) {
+        let high = self.high.load(Ordering::Acquire).min(self.count());
+        for file in FileId::range(first.min(high), first.saturating_add(count).min(high)) {
+            if self.get(file).state.load(Ordering::Acquire) == FREE {
+                self.note_one_free(file);
+            }
+        }
     }
 
     /// Has the node manager look at `file`: its sweeps pass over all others. To be called after
@@ -229,24 +242,81 @@ impl<'a> Files<'a> {
         if crash::refused("file") {
             return None;
         }
-        let free = |file: &FileId| {
-            let state = &self.get(*file).state;
-            if state.load(Ordering::Relaxed) != FREE {
-                return false;
-            }
-            // Before it is stamped: what a killed process leaves is looked for among these.
-            self.touch(*file);
-            let taken =
-                state.compare_exchange(FREE, owner.raw(), Ordering::AcqRel, Ordering::Relaxed);
-            taken.is_ok()
-        };
-        let start = self.cursor.load(Ordering::Relaxed).min(self.count());
-        let mut all = FileId::range(start, self.count()).chain(FileId::range(0, start));
-        let file = all.find(free)?;
-        self.cursor.store(file.next().raw(), Ordering::Relaxed);
-        self.high.fetch_max(file.next().raw(), Ordering::AcqRel);
-        Some(file)
+        let ready = self.count();
+        let high = self.high.load(Ordering::Relaxed).min(ready);
+        let words = high.div_ceil(64).min(self.free.len() as u32);
+        let noted = |mut words: Range<u32>| words.find_map(|at| self.take_noted(at, owner));
+        let from = self.cursor.load(Ordering::Relaxed);
+        let start = (from / 64).min(words);
+        // The lowest first: what is looked at in turn stays short.
+        if let Some(file) = noted(start..words) {
+            let _ = self.cursor.compare_exchange(
+                from,
+                file.raw(),
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
+            return Some(file);
+        }
+        // The next search need not find the same.
+        let _ = self.cursor.compare_exchange(from, high, Ordering::Relaxed, Ordering::Relaxed);
+        let fresh = FileId::range(high, ready).find(|&file| self.claim(file, owner));
+        if let Some(file) = fresh {
+            self.high.fetch_max(file.next().raw(), Ordering::AcqRel);
+        }
+        fresh.or_else(|| noted(0..words))
     }
+
+    /// Takes a record of those that word `at` says are free.
+    fn take_noted(self, at: u32, owner: Owner) -> Option<FileId> {
+        let word = &self.free[at as usize];
+        loop {
+            let seen = word.load(Ordering::Acquire);
+            if seen == 0 {
+                return None;
+            }
+            let first = seen.trailing_zeros();
+            let file = FileId::from_raw(at * 64 + first);
+            // Its bit goes whoever gets it.
+            let is_ours = word.fetch_and(!(1 << first), Ordering::AcqRel) >> first & 1 == 1;
+            if is_ours && file.raw() < self.count() && self.claim(file, owner) {
+                return Some(file);
+            }
+        }
+    }
+
+    fn claim(self, file: FileId, owner: Owner) -> bool {
+        let state = &self.get(file).state;
+        if state.load(Ordering::Relaxed) != FREE {
+            return false;
+        }
+        // Before it is stamped: what a killed process leaves is looked for among these.
+        self.touch(file);
+        state.compare_exchange(FREE, owner.raw(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Leaves a record that is in no chain to another file.
+    fn give_up(self, file: FileId) {
+        self.get(file).give_up();
+        self.note_one_free(file);
+    }
+
+    fn note_one_free(self, file: FileId) {
+        let (word, bit) = bit_of(self.free, file);
+        if word.load(Ordering::Relaxed) & bit == 0 {
+            word.fetch_or(bit, Ordering::Release);
+        }
+        if self.cursor.load(Ordering::Relaxed) > file.raw() {
+            self.cursor.fetch_min(file.raw(), Ordering::Relaxed);
+        }
+    }
+}
+
+/// The bit of a file in a map of them.
+#[inline]
+fn bit_of(map: &[AtomicU64], file: FileId) -> (&AtomicU64, u64) {
+    let last = map.len().saturating_sub(1);
+    (&map[(file.index() / 64).min(last)], 1 << (file.raw() % 64))
 }
 
 /// A chain of the table of which the calling thread has the lock: it does not change otherwise.
@@ -342,7 +412,7 @@ impl Chain<'_> {
             // Before another thread can take it.
             let (word, bit) = self.files.touched_bit(file);
             word.fetch_and(!bit, Ordering::AcqRel);
-            record.give_up();
+            self.files.give_up(file);
         }
         removed
     }
@@ -355,7 +425,7 @@ impl Chain<'_> {
             record.state.store(LIVE, Ordering::Release);
         } else {
             nodes.prune(record);
-            record.give_up();
+            self.files.give_up(file);
         }
     }
 

@@ -14,6 +14,7 @@ struct Plain {
     heads: Box<[AtomicU32]>,
     stripes: Box<[RobustSeqLock<Stripe>]>,
     touched: Box<[AtomicU64]>,
+    free: Box<[AtomicU64]>,
     ready: AtomicU32,
     cursor: AtomicU32,
     high: AtomicU32,
@@ -26,6 +27,7 @@ impl Plain {
             heads: zeroed((files * 2).next_power_of_two()),
             stripes: zeroed(4),
             touched: zeroed(files.div_ceil(64)),
+            free: zeroed(files.div_ceil(64)),
             ready: AtomicU32::new(files as u32),
             cursor: AtomicU32::new(0),
             high: AtomicU32::new(0),
@@ -33,8 +35,8 @@ impl Plain {
     }
 
     fn view(&self) -> Files<'_> {
-        let Plain { records, heads, stripes, touched, ready, cursor, high } = self;
-        Files { records, heads, stripes, touched, ready, cursor, high }
+        let Plain { records, heads, stripes, touched, free, ready, cursor, high } = self;
+        Files { records, heads, stripes, touched, free, ready, cursor, high }
     }
 
     fn lock(&self, identity: Identity, owner: Owner) -> Chain<'_> {
@@ -344,6 +346,41 @@ fn only_files_that_something_happened_to_are_looked_at() {
     assert!(files.touched().eq([opened, marked]));
     assert!(files.live_from(60, 5).eq(all[60..65].iter().copied()));
     assert!(files.live_from(198, u32::MAX).eq(all[198..].iter().copied()));
+}
+
+#[test]
+fn free_records_are_taken_again_from_the_lowest_on() {
+    let plain = Plain::new(200);
+    let (files, me) = (plain.view(), Owner::new(1, 0));
+    let mut inodes = 0..;
+    let mut open = || {
+        let identity = Identity { device: 1, inode: inodes.next().unwrap() };
+        plain.open(identity, me).map(|(file, _)| file.raw())
+    };
+    assert!((0..190).all(|number| open() == Some(number)));
+    let file = |number| FileId::from_raw(number);
+    for number in [130, 3, 64] {
+        assert!(plain.remove(file(number), me));
+    }
+    for number in [3, 64, 130, 190] {
+        assert_eq!(open(), Some(number));
+    }
+    // A process was killed that had taken the note, and not yet the record.
+    assert!(plain.remove(file(70), me));
+    plain.free[1].fetch_and(!(1 << 6), Ordering::Relaxed);
+    assert_eq!(open(), Some(191));
+    files.note_free(0, 70);
+    assert_eq!(open(), Some(192));
+    files.note_free(70, 1);
+    assert_eq!(open(), Some(70));
+    // A note that is not true does no harm, nor does one of what is not there.
+    plain.free.iter().for_each(|word| word.store(u64::MAX, Ordering::Relaxed));
+    plain.cursor.store(0, Ordering::Relaxed);
+    assert!((193..200).all(|number| open() == Some(number)) && open().is_none());
+    // Nor does a search that begins too high.
+    assert!(plain.remove(file(5), me));
+    plain.cursor.store(200, Ordering::Relaxed);
+    assert_eq!((open(), open()), (Some(5), None));
 }
 
 #[test]

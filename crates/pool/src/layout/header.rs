@@ -64,8 +64,8 @@ pub struct Header {
     /// One past the highest bucket of the RAM tier that ever had memory; those below have it, but
     /// for those whose state says that it was given back.
     pub ram_ready: AtomicU32,
-    /// Where the next search for a free file record starts; the manager sets it back, so that
-    /// records in use stay together.
+    /// Where the next search for a free file record starts, the lowest that is known to be free,
+    /// so that records in use stay together.
     pub file_cursor: AtomicU32,
     /// One past the highest file record ever used.
     pub files_high: AtomicU32,

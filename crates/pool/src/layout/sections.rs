@@ -89,6 +89,7 @@ pub struct Offsets {
     pub(crate) stripes: usize,
     pub(crate) heads: usize,
     pub(crate) touched: usize,
+    pub(crate) file_bits: usize,
     pub(crate) files: usize,
     pub(crate) longer_paths: usize,
     pub(crate) longest_paths: usize,
@@ -167,6 +168,7 @@ impl Offsets {
         let stripes = section(STRIPES * size_of::<RobustSeqLock<Stripe>>());
         let heads = section(count(counts.heads, 4));
         let touched = section(count(counts.files.div_ceil(64), 8));
+        let file_bits = section(count(counts.files.div_ceil(64), 8));
         let nodes = section(count(counts.nodes, size_of::<IndexNode>()));
         let node_states = section(count(counts.nodes, 4));
         let node_bits = section(count(counts.nodes.div_ceil(64), 8));
@@ -196,6 +198,7 @@ impl Offsets {
             stripes,
             heads,
             touched,
+            file_bits,
             files,
             longer_paths,
             longest_paths,

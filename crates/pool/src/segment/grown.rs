@@ -83,10 +83,7 @@ impl Segment {
             return false;
         }
         let upto = header.files.min(ready + FILES_PIECE);
-        if header.files_ready.fetch_max(upto, Ordering::AcqRel) == ready {
-            // The new ones are all free.
-            header.file_cursor.store(ready, Ordering::Relaxed);
-        }
+        header.files_ready.fetch_max(upto, Ordering::AcqRel);
         true
     }
 

@@ -99,6 +99,7 @@ impl Segment {
             heads: self.slice(self.offsets.heads, header.heads as usize),
             stripes: self.slice(self.offsets.stripes, STRIPES),
             touched: self.words(self.offsets.touched, header.files),
+            free: self.words(self.offsets.file_bits, header.files),
             ready: &header.files_ready,
             cursor: &header.file_cursor,
             high: &header.files_high,

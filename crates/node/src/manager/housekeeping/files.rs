@@ -32,6 +32,8 @@ pub(super) const OPENING: Timer = Timer::seconds(1);
 /// files: at least so many, and of a large table so small a part.
 const TURN: u32 = 1024;
 const TURNS: u32 = 256;
+/// How often all are looked at while opens find no free record.
+const FULL: Timer = Timer::seconds(5);
 
 /// Records up to which those are kept that only tell the time of change, see
 /// [`Housekeeper::keeps_time`].
@@ -60,7 +62,7 @@ impl Housekeeper {
         // Before the descriptions are looked at. What may be being opened now is left for the next
         // time.
         let counted = |file| segment.files().count_opens(file).map(|opens| (file, opens));
-        let files = self.files_to_look_at();
+        let files = self.files_to_look_at(now);
         let files: Vec<(FileId, Opens)> = files.into_iter().filter_map(counted).collect();
         let (mut open, mut mapped) = (HashSet::new(), HashSet::new());
         // When they are short, those that were closed wait less for an exec that wants them.
@@ -120,20 +122,27 @@ impl Housekeeper {
     /// The files that something happened to, and some of the others, so that each has its turn: a
     /// block that leaves the tiers says nothing of its file, and a killed process may not have come
     /// to it. All, where rules look at all, or records are short.
-    fn files_to_look_at(&mut self) -> Vec<FileId> {
+    fn files_to_look_at(&mut self, now: u32) -> Vec<FileId> {
         let segment = &self.node.segment;
         let (header, files) = (segment.header(), segment.files());
         let high = header.files_high.load(Ordering::Acquire);
         let refused = header.opens_refused.load(Ordering::Relaxed);
         let has_lifetimes = segment.rules().iter().any(|rule| rule.settings().lifetime.is_some());
-        let is_full = std::mem::replace(&mut self.refused, refused) != refused;
-        if has_lifetimes || is_full {
-            (self.next, self.counted) = (0, 0);
+        let is_full = refused != self.refused.0
+            && forebay_pool::clock::stamp_age(now, self.refused.1) >= FULL.as_stamp();
+        if is_full {
+            self.refused = (refused, now);
         }
-        let count = if has_lifetimes || is_full { high } else { TURN.max(high / TURNS) };
+        let count = if has_lifetimes || is_full {
+            (self.next, self.counted) = (0, 0);
+            high
+        } else {
+            TURN.max(high / TURNS)
+        };
         let turn = self.next..self.next.saturating_add(count);
         let others = |file: &FileId| !turn.contains(&file.raw());
         let mut found: Vec<FileId> = files.live_from(turn.start, count).collect();
+        files.note_free(turn.start, count);
         self.counted += found.len();
         found.extend(files.touched().filter(others));
         self.next = turn.end;
@@ -228,7 +237,6 @@ impl Housekeeper {
         if !segment.remove_file(file, exclusive, self.owner, opens, empty) {
             return Outcome::Again;
         }
-        segment.header().file_cursor.fetch_min(file.raw(), Ordering::Relaxed);
         self.node.descriptors.close(segment, file);
         Outcome::Removed
     }
