@@ -410,7 +410,7 @@ impl Session {
         };
         let Some(then) = then else { return Ok(None) };
         if outside::may_be_open_as_another(&seen.stat) {
-            self.comes_from_outside(&seen.stat);
+            self.comes_from_outside(&seen.stat, Some(fd));
         }
         let inside = self.segment.enter_table(owner);
         let header = self.segment.header();

@@ -7,6 +7,7 @@ use crate::open::identity_of;
 use crate::session::Session;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use forebay_pool::Identity;
+use rustix::fd::RawFd;
 use rustix::fs::{FileType, Stat};
 
 /// Numbers of files.
@@ -51,8 +52,9 @@ pub(crate) fn may_be_open_as_another(stat: &Stat) -> bool {
 impl Session {
     /// To be called before the first open by a name that a file or folder has got; `moved` is that
     /// file or folder, from outside. What this process has open of it without a record is not
-    /// buffered by any process until this one ends.
-    pub(crate) fn comes_from_outside(&self, moved: &Stat) {
+    /// buffered by any process until this one ends; but for `opening`, the descriptor that is about
+    /// to get one.
+    pub(crate) fn comes_from_outside(&self, moved: &Stat, opening: Option<RawFd>) {
         let is_folder = match FileType::from_raw_mode(moved.st_mode) {
             FileType::Directory => true,
             FileType::RegularFile if may_be_open(identity_of(moved)) => false,
@@ -65,6 +67,9 @@ impl Session {
         }
         // Of a folder, all that is open: which files lie in it would have to be looked for.
         each_descriptor(|fd| {
+            if opening == Some(fd) {
+                return;
+            }
             let Ok(stat) = rustix::fs::fstat(borrow(fd)) else { return };
             let identity = identity_of(&stat);
             if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile

@@ -256,7 +256,7 @@ impl Session {
     fn has_come(&self, stat: &Stat) {
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Symlink => self.symlink_changed(),
-            _ => self.comes_from_outside(stat),
+            _ => self.comes_from_outside(stat, None),
         }
     }
 

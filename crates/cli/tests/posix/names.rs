@@ -316,6 +316,19 @@ fn a_file_with_the_inode_number_of_an_older_one_has_nothing_of_that() {
     }
 }
 
+/// The process that opened it outside has closed it: what it opens now is no file of before.
+#[test]
+fn a_file_that_was_open_by_a_link_outside_is_buffered() {
+    let site = Site::new(&LAZY);
+    let script = ": > $OUT/outside; ln $OUT/outside file; echo buffered > file; step written";
+    let steps = Steps::of(&site, script);
+    steps.at("written");
+    assert_eq!(sees(&site.store.join("file")), "");
+    steps.past("written");
+    steps.end();
+    assert_eq!(sees(&site.store.join("file")), "buffered\n");
+}
+
 #[test]
 fn a_file_that_is_open_by_a_link_outside_is_one_file() {
     namesakes("two-names");

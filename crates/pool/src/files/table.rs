@@ -277,7 +277,7 @@ impl<'a> Files<'a> {
             }
             let first = seen.trailing_zeros();
             let file = FileId::from_raw(at * 64 + first);
-            // Its bit goes whoever gets it.
+            // Its bit goes, whichever thread gets the record.
             let is_ours = word.fetch_and(!(1 << first), Ordering::AcqRel) >> first & 1 == 1;
             if is_ours && file.raw() < self.count() && self.claim(file, owner) {
                 return Some(file);
