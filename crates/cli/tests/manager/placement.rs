@@ -70,6 +70,11 @@ impl Seen {
 /// Runs the program, and more after it, with a configuration's `[placement]` and `[flush]`, and
 /// words more for `forebay run`.
 fn run(settings: &str, more_words: &[&str]) -> Seen {
+    run_with(settings, more_words, &[])
+}
+
+/// The same with variables of the environment.
+fn run_with(settings: &str, more_words: &[&str], variables: &[(&str, &str)]) -> Seen {
     let site = Site::new(&TINY);
     fs::create_dir(site.root().join("bb")).unwrap();
     fs::write(&site.config, format!("{settings}{HIERARCHY}")).unwrap();
@@ -83,8 +88,9 @@ fn run(settings: &str, more_words: &[&str]) -> Seen {
     );
     let (config, trace_name) = (site.config.to_str().unwrap(), trace.to_str().unwrap());
     let words = ["run", "--config", config, "--trace", trace_name];
-    let ran =
-        site.end(site.forebay(&[&words, more_words, &["--", "bash", "-c", &script]].concat()));
+    let mut command = site.forebay(&[&words, more_words, &["--", "bash", "-c", &script]].concat());
+    command.envs(variables.iter().copied());
+    let ran = site.end(command);
     let said = ran.expect(0).stdout;
     let mut seen = Seen { lies: BTreeMap::new(), moved: BTreeMap::new(), around: 0 };
     let mut file = "";
@@ -153,6 +159,16 @@ fn max_locality_uses_all_tiers_and_moves_nothing() {
     let again = run(periodic, &["--trigger", "on-exit"]);
     assert_eq!(again.lies, once.lies);
     assert_eq!((again.moved("demote"), again.moved("promote")), (0, 0), "{again:?}");
+}
+
+/// The count of blocks on their way out of RAM is too small while a placer looks for them: that
+/// is no reason to move what lies in RAM, however long the look takes.
+#[test]
+fn max_locality_moves_nothing_while_placers_dawdle() {
+    let dawdle = [("FOREBAY_PAUSE", "place.found:1/1:20"), ("FOREBAY_PAUSE_IN", "node")];
+    let seen = run_with(&placement("max-locality"), &[], &dawdle);
+    assert_eq!((seen.moved("demote"), seen.moved("promote")), (0, 0), "{seen:?}");
+    assert_eq!(seen.of("index", "ram"), 256 * KIB, "{seen:?}");
 }
 
 #[test]

@@ -165,9 +165,10 @@ impl Demoter {
             return 0;
         }
         // A plan of any policy may move what is in the way of a write.
-        let is_awaited = wanted > snapshot.free + u64::from(bound) * unit
+        let is_awaited = asked
             && (is_pressed || planned > 0)
-            && asked;
+            && wanted > snapshot.free + u64::from(bound) * unit
+            && !self.gets_room(planned);
         let mut victims = self.choose((bytes / unit) as usize, &hierarchy, Which::Whole);
         victims.add(self.choose(small.blocks(bytes, snapshot.capacity), &hierarchy, Which::Sparse));
         let mut freed = self.evict(&victims.dropped);
@@ -205,6 +206,36 @@ impl Demoter {
             }
         }
         freed
+    }
+
+    /// Whether writers get room without a move of what should stay: as much as plans want, or else
+    /// any, is free or on its way out. The placers' counts are too small while they look; each
+    /// bucket is looked at here.
+    fn gets_room(&self, planned: u64) -> bool {
+        if !self.tier.is_ram() {
+            return false;
+        }
+        let segment = &self.node.segment;
+        let mut backoff = Backoff::default();
+        let mut leaves = 0;
+        for bucket in whole_buckets_of(segment, self.tier) {
+            let Some(meta) = segment.bucket(bucket) else { continue };
+            // What a writer has just taken it is about to bind, as long as it holds the lock.
+            let is_bound = loop {
+                let begin = meta.lock.read_begin();
+                let state = meta.state.load(Ordering::Acquire);
+                let is_bound = state == USED && meta.bound_for.load(Ordering::Relaxed) != 0;
+                let is_settled = begin.is_some_and(|begin| !meta.lock.read_retry(begin));
+                if is_settled || backoff.is_spent() {
+                    break is_bound;
+                }
+                backoff.wait();
+            };
+            leaves += u64::from(is_bound);
+        }
+        let free = u64::from(segment.free_buckets(self.tier).available() + segment.growable());
+        let room = (free + leaves) * segment.bucket_bytes() as u64;
+        room >= planned.max(1)
     }
 
     /// Leaves to the placers of other tiers the share of these blocks that all lower tiers together

@@ -7,7 +7,7 @@ use crate::usage::whole_buckets_of;
 use forebay_placement::{Destination, TierId, destination};
 use forebay_pool::clock::{Timer, stamp_age};
 use forebay_pool::free_map::USED;
-use forebay_pool::futex;
+use forebay_pool::{crash, futex};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -49,6 +49,7 @@ impl Placer {
         while !self.node.stopping() {
             let seen = self.node.header().blocks_bound.load(Ordering::SeqCst);
             let bound = self.find();
+            crash::point("place.found");
             self.node.header().tier[self.tier].bound.store(bound, Ordering::Relaxed);
             if self.place() > 0 {
                 continue;
