@@ -32,9 +32,9 @@ const DESCRIPTORS: usize = 1 << 22;
 
 /// How long a process waits for a slot when all are in use, after which part of that it says so,
 /// and how often it looks for one.
-const SLOT_TIMEOUT: Timer = Timer::seconds(30);
+pub(crate) const SLOT_TIMEOUT: Timer = Timer::seconds(30);
 const SLOT_SILENCE: Timer = Timer::seconds(5);
-const SLOT_LOOK: Timer = Timer::ms(10);
+pub(crate) const SLOT_LOOK: Timer = Timer::ms(10);
 /// How often a process that goes on after an exec looks whether what it held before can be taken
 /// back.
 const REAP_LOOK: Timer = Timer::ms(1);

@@ -1,9 +1,9 @@
 //! What a fork needs before, and in the child after.
 
-use crate::attach::{StartError, check_namespace};
+use crate::attach::{SLOT_LOOK, SLOT_TIMEOUT, StartError, check_namespace};
 use crate::session::Session;
 use core::sync::atomic::Ordering;
-use forebay_pool::{crash, liveness};
+use forebay_pool::{clock, crash, liveness};
 use rustix::process::Pid;
 
 /// A slot prepared for the child of a fork, or of a vfork.
@@ -45,8 +45,28 @@ impl Fork {
 }
 
 impl Session {
-    /// Before the fork: gives the child a slot that holds what this process holds. `None` when
-    /// all slots are in use; the fork should fail with EAGAIN.
+    /// Before the fork: gives the child a slot that holds what this process holds. Where all slots
+    /// are in use, waits as long as the node manager is taking back those of ended processes.
+    /// `None` when none comes; the fork should fail with EAGAIN.
+    pub fn before_fork_in_time(&self) -> Option<Fork> {
+        let since = clock::monotonic_ns();
+        loop {
+            if let Some(fork) = self.before_fork() {
+                return Some(fork);
+            }
+            let is_awaited = self.segment.clients().any_ended()
+                && self.segment.manager_is_alive()
+                && !self.segment.manager_is_stopped()
+                && clock::monotonic_ns().saturating_sub(since) < SLOT_TIMEOUT.as_ns();
+            if !is_awaited {
+                return None;
+            }
+            crash::point("fork.waiting");
+            clock::sleep_ns(SLOT_LOOK.as_ns());
+        }
+    }
+
+    /// The same without waiting.
     pub fn before_fork(&self) -> Option<Fork> {
         let pid = std::process::id();
         let start = self.segment.client(self.slot()).start.load(Ordering::Acquire);

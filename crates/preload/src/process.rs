@@ -13,7 +13,9 @@ use rustix::io::Errno;
 pub(crate) unsafe extern "C" fn fork() -> pid_t {
     let call = || real!(c"fork"() -> pid_t);
     let Some(session) = session() else { return call() };
-    let Some(prepared) = session.before_fork() else { return status(Err(Errno::AGAIN)) };
+    let Some(prepared) = session.before_fork_in_time() else {
+        return status(Err(Errno::AGAIN));
+    };
     match call() {
         0 => {
             if let Err(refused) = session.forked(prepared) {

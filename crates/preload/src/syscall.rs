@@ -167,11 +167,12 @@ unsafe fn dispatch(
             libc::SYS_renameat2 => {
                 c_long::from(libc::renameat2(fd, pb.cast(), c as c_int, d as *const _, e as c_uint))
             }
-            // The C library's function refuses what the system call takes for the descriptor.
-            libc::SYS_utimensat if pb.is_null() => {
+            // The C library's function refuses what the system call takes for the descriptor, and
+            // the kernel all else without a path.
+            libc::SYS_utimensat if pb.is_null() && d as c_int == 0 && fd != libc::AT_FDCWD => {
                 c_long::from(libc::futimens(fd, pc.cast::<libc::timespec>()))
             }
-            libc::SYS_utimensat => {
+            libc::SYS_utimensat if !pb.is_null() => {
                 c_long::from(libc::utimensat(fd, pb.cast(), pc.cast(), d as c_int))
             }
             libc::SYS_linkat => {

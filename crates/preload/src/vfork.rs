@@ -51,7 +51,7 @@ extern "C" fn begin() -> How {
         return How::AsFork;
     }
     let Some(session) = session() else { return How::Plainly };
-    // The fork fails as it has to.
+    // The fork waits for a slot, and fails if it has to.
     let Some(fork) = session.before_fork() else { return How::AsFork };
     // No handler runs in the child before it is known to be one, nor in the parent before it is
     // known not to be.

@@ -29,6 +29,17 @@ fn a_program_without_a_slot_does_not_start() {
     assert!(bytes.parse::<u64>().unwrap() < 100, "{ran:?}");
 }
 
+/// Slots of processes that have ended come back when the node manager gets to it: a fork waits.
+#[test]
+fn a_fork_waits_for_slots_of_processes_that_have_ended() {
+    let site = Site::new(&LAZY);
+    if !site.compile("crowd.c", &[]) {
+        return;
+    }
+    let ran = site.end(site.buffered(&["bash", "-c", "$BIN/crowd again"])).expect(0);
+    assert!(ran.stderr.contains(", then as many\n"), "{ran:?}");
+}
+
 /// The first program of a run, too.
 #[test]
 fn a_run_whose_command_gets_no_slot_ends_with_126() {

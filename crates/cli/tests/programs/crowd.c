@@ -1,10 +1,11 @@
 /* Forks until no more children are to be had, and starts a program; then again after one of them has ended:
-   crowd PROGRAM ARGUMENT. */
+   crowd PROGRAM ARGUMENT; or forks as many once more when all of them have ended: crowd again. */
 #include <errno.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -30,8 +31,25 @@ static void fill(void) {
     }
 }
 
+static void end_all(void) {
+    for (int i = 0; i < count; i++) kill(children[i], SIGKILL);
+    while (count > 0) waitpid(children[--count], NULL, 0);
+}
+
+static int again(void) {
+    fill();
+    int first = count;
+    end_all();
+    fill();
+    int second = count;
+    end_all();
+    fprintf(stderr, "%d, then %s\n", first, second >= first ? "as many" : "fewer");
+    return second < first;
+}
+
 int main(int argc, char **argv) {
     char *nothing[] = {"true", NULL};
+    if (argc == 2 && !strcmp(argv[1], "again")) return again();
     if (argc < 3) return 2;
     fill();
     int refused = errno;
@@ -48,9 +66,6 @@ int main(int argc, char **argv) {
     int second = 126, turns = 0;
     while (second == 126 && turns++ < 20) second = start(argv + 1);
     fprintf(stderr, "then %d\n", second);
-    while (count > 0) {
-        kill(children[--count], SIGKILL);
-        waitpid(children[count], NULL, 0);
-    }
+    end_all();
     return first != 126 || second != 0;
 }

@@ -331,6 +331,19 @@ static void raw_changes(void)
 	lseek(fd, 0, SEEK_SET);
 	printf("%zd\n", write(fd, "C", 1));
 	show_status("changed", syscall(SYS_utimensat, fd, NULL, times, 0));
+	/* Without a path the kernel takes no flags, and no current directory. */
+	const struct timespec others[2] = {{.tv_sec = 3000}, {.tv_sec = 4000}};
+	const struct { int fd, flags; } refused[] = {
+		{fd, AT_SYMLINK_NOFOLLOW}, {fd, AT_EMPTY_PATH}, {-1, AT_SYMLINK_NOFOLLOW}, {-1, 0}, {AT_FDCWD, 0},
+	};
+	for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+		errno = 0;
+		show_status("changed", syscall(SYS_utimensat, refused[i].fd, NULL, others, refused[i].flags));
+		printf("%d\n", errno);
+		errno = 0;
+		show_status("changed", utimensat(refused[i].fd, NULL, others, refused[i].flags));
+		printf("%d\n", errno);
+	}
 	/* One of two names goes: the file is the other one's. */
 	printf("%ld\n", syscall(SYS_linkat, AT_FDCWD, "changed", AT_FDCWD, "linked", 0));
 	printf("%d\n", unlink("changed"));

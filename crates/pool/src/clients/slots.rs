@@ -209,6 +209,12 @@ impl<'a> Clients<'a> {
         self.taken().any(|(_, slot)| slot.job.load(Ordering::SeqCst) == number)
     }
 
+    /// Whether some slot is free, or that of a process that has ended.
+    pub fn any_ended(self) -> bool {
+        let is_free = |slot: &ClientSlot| slot.state.load(Ordering::SeqCst) == slot_state::FREE;
+        self.slots.iter().skip(1).any(|slot| is_free(slot) || !slot.lives())
+    }
+
     /// Whether a program may be at work.
     pub fn any_lives(self) -> bool {
         self.taken().any(|(_, slot)| slot.lives())
