@@ -32,11 +32,17 @@ fn a_program_without_a_slot_does_not_start() {
 /// Slots of processes that have ended come back when the node manager gets to it: a fork waits.
 #[test]
 fn a_fork_waits_for_slots_of_processes_that_have_ended() {
+    if !cfg!(debug_assertions) {
+        return skip("pauses are only in builds with debug assertions");
+    }
     let site = Site::new(&LAZY);
     if !site.compile("crowd.c", &[]) {
         return;
     }
-    let ran = site.end(site.buffered(&["bash", "-c", "$BIN/crowd again"])).expect(0);
+    let mut run = site.buffered(&["bash", "-c", "$BIN/crowd again"]);
+    run.env("FOREBAY_PAUSE", "reap.*:1/1:500").env("FOREBAY_PAUSE_IN", "node");
+    run.env("FOREBAY_PAUSE_MOST", "4");
+    let ran = site.end(run).expect(0);
     assert!(ran.stderr.contains(", then as many\n"), "{ran:?}");
 }
 
