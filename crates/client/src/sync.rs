@@ -314,7 +314,10 @@ impl Session {
     pub fn sync_all(&self, durable: bool) -> bool {
         let ahead = |found: &FoundFile| {
             let record = self.segment.file(found.file);
-            record.has(FileFlags::METADATA_DIRTY) && !(durable && record.has(FileFlags::SCRATCH))
+            // What the journal has of a removed one must not come back after a sync.
+            let is_ahead = record.has(FileFlags::METADATA_DIRTY)
+                || durable && record.has(FileFlags::UNLINKED) && record.is_tracked();
+            is_ahead && !(durable && record.has(FileFlags::SCRATCH))
         };
         // The tickets first, so that the manager works on all files while we wait for the first.
         for FoundFile { file, .. } in self.segment.found_in_use().filter(ahead) {

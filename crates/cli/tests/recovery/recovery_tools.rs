@@ -832,6 +832,26 @@ fn files_moved_to_another_managed_directory_or_out_of_all_outlive_a_loss_of_powe
     assert_all_moved(&site);
 }
 
+/// The last sync came after they were removed.
+#[test]
+fn files_that_are_removed_before_a_sync_do_not_come_back_after_a_loss_of_power() {
+    let flush = "trigger = \"on-exit\"\ndurability = \"nonvolatile\"";
+    let site = Site::new(&Setup { flush, ..KEPT });
+    let script = "for name in stays synced; do seq 5000 | dd of=$name conv=fsync status=none; done
+        seq 5000 > not-synced; rm synced not-synced; sync; echo ready; sleep 1000";
+    let run = site.start(site.buffered(&["bash", "-c", script]));
+    wait_for("the script", LONG, || run.stdout().contains("ready").then_some(()));
+    site.kill_all();
+    run.end();
+    site.pools().iter().for_each(|pool| fs::remove_file(pool).unwrap());
+    site.recover().expect(0);
+    let names: Vec<_> = harness::tree(&site.store).into_keys().collect();
+    assert_eq!(names, [PathBuf::from("stays")]);
+    let wanted: String = (1..=5000).map(|number| format!("{number}\n")).collect();
+    assert_eq!(fs::read_to_string(site.store.join("stays")).unwrap(), wanted);
+    // The site finds nothing that was kept of the others.
+}
+
 #[test]
 fn what_a_new_symbolic_link_leads_to_outside_is_not_buffered() {
     let site = Site::new(&KEPT);

@@ -108,6 +108,11 @@ impl Flusher {
                 continue;
             }
             record.clear(FileFlags::TO_LOG);
+            if self.is_removed(file) {
+                // What the journal has of it, or got now, a recovery would keep.
+                self.sync_with(file, ticket, FileFlags::DURABLE);
+                continue;
+            }
             crash::point("sync.logging");
             match self.log(file) {
                 Ok(first) => logged.push((file, ticket, first)),
@@ -133,6 +138,13 @@ impl Flusher {
                 false => self.sync_with(file, ticket, FileFlags::DURABLE),
             }
         }
+    }
+
+    /// Whether a file has lost its last name, as far as was noted, and no process has it open:
+    /// housekeeping has not come to it yet.
+    fn is_removed(&self, file: FileId) -> bool {
+        let segment = &self.node.segment;
+        segment.file(file).has(FileFlags::UNLINKED) && segment.holders(file).next().is_none()
     }
 
     /// Does for one file what is wanted of it, and answers all syncs wanted so far. An error is
