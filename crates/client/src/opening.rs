@@ -61,6 +61,11 @@ pub(crate) struct NameAt<'a> {
 }
 
 impl NameAt<'_> {
+    /// The directory at which it starts. No directory at all goes with an absolute path only.
+    pub fn directory(&self) -> BorrowedFd<'static> {
+        if self.folder == -1 { CWD } else { borrow(self.folder) }
+    }
+
     /// A descriptor that says which file has this name, if any has.
     pub fn open_place(&self) -> Option<OwnedFd> {
         let folder = PathAt { folder: self.folder, path: self.path.into() }.directory()?;
@@ -461,11 +466,17 @@ impl Session {
     /// Files are found again by their names. A scratch file that got another one may be kept for
     /// it; what leaves the managed directories turns direct, because no later manager would look
     /// for it there.
-    pub(crate) fn note_named(&self, file: Option<Stat>, old: Option<&CStr>, at: NameAt<'_>) {
+    pub(crate) fn note_named(
+        &self,
+        file: Option<Stat>,
+        old: Option<&CStr>,
+        at: NameAt<'_>,
+        known: Option<(Vec<u8>, usize)>,
+    ) {
         let Some(file) = file else { return };
         let identity = identity_of(&file);
         let opens = PathAt { folder: at.folder, path: at.path.into() };
-        if self.named(identity, at.folder, at.path, old)
+        if self.named(identity, at, old, known)
             && let Some(file) = opens.open_to(OpenFlags::RDONLY)
         {
             // An error stays with the file.

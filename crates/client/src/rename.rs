@@ -3,18 +3,25 @@
 
 use crate::fd::borrow;
 use crate::open::identity_of;
+use crate::open_file::OpenFile;
 use crate::opening::{NameAt, PathAt};
 use crate::session::Session;
 use crate::waiting::surely;
+use core::cell::Cell;
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
 use forebay_pool::files::last_part;
 use forebay_pool::layout::{FileFlags, FileRecord, PATH_BYTES};
+use forebay_pool::segment::text;
 use forebay_pool::{FileId, Identity, crash};
-use rustix::fd::{AsRawFd, RawFd};
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
+use rustix::fd::{AsRawFd, OwnedFd, RawFd};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, Stat};
 use rustix::io::Errno;
+use std::ffi::CString;
+
+/// Bytes of a directory's entries that are read at once.
+const ENTRIES_BYTES: usize = 8192;
 
 /// How often a file that is renamed all the time is looked for: where it is then is a hint only.
 const LOOKS: usize = 20;
@@ -103,16 +110,18 @@ impl Session {
         }
     }
 
-    /// Notes that a file got the name `path`, which starts at `folder`; `old` is the name that it
-    /// lost, if that started there, too. Returns whether the file is known, and its name lies in no
-    /// managed directory: no later manager would find it there.
+    /// Notes that a file got the name `at`; `old` is the name that it lost, if that started at the
+    /// same directory. `known` is the canonical path, and the store that it lies in, if they are.
+    /// Returns whether the file is known, and its name lies in no managed directory: no later
+    /// manager would find it there.
     pub(crate) fn named(
         &self,
         identity: Identity,
-        folder: i32,
-        path: &CStr,
+        at: NameAt<'_>,
         old: Option<&CStr>,
+        known: Option<(Vec<u8>, usize)>,
     ) -> bool {
+        let path = at.path;
         let note = |file: Option<FileId>| {
             let Some(record) = file.map(|file| self.segment.file(file)) else { return true };
             // That it was unlinked stays: another process may have removed this name, too, by now.
@@ -125,15 +134,21 @@ impl Session {
         };
         // It has happened.
         let noted = surely(|| self.with_record(identity, note)).unwrap_or(false);
-        !noted && self.named_elsewhere(identity, folder, path)
+        !noted && self.named_elsewhere(identity, at, known)
     }
 
     #[cold]
-    fn named_elsewhere(&self, identity: Identity, folder: i32, path: &CStr) -> bool {
+    fn named_elsewhere(
+        &self,
+        identity: Identity,
+        at: NameAt<'_>,
+        known: Option<(Vec<u8>, usize)>,
+    ) -> bool {
         let mut buffer = MaybeUninit::uninit();
-        let (path, store) = match self.in_known_folder(path) {
-            Some(known) => known.path_and_store(),
-            None => self.managed_path_at(folder, path, &mut buffer),
+        let (path, store) = match (&known, self.in_known_folder(at.path)) {
+            (Some((path, store)), _) => (&path[..], Some(*store)),
+            (None, Some(known)) => known.path_and_store(),
+            (None, None) => self.managed_path_at(at.folder, at.path, &mut buffer),
         };
         self.is_named(identity, path, store) && store.is_none()
     }
@@ -197,9 +212,8 @@ impl Session {
         buffer: &'a mut MaybeUninit<[u8; 4096]>,
     ) -> (&'a [u8], Option<usize>) {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        // No directory at all goes with an absolute path only.
-        let at = if folder == -1 { CWD } else { borrow(folder) };
-        let opened = rustix::fs::openat(at, path, flags, Mode::empty());
+        let folder = NameAt { folder, path }.directory();
+        let opened = rustix::fs::openat(folder, path, flags, Mode::empty());
         opened.ok().map(|fd| self.managed_path(fd.as_raw_fd(), buffer)).unwrap_or_default()
     }
 
@@ -212,43 +226,107 @@ impl Session {
     }
 }
 
+/// Where a rename takes what it moves.
+enum Goal {
+    /// Into this managed directory, whose canonical path it is, of this store.
+    Managed(Vec<u8>, usize),
+    /// Into a directory from which no later manager would bring it to the store.
+    Outside,
+}
+
 /// What a rename moves.
 struct Moved<'a> {
     /// A file that may be in the table.
     file: Option<Stat>,
-    /// Where a directory lies that is in a managed one.
-    folder: Option<Vec<u8>>,
+    /// It is a directory that lies in a managed one.
+    is_folder: bool,
     /// What the kernel says of it.
     stat: Option<Stat>,
     /// What it is called before, if that starts at the directory at which the new name does.
     old: Option<&'a CStr>,
     to: NameAt<'a>,
+    /// Where it goes, if that had to be asked for.
+    goal: Option<Goal>,
+    /// See [`Session::name_changes`], before it was asked for.
+    names: u64,
+    /// It is a file that was handed over, and stays direct until it has moved.
+    held: Option<HandedOver<'a>>,
+}
+
+/// A file that was brought to the store, and that all processes use through the kernel as long as
+/// this lives.
+struct HandedOver<'s> {
+    session: &'s Session,
+    opened: OwnedFd,
+}
+
+impl Drop for HandedOver<'_> {
+    fn drop(&mut self) {
+        self.session.forget(self.opened.as_raw_fd());
+    }
 }
 
 impl Session {
-    /// To be asked before a rename.
-    fn moved<'a>(&self, from: NameAt<'a>, to: NameAt<'a>) -> Moved<'a> {
+    /// To be asked before a rename. What leaves the managed directories is handed over: had it not
+    /// been by then, a process or a manager that is killed later would take with it where it is.
+    fn moved<'a>(&'a self, from: NameAt<'a>, to: NameAt<'a>) -> Moved<'a> {
+        let names = self.name_changes();
         let stat = from.stat();
-        let is_folder = |stat: Stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        let is_folder = |stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
         let mut buffer = MaybeUninit::uninit();
-        let folder = (stat.is_some_and(is_folder))
-            .then(|| self.managed_path_at(from.folder, from.path, &mut buffer))
-            .and_then(|(path, store)| store.map(|_| path.to_vec()));
-        let old = (from.folder == to.folder).then_some(from.path);
+        let folder = (stat.filter(is_folder))
+            .map(|stat| (stat, self.managed_path_at(from.folder, from.path, &mut buffer)))
+            .and_then(|(stat, (path, store))| Some((stat, path, store?)));
         let file = stat.filter(|stat| self.may_be_in_table(stat));
-        Moved { file, folder, stat, old, to }
+        let old = (from.folder == to.folder).then_some(from.path);
+        let is_beside =
+            old.is_some_and(|old| last_parts(old.to_bytes(), to.path.to_bytes()).is_some());
+        let (mut goal, mut held) = (None, None);
+        if let Some((stat, path, store)) = &folder {
+            // One of the managed directories itself leaves them by another name.
+            let is_whole = text(&self.segment.header().store[*store].path).to_bytes() == *path;
+            goal = if is_beside && !is_whole { None } else { self.goal(stat, to) };
+            if matches!(goal, Some(Goal::Outside)) {
+                self.hand_over_folder(path.to_vec());
+            }
+        } else if let Some(stat) = &file
+            && !is_beside
+            && self.is_ahead(identity_of(stat), |_| true)
+        {
+            goal = self.goal(stat, to);
+            if matches!(goal, Some(Goal::Outside)) {
+                held = self.hand_over_file(identity_of(stat), from);
+                self.keep_findable(identity_of(stat), from);
+            }
+        }
+        crash::point("rename.handed-over");
+        Moved { file, is_folder: folder.is_some(), stat, old, to, goal, names, held }
     }
 
-    /// To be called after the rename.
-    fn has_moved(&self, moved: Moved<'_>) {
-        match (moved.folder, moved.stat) {
-            (Some(old), _) => self.folder_has_moved(&old, moved.to),
-            (None, Some(stat)) => self.has_come(&stat),
-            (None, None) => {}
+    /// To be called after the rename, once the caller has noted `noted` changes of names.
+    fn has_moved(&self, moved: Moved<'_>, noted: u64) {
+        crash::point("rename.moved");
+        // A folder on the way may have been renamed since it was asked for. A process that does so
+        // later finds what has moved when it looks at all that is in that folder.
+        let is_as_asked = self.name_changes().wrapping_sub(moved.names) <= noted;
+        let is_outside = matches!(moved.goal, Some(Goal::Outside));
+        match (moved.stat, moved.is_folder) {
+            (Some(_), true) if is_outside || !is_as_asked => self.folder_has_moved(moved.to),
+            (Some(stat), false) => self.has_come(&stat),
+            _ => {}
         }
         let file = moved.file.filter(|stat| self.is_in_table(stat));
         self.note_status(file);
-        self.note_named(file, moved.old, moved.to);
+        let known = match moved.goal {
+            Some(Goal::Managed(folder, store)) if is_as_asked => {
+                let name = last_part(moved.to.path.to_bytes());
+                let folder = folder.strip_suffix(b"/").unwrap_or(&folder);
+                Some(([folder, b"/", name].concat(), store))
+            }
+            _ => None,
+        };
+        self.note_named(file, moved.old, moved.to, known);
+        drop(moved.held);
     }
 
     /// To be called after a call has given a name to what `stat` describes, which is no folder that
@@ -265,27 +343,177 @@ impl Session {
         self.segment.header().symlinks.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// What is known of a folder that has left the managed directories goes to the store, and
-    /// turns direct: no later manager would look for it where it is. `old` is the folder's path
-    /// before.
-    fn folder_has_moved(&self, old: &[u8], to: NameAt<'_>) {
+    /// What came into a folder that has left the managed directories goes to the store, and turns
+    /// direct, if it came after all of it did: no later manager would look for it where it is.
+    fn folder_has_moved(&self, to: NameAt<'_>) {
         let mut buffer = MaybeUninit::uninit();
-        let (new, None) = self.managed_path_at(to.folder, to.path, &mut buffer) else { return };
-        // Which files lie in it, only the store knows of those whose names are not known; it
-        // happens rarely.
-        self.sync_all(false);
-        for file in self.segment.files().live() {
-            let path = self.segment.path_of(self.segment.file(file));
-            let Some(rest) = path.strip_prefix(old).filter(|rest| rest.starts_with(b"/")) else {
-                continue;
-            };
-            let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            if let Ok(opened) = rustix::fs::open([new, rest].concat(), flags, Mode::empty()) {
-                // An error stays with the file.
-                let _ = self.opened_raw(opened.as_raw_fd());
-                self.forget(opened.as_raw_fd());
+        if let (new, None) = self.managed_path_at(to.folder, to.path, &mut buffer) {
+            self.hand_over_folder(new.to_vec());
+        }
+    }
+
+    /// Where something would lie if it were renamed to `to`, `stat` being what it is. `None` if
+    /// there is no such directory on its device, or none whose name tells.
+    fn goal(&self, stat: &Stat, to: NameAt<'_>) -> Option<Goal> {
+        if let Some(known) = self.in_known_folder(to.path)
+            && let (path, Some(store)) = known.path_and_store()
+        {
+            let folder = &path[..path.len() - last_part(path).len() - 1];
+            return Some(Goal::Managed(folder.to_vec(), store));
+        }
+        let (path, name) = (to.path.to_bytes(), last_part(to.path.to_bytes()));
+        if matches!(name, b"" | b"." | b"..") {
+            return None;
+        }
+        let cut = name.as_ptr() as usize - path.as_ptr() as usize;
+        let parent = CString::new(if cut == 0 { &b"."[..] } else { &path[..cut] }).ok()?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let opened = rustix::fs::openat(to.directory(), &parent, flags, Mode::empty()).ok()?;
+        let mut buffer = MaybeUninit::uninit();
+        match self.managed_path(opened.as_raw_fd(), &mut buffer) {
+            (folder, Some(store)) => Some(Goal::Managed(folder.to_vec(), store)),
+            // Else the call will fail.
+            (_, None) => {
+                let parent = rustix::fs::fstat(&opened).ok()?;
+                (parent.st_dev == stat.st_dev).then_some(Goal::Outside)
             }
         }
+    }
+
+    /// Brings all files below `folder` to the store that the table may have, and makes them direct.
+    /// Which these are, only the folder says: names in records are those of the last look. What
+    /// cannot be seen in it is at least brought to the store, as far as the manager can.
+    fn hand_over_folder(&self, folder: Vec<u8>) {
+        if self.segment.files().live().next().is_none() {
+            return;
+        }
+        let mut is_whole = true;
+        let mut folders = vec![folder];
+        while let Some(folder) = folders.pop() {
+            is_whole &= self.hand_over_entries(&folder, &mut folders).is_ok();
+        }
+        if !is_whole {
+            self.sync_all(false);
+        }
+    }
+
+    /// The same of the files in `folder`; the folders in it are added to `folders`.
+    fn hand_over_entries(&self, folder: &[u8], folders: &mut Vec<Vec<u8>>) -> Result<(), Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let opened = rustix::fs::open(folder, flags, Mode::empty())?;
+        let device = rustix::fs::fstat(&opened)?.st_dev;
+        let mut result = Ok(());
+        let mut space = Vec::with_capacity(ENTRIES_BYTES);
+        let mut entries = RawDir::new(&opened, space.spare_capacity_mut());
+        while let Some(entry) = entries.next() {
+            let entry = entry?;
+            let name = entry.file_name();
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            let kind = match entry.file_type() {
+                FileType::Unknown => rustix::fs::statat(&opened, name, AtFlags::SYMLINK_NOFOLLOW)
+                    .map_or(FileType::Unknown, |stat| FileType::from_raw_mode(stat.st_mode)),
+                kind => kind,
+            };
+            let identity = Identity { device, inode: entry.ino() };
+            match kind {
+                FileType::Directory => folders.push([folder, b"/", name.to_bytes()].concat()),
+                FileType::RegularFile if self.segment.files().may_have(identity) => {
+                    let at = NameAt { folder: opened.as_raw_fd(), path: name };
+                    match self.hand_over_at(identity, at) {
+                        // Removed meanwhile.
+                        Ok(_) | Err(Errno::NOENT) => {}
+                        Err(errno) => result = Err(errno),
+                    }
+                }
+                _ => {}
+            }
+        }
+        result
+    }
+
+    /// Brings the file `at` to the store, and makes it direct as long as what this returns lives:
+    /// nothing, if this process has it open, and locked.
+    ///
+    /// # Errors
+    /// Why it cannot be opened. An error of the store stays with the file.
+    fn hand_over_at(
+        &self,
+        identity: Identity,
+        at: NameAt<'_>,
+    ) -> Result<Option<HandedOver<'_>>, Errno> {
+        let is_locked = |file: &OpenFile<'_>| {
+            file.record.identity() == identity && file.record.has(FileFlags::FCNTL_LOCKED)
+        };
+        // Another descriptor would end the process's fcntl locks when it is closed.
+        if let Some(file) = self.files().find(is_locked)
+            && file.turn_direct() != Err(Errno::BADF)
+        {
+            return Ok(None);
+        }
+        let open = |access| {
+            let flags = access | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            rustix::fs::openat(at.directory(), at.path, flags, Mode::empty())
+        };
+        let opened = match open(OFlags::RDONLY) {
+            Err(Errno::ACCESS) => open(OFlags::WRONLY)?,
+            other => other?,
+        };
+        let _ = self.opened_raw(opened.as_raw_fd());
+        crash::point("rename.handed-over-one");
+        Ok(Some(HandedOver { session: self, opened }))
+    }
+
+    /// The same of a file alone. One that cannot be opened goes to the store as far as the manager
+    /// can bring it there.
+    fn hand_over_file(&self, identity: Identity, at: NameAt<'_>) -> Option<HandedOver<'_>> {
+        let handed = self.hand_over_at(identity, at);
+        if handed.is_err() {
+            self.sync_all(false);
+        }
+        handed.ok().flatten()
+    }
+
+    /// Whether the table has a file that is ahead of its store, or that a recovery would write to,
+    /// and of which `and` is true.
+    fn is_ahead(&self, identity: Identity, and: impl Fn(&FileRecord) -> bool) -> bool {
+        let is_so = |file: Option<FileId>| {
+            file.is_some_and(|file| {
+                let record = self.segment.file(file);
+                let behind = FileFlags::DIRTY | FileFlags::METADATA_DIRTY;
+                let is_behind = record.flags.load(Ordering::Acquire).intersects(behind);
+                (is_behind || record.is_tracked()) && and(record)
+            })
+        };
+        self.segment.files().may_have(identity)
+            && surely(|| self.with_record(identity, is_so)).unwrap_or(false)
+    }
+
+    /// Whether no later manager would find a file that is ahead of its store, and has several
+    /// names, once it has lost the name `at`: it is known by that one.
+    fn is_lost_without(&self, identity: Identity, at: NameAt<'_>) -> bool {
+        let name = last_part(at.path.to_bytes());
+        let known = Cell::new([0; PATH_BYTES + 1]);
+        let is_called = |record: &FileRecord| {
+            let mut path = [0; PATH_BYTES + 1];
+            let _ = self.segment.copy_path(record, &mut path);
+            known.set(path);
+            // It has none where that is too long.
+            path[0] == 0 || self.segment.is_called(record, name)
+        };
+        if !self.is_ahead(identity, is_called) {
+            return false;
+        }
+        // In another directory the name may be the same. What is known may have been renamed since.
+        let known = known.into_inner();
+        let known = CStr::from_bytes_until_nul(&known).unwrap_or_default();
+        let mut buffer = MaybeUninit::uninit();
+        let (path, _) = self.managed_path_at(at.folder, at.path, &mut buffer);
+        let stays = path != known.to_bytes()
+            && rustix::fs::statat(CWD, known, AtFlags::SYMLINK_NOFOLLOW)
+                .is_ok_and(|stat| identity_of(&stat) == identity);
+        !stays
     }
 
     /// Notes a new name before the caller looks whether the file is in the table.
@@ -314,7 +542,7 @@ impl Session {
         let file = stat.filter(|stat| self.is_in_table(stat));
         self.note_status(file);
         let old = (from.folder == to.folder).then_some(from.path);
-        self.note_named(file, old, to);
+        self.note_named(file, old, to, None);
         self.look_for_replaced(names, to.path);
         Ok(())
     }
@@ -348,10 +576,15 @@ impl Session {
     ) -> Result<(), Errno> {
         let Some(doomed) = doomed else { return call() };
         self.unlinking(&doomed);
-        if doomed.st_nlink == 1 {
-            self.keep_findable(identity_of(&doomed), at);
-        }
+        let identity = identity_of(&doomed);
+        let held = match doomed.st_nlink > 1 && self.is_lost_without(identity, at) {
+            true => self.hand_over_file(identity, at),
+            false => None,
+        };
+        self.keep_findable(identity, at);
         call()?;
+        crash::point("unlink.done");
+        drop(held);
         self.unlinked(&doomed, names, at.path);
         self.note_status(Some(doomed).filter(|stat| self.is_in_table(stat)));
         Ok(())
@@ -379,7 +612,7 @@ impl Session {
             call()?;
             self.note_new_name(to.path);
         }
-        self.has_moved(source);
+        self.has_moved(source, 1);
         self.look_for_replaced(names, to.path);
         Ok(())
     }
@@ -405,8 +638,9 @@ impl Session {
             // A process that replaces that name meanwhile has to know, too.
             self.note_new_name(from.path);
         }
-        self.has_moved(source);
-        self.has_moved(other);
+        let noted = 1 + u64::from(exchanges);
+        self.has_moved(source, noted);
+        self.has_moved(other, noted);
         if exchanges {
             self.look_for_replaced(names, from.path);
         }

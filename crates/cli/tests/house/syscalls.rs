@@ -64,7 +64,7 @@ fn files_that_are_deleted_when_they_are_clean_are_searched_for_nowhere() {
 
 /// The system calls that each kind of call of `programs/name_calls.c` makes plainly, and those that
 /// it may make here.
-const NAMES: [(&str, usize, usize); 13] = [
+const NAMES: [(&str, usize, usize); 16] = [
     ("open-absolute", 2, 4),
     ("open-relative", 2, 4),
     ("open-at", 2, 4),
@@ -74,6 +74,9 @@ const NAMES: [(&str, usize, usize); 13] = [
     ("stat", 1, 1),
     ("stat-elsewhere", 1, 1),
     ("rename", 2, 6),
+    ("rename-across", 2, 12),
+    ("rename-folder", 2, 12),
+    ("rename-folder-across", 2, 18),
     ("link", 2, 4),
     ("link-relative", 2, 7),
     ("set-times", 1, 2),

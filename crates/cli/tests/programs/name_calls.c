@@ -55,6 +55,10 @@ int main(int argc, char **argv)
 	TIMES("stat", need(stat(here, &stat_) == 0 && stat_.st_size == 5));
 	TIMES("stat-elsewhere", need(stat(there, &stat_) == 0));
 	TIMES("rename", need(rename("known", "other") == 0 && rename("other", "known") == 0));
+	need(mkdir("a", 0755) == 0 && mkdir("b", 0755) == 0);
+	TIMES("rename-across", need(rename("known", "a/known") == 0 && rename("a/known", "known") == 0));
+	TIMES("rename-folder", need(rename("a", "c") == 0 && rename("c", "a") == 0));
+	TIMES("rename-folder-across", need(rename("a", "b/a") == 0 && rename("b/a", "a") == 0));
 	TIMES("link", need(link(here, other) == 0 && unlink(other) == 0));
 	TIMES("link-relative", need(link("known", "other") == 0 && unlink("other") == 0));
 	TIMES("set-times", need(utimensat(AT_FDCWD, "known", times, 0) == 0));

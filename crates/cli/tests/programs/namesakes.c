@@ -1,4 +1,5 @@
-/* Files whose inode number an older file had, of which the pool still has a record:
+/* Files whose inode number an older file had, of which the pool still has a record, and files that
+   leave the store right after they were written:
    namesakes HOW ROUNDS OUTSIDE, in the store; OUTSIDE is a directory on the same device. */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -106,6 +107,51 @@ static void inherited(void) {
     unlink(in);
 }
 
+static void sent(int is_removed) {
+    char *a = name(".", "a"), *b = name(outside, "b");
+    ino_t inode = old_file(a, 1);
+    unseen_unlink(a);
+    int fd = new_file(b, inode);
+    check((is_removed ? unlink(b) : chmod(b, 0444)) == 0, "no change");
+    sync();
+    check(pread(fd, got, sizeof got, 0) == 5 && !memcmp(got, "hello", 5), "the old one's bytes");
+    close(fd);
+    unlink(b);
+}
+
+/* A folder leaves the store with a file just written; `again`, after it got another name there. */
+static void leaves(int again) {
+    char *d = name(".", "d"), *e = name(".", "e"), *out = name(outside, "d"), path[700];
+    mkdir(d, 0755);
+    snprintf(path, sizeof path, "%s/f", d);
+    old_file(path, 1);
+    if (again) {
+        check(rename(d, e) == 0, "no rename");
+        d = e;
+    }
+    check(rename(d, out) == 0, "no rename");
+    snprintf(path, sizeof path, "%s/f", out);
+    int fd = open(path, O_RDWR);
+    check(fsync(fd) == 0, "no sync");
+    close(fd);
+    check(unseen_content(path) == OLD_BYTES && !memcmp(got, old_content, OLD_BYTES), "lost");
+}
+
+/* The name in the store goes; the one outside stays. */
+static void linked(void) {
+    char *a = name(".", "a"), *b = name(outside, "b");
+    close(open(a, O_CREAT | O_RDWR, 0644));
+    check(link(a, b) == 0, "no link");
+    int fd = open(a, O_WRONLY);
+    check(write(fd, old_content, OLD_BYTES) == OLD_BYTES, "a short write");
+    close(fd);
+    unlink(a);
+    fd = open(b, O_RDWR);
+    check(fsync(fd) == 0, "no sync");
+    close(fd);
+    check(unseen_content(b) == OLD_BYTES && !memcmp(got, old_content, OLD_BYTES), "lost");
+}
+
 /* A link outside is open before the file is known by its name in the store. */
 static void two_names(void) {
     char *a = name(".", "a"), *b = name(outside, "b"), command[900];
@@ -130,6 +176,11 @@ int main(int count, char **words) {
         if (!strcmp(how, "comes")) comes(0);
         else if (!strcmp(how, "folder")) comes(1);
         else if (!strcmp(how, "inherited")) inherited();
+        else if (!strcmp(how, "removed")) sent(1);
+        else if (!strcmp(how, "changed")) sent(0);
+        else if (!strcmp(how, "leaves")) leaves(0);
+        else if (!strcmp(how, "renamed")) leaves(1);
+        else if (!strcmp(how, "linked")) linked();
         else if (!strcmp(how, "two-names")) two_names();
         else return 2;
     }
