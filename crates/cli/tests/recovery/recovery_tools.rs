@@ -790,7 +790,9 @@ fn moved_and_killed(setup: &Setup) -> Site {
         done
         mv over ../second/over; mv out ../out/out; mv same other; mv folder ../second/folder
         ln linked ../second/linked; rm linked gone
+        : > renamed; ln renamed ../out/renamed; seq 5000 | dd of=renamed conv=fsync status=none; rm renamed
         mkdir leaves; seq 5000 > leaves/with; exec 6> leaves/open; seq 2500 >&6
+        seq 5000 | dd of=leaves/synced conv=fsync status=none
         seq 2500 > leaves/closed; mv leaves ../out/leaves
         exec 5> still-written; seq 2500 >&5; mv still-written ../out/still-written
         seq 2501 5000 >&5; sync
@@ -808,8 +810,9 @@ fn moved_and_killed(setup: &Setup) -> Site {
 fn assert_all_moved(site: &Site) {
     let wanted: String = (1..=5000).map(|number| format!("{number}\n")).collect();
     let inside = ["store/other", "second/over", "second/linked", "second/folder/in"];
-    let leaves = ["with", "open", "closed"].map(|name| format!("out/leaves/{name}"));
-    let outside = ["out/out", "out/still-written"].into_iter().chain(leaves.iter().map(|n| &**n));
+    let leaves = ["with", "open", "closed", "synced"].map(|name| format!("out/leaves/{name}"));
+    let outside = ["out/out", "out/still-written", "out/renamed"];
+    let outside = outside.into_iter().chain(leaves.iter().map(|name| &**name));
     for name in inside.into_iter().chain(outside) {
         assert_same_bytes(name, &fs::read(site.root().join(name)).unwrap(), wanted.as_bytes());
     }
