@@ -102,6 +102,11 @@ impl Rounds {
         self.count.load(Ordering::Acquire)
     }
 
+    /// Whether some thread waits for one.
+    pub fn are_awaited(&self) -> bool {
+        self.waiting.load(Ordering::SeqCst) != 0
+    }
+
     /// Another one has read everything.
     pub fn end_one(&self) {
         self.count.fetch_add(1, Ordering::AcqRel);
@@ -313,9 +318,14 @@ impl Node {
         let most = MESSAGES_WAIT_MAX.as_duration();
         self.rounds.await_two(|| {
             let left = most.checked_sub(since.elapsed()).filter(|_| !self.stopping())?;
-            let _ = rustix::io::write(&self.waker, &1u64.to_ne_bytes());
+            self.wake_control();
             Some(left)
         });
+    }
+
+    /// Has the control thread begin its next round.
+    pub fn wake_control(&self) {
+        let _ = rustix::io::write(&self.waker, &1u64.to_ne_bytes());
     }
 
     /// Wakes the flushers, and the thread that serves syncs.

@@ -6,7 +6,7 @@ use crate::drain::reconcile::reconcile;
 use crate::journal::Checkpoint;
 use crate::node::Node;
 use crate::store::beneath::Roots;
-use crate::store::descriptors::StoreHandle;
+use crate::store::descriptors::{StoreHandle, is_shortage};
 use forebay_device::Batch;
 use forebay_placement::TierId;
 use forebay_pool::BucketId;
@@ -22,6 +22,8 @@ use std::time::{Duration, Instant};
 
 /// Bytes on their way to the store at once, for each flusher.
 const BATCH_BYTES: usize = 16 << 20;
+/// So many descriptors are closed at a time where none is to be had.
+const GIVEN_UP: usize = 16;
 /// How often a drain looks for what has become due.
 const DRAIN_LOOK: Timer = Timer::ms(20);
 
@@ -148,12 +150,26 @@ impl Flusher {
     /// # Errors
     /// Those of [`crate::store::descriptors::Descriptors::of`].
     pub fn descriptor(&self, file: FileId) -> Result<Arc<StoreHandle>, Errno> {
+        let (segment, descriptors) = (&self.node.segment, &self.node.descriptors);
+        loop {
+            match self.try_descriptor(file) {
+                // What was opened for others by the time that some were closed is closed again.
+                Err(errno)
+                    if is_shortage(errno)
+                        && descriptors.give_up_some(segment, GIVEN_UP) > 0
+                        && !self.node.stopping() => {}
+                result => return result,
+            }
+        }
+    }
+
+    fn try_descriptor(&self, file: FileId) -> Result<Arc<StoreHandle>, Errno> {
         let record = self.node.segment.file(file);
         let folder = &self.node.config.backing[self.store_of(file)].path;
         let descriptors = &self.node.descriptors;
         if record.has(FileFlags::TO_FIND) {
             // While it may still be where it was, or open.
-            descriptors.find(&self.node.segment, file, &mut Roots::default(), self.owner);
+            descriptors.find(&self.node.segment, file, &mut Roots::default(), self.owner)?;
         }
         // One that is on its way may be the only one there is: the file may have no name.
         if record.has(FileFlags::REGISTERED) && !descriptors.has(&self.node.segment, file) {

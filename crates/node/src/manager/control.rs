@@ -5,6 +5,7 @@ use crate::node::Node;
 use crate::observe::trace::Recording;
 use crate::organize::stage::{Request, Requests};
 use crate::store::beneath::Known;
+use crate::store::descriptors::is_shortage;
 use forebay_pool::Owner;
 use forebay_pool::clock::Timer;
 use forebay_pool::layout::{FileFlags, job_state};
@@ -130,6 +131,8 @@ struct Peer {
     packet: [u8; MESSAGE_BYTES],
     received: usize,
     sent: Vec<OwnedFd>,
+    /// It tells of files: with their descriptors.
+    registers: bool,
     holds: bool,
     drain: Option<Drain>,
     awaits_end: bool,
@@ -145,6 +148,7 @@ impl Peer {
             packet,
             received: 0,
             sent: Vec::new(),
+            registers: false,
             holds: false,
             drain: None,
             awaits_end: false,
@@ -236,9 +240,11 @@ impl Control {
     /// What to wait for.
     pub fn watched(&self) -> impl Iterator<Item = PollFd<'_>> {
         let listener = PollFd::from_borrowed_fd(self.listener.as_fd(), PollFlags::IN);
+        // Another round comes when there is room.
         let peers = self
             .peers
             .iter()
+            .filter(|peer| !is_to_wait(&self.node, peer))
             .map(|peer| PollFd::from_borrowed_fd(peer.socket.as_fd(), PollFlags::IN));
         std::iter::once(listener).chain(peers)
     }
@@ -281,6 +287,7 @@ impl Control {
     /// had joined when that was asked: one that has joined since wants it to go on.
     pub fn serve(&mut self) -> Option<u64> {
         self.accept();
+        self.node.descriptors.share.note_processes(self.peers.len());
         let mut receiver = Receiver {
             node: &self.node,
             requests: &self.requests,
@@ -306,7 +313,16 @@ impl Control {
     fn accept(&mut self) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         for _ in 0..CONNECTIONS_MAX {
-            let Ok(socket) = rustix::net::accept_with(&self.listener, flags) else { break };
+            let socket = match rustix::net::accept_with(&self.listener, flags) {
+                Ok(socket) => socket,
+                Err(errno)
+                    if is_shortage(errno)
+                        && self.node.descriptors.give_up_some(&self.node.segment, 2) > 0 =>
+                {
+                    continue;
+                }
+                Err(_) => break,
+            };
             let ours = rustix::net::sockopt::socket_peercred(&socket)
                 .is_ok_and(|peer| peer.uid == rustix::process::geteuid());
             if !ours {
@@ -376,6 +392,12 @@ pub(crate) fn all_pending_are_failing(node: &Node) -> bool {
     })
 }
 
+/// Whether what a peer sends is left where it is: there is no room for more descriptors. Not while
+/// a thread waits for one that may be on its way.
+fn is_to_wait(node: &Node, peer: &Peer) -> bool {
+    peer.registers && node.descriptors.are_too_many() && !node.rounds.are_awaited()
+}
+
 /// A round of reading from all peers.
 struct Receiver<'a> {
     node: &'a Node,
@@ -393,6 +415,9 @@ impl Receiver<'_> {
         let node = self.node;
         // A client that never stops sending must not keep us from the others.
         for _ in 0..ROUND_MAX {
+            if is_to_wait(node, peer) {
+                return true;
+            }
             let (message, mut sent) = match peer.next() {
                 Ok(Some(next)) => next,
                 Ok(None) => return true,
@@ -406,13 +431,20 @@ impl Receiver<'_> {
             forebay_pool::crash::point("message.received");
             self.has_descriptors |= !sent.is_empty();
             let done = match message {
-                Message::Register { file, generation, to_open } => sent.pop().is_some_and(|fd| {
+                Message::Register { file, generation, to_open } => {
                     let (kept, segment) = (&node.descriptors, &node.segment);
-                    match to_open {
-                        true => kept.offer_to_open(segment, file, generation, fd, self.owner),
-                        false => kept.offer(segment, file, generation, fd, self.owner),
+                    peer.registers = true;
+                    match (sent.pop(), to_open) {
+                        (Some(fd), true) => {
+                            kept.offer_to_open(segment, file, generation, fd, self.owner)
+                        }
+                        (Some(fd), false) => kept.offer(segment, file, generation, fd, self.owner),
+                        (None, _) => {
+                            kept.lost(segment, file, generation);
+                            false
+                        }
                     }
-                }),
+                }
                 Message::Stage { file, .. } | Message::Expect { file, .. } => {
                     let is_known = node.segment.header().has_file(file);
                     let known = is_known.then(|| Known::of(node.segment.file(file)));

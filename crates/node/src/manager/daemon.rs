@@ -36,7 +36,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use threads::{raise_limits, signal_pipe, start_workers};
+use threads::{end_workers, raise_limits, signal_pipe, start_workers, too_few_descriptors};
 /// How often tables and clients are looked at.
 const ROUND: Timer = Timer::ms(100);
 /// The same while a process waits for a drain.
@@ -202,20 +202,16 @@ pub fn serve(
     let mut control = Control::listen(&node, &requests, &runtime.socket())
         .map_err(|errno| format!("{}: {errno}", runtime.socket().display()))?;
     let workers = start_workers(&node, Arc::clone(&requests), opened.found)?;
+    if let Err(wanted) = node.descriptors.share.look() {
+        end_workers(&node, &requests, workers);
+        node.header().manager_pid.store(0, Ordering::Release);
+        return Err(too_few_descriptors(wanted));
+    }
     let warnings = guard.warning.iter().cloned().chain(left_out(&node)).collect();
     ready(Started { rebuilt, warnings })?;
     fresh.into_iter().for_each(Fresh::keep);
     let ending = Manager { node: &node, options, signals }.run(&mut control);
-    node.stopping.store(true, Ordering::Release);
-    node.want_work();
-    node.segment.want_room();
-    node.segment.want_memory();
-    node.segment.wake_placers();
-    node.segment.wake_promoter();
-    requests.end();
-    for worker in workers {
-        let _ = worker.join();
-    }
+    end_workers(&node, &requests, workers);
     crash::point("manager.ending");
     node.header().manager_pid.store(0, Ordering::Release);
     crash::point("manager.gone");

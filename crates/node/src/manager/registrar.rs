@@ -1,5 +1,7 @@
 //! Finds the files that programs have begun to write, and keeps a descriptor that says which file
-//! each is: see docs/design/registration.md.
+//! each is, as far as there are descriptors: see docs/design/registration.md.
+
+mod relief;
 
 use crate::node::Node;
 use crate::store::beneath::Roots;
@@ -7,6 +9,7 @@ use forebay_pool::clock::{self, Timer};
 use forebay_pool::layout::FileFlags;
 use forebay_pool::message::Message;
 use forebay_pool::{FileId, Owner};
+use relief::Relief;
 use std::sync::Arc;
 
 /// Between two looks while files come: they need not wake the thread meanwhile. For so long a file
@@ -20,19 +23,24 @@ const UNTIL_WOKEN: Timer = Timer::seconds(3600);
 pub(super) struct Registrar {
     node: Arc<Node>,
     owner: Owner,
+    relief: Relief,
 }
 
 impl Registrar {
     pub fn new(node: &Arc<Node>) -> Registrar {
-        Registrar { node: Arc::clone(node), owner: Node::new_owner() }
+        let owner = Node::new_owner();
+        Registrar { node: Arc::clone(node), owner, relief: Relief::new(node, owner) }
     }
 
     /// Runs until the manager ends.
-    pub fn run(self) {
+    pub fn run(mut self) {
         let queue = self.node.segment.registrations();
         let (mut idle, mut roots) = (0, Roots::default());
         while !self.node.stopping() {
-            idle = if self.find_all(&mut roots) { 0 } else { idle + 1 };
+            let any = self.find_all(&mut roots);
+            self.find_those_put_off(&mut roots);
+            let is_short = self.relief.go_on();
+            idle = if any || is_short { 0 } else { idle + 1 };
             if idle < LOOKS {
                 clock::sleep_ns(PAUSE.as_ns());
             } else {
@@ -66,8 +74,25 @@ impl Registrar {
     }
 
     fn find(&self, file: FileId, roots: &mut Roots) {
-        if self.node.segment.file(file).has(FileFlags::TO_FIND) {
-            self.node.descriptors.find(&self.node.segment, file, roots, self.owner);
+        let (segment, descriptors) = (&self.node.segment, &self.node.descriptors);
+        if !segment.file(file).has(FileFlags::TO_FIND) {
+            return;
+        }
+        if descriptors.are_full() || descriptors.find(segment, file, roots, self.owner).is_err() {
+            descriptors.put_off(segment, file);
+        }
+    }
+
+    /// Finds files that had to wait for descriptors, as many as there are by now.
+    fn find_those_put_off(&self, roots: &mut Roots) {
+        let (segment, descriptors) = (&self.node.segment, &self.node.descriptors);
+        while !descriptors.are_full()
+            && !self.node.stopping()
+            && let Some(file) = descriptors.next_put_off(segment)
+        {
+            if descriptors.find(segment, file, roots, self.owner).is_err() {
+                return descriptors.put_off(segment, file);
+            }
         }
     }
 }

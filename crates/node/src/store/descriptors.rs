@@ -1,6 +1,9 @@
 //! The descriptors through which the manager flushes: sent by clients, else opened by path.
 
+mod short;
+
 use crate::store::beneath::{Known, Roots, Since, Stores, reopen};
+use crate::store::share::Share;
 use forebay_device::{BackingStore, Stat, StoreFile};
 use forebay_pool::layout::{FileFlags, FileRecord};
 use forebay_pool::{FileId, Identity, Marker, Owner, Segment};
@@ -8,7 +11,7 @@ use forebay_posix::store_file;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
@@ -64,12 +67,44 @@ struct Kept {
     direct: Option<Option<Arc<StoreHandle>>>,
     /// The program's description, if it is that.
     shared: Option<Marker>,
+    /// Its turn to be flushed when too many are kept: those with the lowest numbers are the first.
+    turn: u64,
 }
 
 impl Kept {
     fn new(generation: u32, fd: Arc<StoreHandle>) -> Kept {
-        Kept { generation, fd, to_open: false, is_seen: true, direct: None, shared: None }
+        let (to_open, is_seen, direct, shared, turn) = (false, true, None, None, 0);
+        Kept { generation, fd, to_open, is_seen, direct, shared, turn }
     }
+}
+
+/// What is kept.
+#[derive(Default)]
+struct Map {
+    of_file: HashMap<FileId, Kept>,
+    /// The turn that was given out last.
+    turn: u64,
+}
+
+impl Map {
+    fn insert(&mut self, file: FileId, kept: Kept) {
+        self.turn += 1;
+        self.of_file.insert(file, Kept { turn: self.turn, ..kept });
+    }
+}
+
+/// Whether an error says that no more descriptors are to be had.
+pub(crate) fn is_shortage(errno: Errno) -> bool {
+    matches!(errno, Errno::MFILE | Errno::NFILE)
+}
+
+/// Whether another descriptor is to be had now.
+///
+/// # Errors
+/// Why not.
+fn has_spare() -> Result<(), Errno> {
+    let opened = rustix::fs::open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+    opened.map(drop).or_else(|errno| if is_shortage(errno) { Err(errno) } else { Ok(()) })
 }
 
 /// Where /proc shows descriptors that process `pid` has of a file.
@@ -92,7 +127,11 @@ pub(crate) fn may_have_open(pid: u32, identity: Identity) -> bool {
 
 /// A descriptor for each file that has been written, and for which generation of its record.
 pub(crate) struct Descriptors {
-    kept: Mutex<HashMap<FileId, Kept>>,
+    kept: Mutex<Map>,
+    /// Files that are still to be found, as too many descriptors are kept; with the generations of
+    /// their records.
+    put_off: Mutex<VecDeque<(FileId, u32)>>,
+    pub share: Share,
     turns: [RwLock<()>; TURNS],
     /// The stores' directories, and the devices that their files are known to be on: on some file
     /// systems not that of the directory. Records are written by programs: whatever they say,
@@ -111,7 +150,9 @@ impl Descriptors {
         let devices = Mutex::new(stores.iter().filter_map(device).collect());
         let turns = std::array::from_fn(|_| RwLock::default());
         let are_shared = AtomicBool::default();
-        Descriptors { kept: Mutex::default(), turns, stores, devices, are_shared }
+        let (kept, put_off) = (Mutex::default(), Mutex::default());
+        let share = Share::default();
+        Descriptors { kept, put_off, share, turns, stores, devices, are_shared }
     }
 
     /// What the kernel says of `fd`, if it is of the regular file that is `known`, and lies where
@@ -138,7 +179,7 @@ impl Descriptors {
         inside
     }
 
-    fn map(&self) -> MutexGuard<'_, HashMap<FileId, Kept>> {
+    fn map(&self) -> MutexGuard<'_, Map> {
         self.kept.lock().unwrap_or_else(|poison| poison.into_inner())
     }
 
@@ -194,35 +235,56 @@ impl Descriptors {
     /// is: where its path says, else as a program has it open, else by its inode in its own
     /// directory. What is not found so is left to the flush, which looks everywhere.
     ///
-    /// The thread that takes `TO_FIND` from the record looks; a second one finds nothing to do.
-    pub fn find(&self, segment: &Segment, file: FileId, roots: &mut Roots, owner: Owner) {
+    /// The thread that takes `TO_FIND` from the record has looked; a second one drops what it found.
+    ///
+    /// # Errors
+    /// That no descriptor is to be had: the file is still to be found.
+    pub fn find(
+        &self,
+        segment: &Segment,
+        file: FileId,
+        roots: &mut Roots,
+        owner: Owner,
+    ) -> Result<(), Errno> {
         let record = segment.file(file);
         let generation = record.generation.load(Ordering::Acquire);
-        if !record.clear(FileFlags::TO_FIND) || !is_wanted(segment, file, generation) {
-            return;
+        if !record.has(FileFlags::TO_FIND) || !is_wanted(segment, file, generation) {
+            return Ok(());
         }
         forebay_pool::crash::point("register.finding");
         let known = Known::of(record);
-        let Some((place, seen)) = self.look_for(segment, file, &known, roots) else {
-            // The next writer sends one.
-            record.clear(FileFlags::FINDABLE);
-            record.clear(FileFlags::REGISTERED);
-            return;
-        };
-        note_handle(segment, file, generation, &seen, owner);
-        let kept = Kept { to_open: true, ..Kept::new(generation, Arc::new(place.into())) };
-        forebay_pool::crash::point("register.found");
+        let found = self.look_for(segment, file, &known, roots)?;
+        if let Some((_, seen)) = &found {
+            note_handle(segment, file, generation, seen, owner);
+            forebay_pool::crash::point("register.found");
+        }
         let mut map = self.map();
-        let has_one = map.get(&file).is_some_and(|kept| kept.generation == generation);
-        // The record may be another file's by now, or a better one was sent.
-        if !has_one && record.generation.load(Ordering::Acquire) == generation {
-            map.insert(file, kept);
+        // The record may be another file's by now.
+        if record.generation.load(Ordering::Acquire) != generation
+            || !record.clear(FileFlags::TO_FIND)
+        {
+            return Ok(());
+        }
+        let has_one = map.of_file.get(&file).is_some_and(|kept| kept.generation == generation);
+        match found {
+            // A better one was sent.
+            _ if has_one => {}
+            Some((place, _)) => {
+                let kept = Kept::new(generation, Arc::new(place.into()));
+                map.insert(file, Kept { to_open: true, ..kept });
+            }
+            // The next writer sends one.
+            None => {
+                record.clear(FileFlags::FINDABLE);
+                record.clear(FileFlags::REGISTERED);
+            }
         }
         drop(map);
         segment.files().touch(file);
         if !record.has(FileFlags::REGISTERED) {
             self.close(segment, file);
         }
+        Ok(())
     }
 
     fn look_for(
@@ -231,7 +293,7 @@ impl Descriptors {
         file: FileId,
         known: &Known,
         roots: &mut Roots,
-    ) -> Option<(OwnedFd, Known)> {
+    ) -> Result<Option<(OwnedFd, Known)>, Errno> {
         let record = segment.file(file);
         let path = || PathBuf::from(OsString::from_vec(segment.path_of(record)));
         let mut last = PathBuf::new();
@@ -241,17 +303,23 @@ impl Descriptors {
             if at == last {
                 break;
             }
-            if let Ok(found) = self.stores.place(&at, known, roots) {
-                return Some(found);
+            match self.stores.place(&at, known, roots) {
+                Ok(found) => return Ok(Some(found)),
+                Err(errno) if is_shortage(errno) => return Err(errno),
+                Err(_) => last = at,
             }
-            last = at;
         }
         if let Some(found) = self.places_of_programs(segment, file, known).next() {
-            return Some(found);
+            return Ok(Some(found));
         }
         // What has lost its last name is in no directory.
         let is_named = !record.has(FileFlags::UNLINKED);
-        is_named.then(|| self.stores.place_beside(&last, known).ok())?
+        let found = is_named.then(|| self.stores.place_beside(&last, known).ok()).flatten();
+        // Descriptors may have become short in between.
+        match found {
+            None => has_spare().map(|()| None),
+            found => Ok(found),
+        }
     }
 
     /// Descriptors that say which file it is, like those that programs have of it: at most one of
@@ -358,7 +426,7 @@ impl Descriptors {
         ask: impl FnOnce(&Kept) -> R,
     ) -> Option<R> {
         let generation = segment.file(file).generation.load(Ordering::Acquire);
-        self.map().get(&file).filter(|kept| kept.generation == generation).map(ask)
+        self.map().of_file.get(&file).filter(|kept| kept.generation == generation).map(ask)
     }
 
     /// Opens the file of a descriptor that was sent to say which it is. `None` if it is another
@@ -379,7 +447,7 @@ impl Descriptors {
         record.set(FileFlags::HELD);
         let opened = reopen(&place.0, OFlags::WRONLY);
         let mut map = self.map();
-        let kept = map.get_mut(&file).filter(|kept| kept.generation == generation);
+        let kept = map.of_file.get_mut(&file).filter(|kept| kept.generation == generation);
         match (kept, opened) {
             // By another thread, or sent once more.
             (Some(kept), _) if !kept.to_open => Some(Arc::clone(&kept.fd)),
@@ -389,7 +457,7 @@ impl Descriptors {
                 Some(Arc::clone(&kept.fd))
             }
             _ => {
-                if map.get(&file).is_none_or(|kept| kept.to_open) {
+                if map.of_file.get(&file).is_none_or(|kept| kept.to_open) {
                     record.clear(FileFlags::HELD);
                 }
                 None
@@ -403,13 +471,17 @@ impl Descriptors {
         let generation = segment.file(file).generation.load(Ordering::Acquire);
         let mut map = self.map();
         let same = |kept: &&mut Kept| kept.generation == generation && !kept.to_open;
-        let Kept { fd, direct, .. } = map.get_mut(&file).filter(same)?;
+        let is_full = map.of_file.len() >= self.share.most();
+        let Kept { fd, direct, .. } = map.of_file.get_mut(&file).filter(same)?;
+        if direct.is_none() && is_full {
+            return None;
+        }
         direct.get_or_insert_with(|| open_direct(fd).ok().map(|fd| Arc::new(fd.into()))).clone()
     }
 
     /// Notes that the one that [`direct`](Self::direct) gave does not do.
     pub fn refuse_direct(&self, file: FileId) {
-        if let Some(kept) = self.map().get_mut(&file) {
+        if let Some(kept) = self.map().of_file.get_mut(&file) {
             kept.direct = Some(None);
         }
     }
@@ -429,7 +501,7 @@ impl Descriptors {
         }
         let (mut ended, mut others) = (Vec::new(), false);
         let mut map = self.map();
-        for kept in map.values_mut() {
+        for kept in map.of_file.values_mut() {
             match kept.shared {
                 Some(marker) if segment.descriptions().is_wanted(marker) => others = true,
                 Some(_) => {
@@ -452,7 +524,7 @@ impl Descriptors {
     /// Closes the descriptor of a file that is clean and closed.
     pub fn close(&self, segment: &Segment, file: FileId) {
         let mut map = self.map();
-        let kept = map.remove(&file);
+        let kept = map.of_file.remove(&file);
         // Closed before a process can find that it is.
         drop(kept);
         segment.file(file).clear(FileFlags::HELD);

@@ -5,3 +5,4 @@
 
 pub(crate) mod beneath;
 pub(crate) mod descriptors;
+pub(crate) mod share;

@@ -12,14 +12,15 @@ use rustix::fd::OwnedFd;
 use rustix::process::{Resource, Rlimit};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
-/// Descriptors without which a manager does not start: with 7 tiers and 8 directories about 50 are
-/// its own, each process of the program takes one, and each file that is being drained one or two.
-pub(super) const DESCRIPTORS_MIN: u64 = 128;
+/// Descriptors without which a manager does not start: with two tiers and one directory about 50 are
+/// its own. What more of them take is looked at when its threads run.
+pub(super) const DESCRIPTORS_MIN: usize = 128;
 
-/// The limits that a program was given are not meant for the manager: it keeps a descriptor of
-/// every file that is being drained, maps all of RAM, and writes what all programs wrote.
+/// The limits that a program was given are not meant for the manager: it keeps descriptors of
+/// files that are ahead of the store, maps all of RAM, and writes what all programs wrote.
 ///
 /// # Errors
 /// A message when so few descriptors are left that no file could be drained.
@@ -39,11 +40,31 @@ pub(super) fn raise_limits() -> Result<(), String> {
     // A file that is too large is an error to report, not the end.
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
     match rustix::process::getrlimit(Resource::Nofile).current {
-        Some(limit) if limit < DESCRIPTORS_MIN => Err(format!(
-            "the node manager may open only {limit} files; raise the hard limit (ulimit -Hn) to at \
-             least {DESCRIPTORS_MIN}"
-        )),
+        Some(limit) if limit < DESCRIPTORS_MIN as u64 => Err(too_few_descriptors(DESCRIPTORS_MIN)),
         _ => Ok(()),
+    }
+}
+
+/// What to say where at least `wanted` descriptors are needed.
+pub(super) fn too_few_descriptors(wanted: usize) -> String {
+    let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    format!(
+        "the node manager may open only {limit} files; raise the hard limit (ulimit -Hn) to at \
+         least {wanted}"
+    )
+}
+
+/// Ends the threads that [`start_workers`] has started.
+pub(super) fn end_workers(node: &Node, requests: &Requests, workers: Vec<JoinHandle<()>>) {
+    node.stopping.store(true, Ordering::Release);
+    node.want_work();
+    node.segment.want_room();
+    node.segment.want_memory();
+    node.segment.wake_placers();
+    node.segment.wake_promoter();
+    requests.end();
+    for worker in workers {
+        let _ = worker.join();
     }
 }
 
