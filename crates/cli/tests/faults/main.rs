@@ -13,4 +13,5 @@ mod messages;
 mod other_users;
 mod pauses;
 mod process_kill;
+mod short_of_descriptors;
 mod stopped;
