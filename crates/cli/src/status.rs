@@ -278,6 +278,15 @@ fn show(runtime: &Runtime, observer: &Observer) {
     }
 }
 
+/// What helps where the error alone does not tell.
+fn advice(errno: i32) -> &'static str {
+    match errno {
+        libc::EMFILE => ": those of the node manager; raise its hard limit (ulimit -Hn)",
+        libc::ENFILE => ": those of the machine; raise fs.file-max",
+        _ => "",
+    }
+}
+
 /// Those that fail or are in conflict first, then the largest.
 fn show_files(mut files: Vec<FileStatus>, all: bool) {
     files.sort_by_key(|file| {
@@ -287,7 +296,7 @@ fn show_files(mut files: Vec<FileStatus>, all: bool) {
     let shown = if all { files.len() } else { files.len().min(FILES_SHOWN) };
     for file in &files[..shown] {
         let error = file.errno.map_or(String::new(), |errno| {
-            format!("  FAILING: {}", io::Error::from_raw_os_error(errno))
+            format!("  FAILING: {}{}", io::Error::from_raw_os_error(errno), advice(errno))
         });
         let conflict =
             if file.conflict { "  CONFLICT: changed on the store by others" } else { "" };

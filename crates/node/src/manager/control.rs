@@ -200,6 +200,9 @@ pub(crate) struct Control {
     /// Blocks that clients will read.
     requests: Arc<Requests>,
     listener: OwnedFd,
+    /// No descriptor is left for another connection: those that wait are looked at in each round,
+    /// but begin none.
+    is_full: bool,
     peers: Vec<Peer>,
     /// Runs that have joined so far. A manager that some have joined, and that none wants any more,
     /// ends.
@@ -230,6 +233,7 @@ impl Control {
             node: Arc::clone(node),
             requests: Arc::clone(requests),
             listener,
+            is_full: false,
             peers: Vec::new(),
             joined: 0,
             is_busy: false,
@@ -239,14 +243,15 @@ impl Control {
 
     /// What to wait for.
     pub fn watched(&self) -> impl Iterator<Item = PollFd<'_>> {
-        let listener = PollFd::from_borrowed_fd(self.listener.as_fd(), PollFlags::IN);
+        let listener =
+            (!self.is_full).then(|| PollFd::from_borrowed_fd(self.listener.as_fd(), PollFlags::IN));
         // Another round comes when there is room.
         let peers = self
             .peers
             .iter()
             .filter(|peer| !is_to_wait(&self.node, peer))
             .map(|peer| PollFd::from_borrowed_fd(peer.socket.as_fd(), PollFlags::IN));
-        std::iter::once(listener).chain(peers)
+        listener.into_iter().chain(peers)
     }
 
     /// Connections that keep the manager from ending.
@@ -312,6 +317,7 @@ impl Control {
 
     fn accept(&mut self) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        self.is_full = false;
         for _ in 0..CONNECTIONS_MAX {
             let socket = match rustix::net::accept_with(&self.listener, flags) {
                 Ok(socket) => socket,
@@ -321,7 +327,10 @@ impl Control {
                 {
                     continue;
                 }
-                Err(_) => break,
+                Err(errno) => {
+                    self.is_full = is_shortage(errno);
+                    break;
+                }
             };
             let ours = rustix::net::sockopt::socket_peercred(&socket)
                 .is_ok_and(|peer| peer.uid == rustix::process::geteuid());
