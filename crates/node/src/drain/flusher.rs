@@ -22,8 +22,6 @@ use std::time::{Duration, Instant};
 
 /// Bytes on their way to the store at once, for each flusher.
 const BATCH_BYTES: usize = 16 << 20;
-/// So many descriptors are closed at a time where none is to be had.
-const GIVEN_UP: usize = 16;
 /// How often a drain looks for what has become due.
 const DRAIN_LOOK: Timer = Timer::ms(20);
 
@@ -154,10 +152,7 @@ impl Flusher {
         loop {
             match self.try_descriptor(file) {
                 // What was opened for others by the time that some were closed is closed again.
-                Err(errno)
-                    if is_shortage(errno)
-                        && descriptors.give_up_some(segment, GIVEN_UP) > 0
-                        && !self.node.stopping() => {}
+                Err(errno) if is_shortage(errno) && descriptors.make_room(segment) => {}
                 result => return result,
             }
         }

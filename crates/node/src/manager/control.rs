@@ -323,7 +323,7 @@ impl Control {
                 Ok(socket) => socket,
                 Err(errno)
                     if is_shortage(errno)
-                        && self.node.descriptors.give_up_some(&self.node.segment, 2) > 0 =>
+                        && self.node.descriptors.make_room(&self.node.segment) =>
                 {
                     continue;
                 }

@@ -354,8 +354,22 @@ impl Descriptors {
     ///
     /// # Errors
     /// The errno of opening it by its path; `STALE` when no file with its identity can be found,
-    /// and no program has it open.
+    /// and no program has it open; that no descriptor is to be had, and none can be given up.
     pub fn of(
+        &self,
+        segment: &Segment,
+        file: FileId,
+        store: &Path,
+    ) -> Result<Arc<StoreHandle>, Errno> {
+        loop {
+            match self.try_of(segment, file, store) {
+                Err(errno) if is_shortage(errno) && self.make_room(segment) => {}
+                result => return result,
+            }
+        }
+    }
+
+    fn try_of(
         &self,
         segment: &Segment,
         file: FileId,
@@ -379,7 +393,11 @@ impl Descriptors {
                 Ok(fd)
             }
             // Whatever became of its name.
-            Err(Errno::STALE) => self.of_programs(segment, file).ok_or(Errno::STALE),
+            Err(Errno::STALE) => self
+                .of_programs(segment, file)
+                // Which may only have lacked a descriptor to be opened with.
+                .or_else(|| self.at_hand(segment, file))
+                .ok_or(Errno::STALE),
             Err(errno) => Err(errno),
         }
     }

@@ -6,13 +6,15 @@ use crate::store::beneath::{Known, Roots};
 use forebay_pool::layout::{FileFlags, FileRecord};
 use forebay_pool::{FileId, Segment};
 use rustix::fd::{AsFd, AsRawFd};
+use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use std::collections::VecDeque;
+/// So many descriptors are closed at a time where none is to be had.
+const GIVEN_UP: usize = 16;
 
 impl Descriptors {
     /// Whether no more are to be kept of files that can be found later.
@@ -138,10 +140,11 @@ impl Descriptors {
             || self.stores.place(&path, &known, &mut Roots::default()).is_ok()
     }
 
-    /// Closes up to `count` descriptors of files that can be found without. Returns how many.
-    pub fn give_up_some(&self, segment: &Segment, count: usize) -> usize {
-        let kept = self.first_kept(usize::MAX);
-        kept.into_iter().filter(|&(file, _)| self.give_up(segment, file)).take(count).count()
+    /// Where no descriptor is to be had: closes some of files that can be found without. Returns
+    /// whether there were any.
+    pub fn make_room(&self, segment: &Segment) -> bool {
+        let kept = self.first_kept(usize::MAX).into_iter();
+        kept.filter(|&(file, _)| self.give_up(segment, file)).take(GIVEN_UP).count() > 0
     }
 
     /// What to do about a descriptor that was sent, and lost for want of descriptors.
