@@ -235,7 +235,8 @@ impl Descriptors {
     /// is: where its path says, else as a program has it open, else by its inode in its own
     /// directory. What is not found so is left to the flush, which looks everywhere.
     ///
-    /// The thread that takes `TO_FIND` from the record has looked; a second one drops what it found.
+    /// The thread that takes `TO_FIND` from the record has looked; a second one drops what it has
+    /// found.
     ///
     /// # Errors
     /// That no descriptor is to be had: the file is still to be found.

@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
-/// Descriptors without which a manager does not start: with two tiers and one directory about 50 are
-/// its own. What more of them take is looked at when its threads run.
+/// Descriptors without which a manager does not start: with two tiers and one directory about 50
+/// are its own. What more of them take is looked at when its threads run.
 pub(super) const DESCRIPTORS_MIN: usize = 128;
 
 /// The limits that a program was given are not meant for the manager: it keeps descriptors of
