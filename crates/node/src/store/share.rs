@@ -10,7 +10,7 @@ const OF_PROCESS: usize = 2;
 /// So many are kept whatever else is open.
 const LEAST: usize = 8;
 /// Beside what is open from the beginning so many must be left.
-pub(crate) const LEFT_MIN: usize = 64;
+const LEFT_MIN: usize = 64;
 
 /// The share of the descriptors of this process that files get.
 pub(crate) struct Share {
