@@ -625,12 +625,21 @@ fn directories_that_may_not_be_written() {
     let locked = site.path("locked");
     fs::create_dir(&locked).unwrap();
     fs::set_permissions(&locked, fs::Permissions::from_mode(0o555)).unwrap();
+    // Data sets that others have made are read.
+    let readable = with("").replace("\"pfs\"", "\"locked\"");
+    assert_eq!(site.load(&readable).unwrap().backing[0].path, locked);
     if fs::write(locked.join("probe"), "").is_ok() {
         return; // The superuser may write anywhere.
     }
     site.refuses(
-        &with("").replace("\"pfs\"", "\"locked\""),
-        "site.toml:3: backing[0].path: /locked: not writable (Permission denied (os error 13)); \
+        &with("").replace("\"bb\"", "\"locked\""),
+        "site.toml:8: tier[1].path: /locked: not writable (Permission denied (os error 13)); \
+         allow it with chmod, or give another directory",
+    );
+    fs::set_permissions(&locked, fs::Permissions::from_mode(0o311)).unwrap();
+    site.refuses(
+        &readable,
+        "site.toml:3: backing[0].path: /locked: not readable (Permission denied (os error 13)); \
          allow it with chmod, or give another directory",
     );
 }

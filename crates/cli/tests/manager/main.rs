@@ -13,6 +13,7 @@ mod memory;
 mod modes;
 mod organizer;
 mod placement;
+mod read_only;
 mod runs;
 mod schema;
 mod signals;

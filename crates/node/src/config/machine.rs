@@ -5,7 +5,7 @@ use super::places::Places;
 use super::types::{BUCKETS_MIN, Config, ConfigError, Result, Speed, Tier, TierKind};
 use super::units::{SIZE_UNITS, Size, quantity, round_down, size};
 use forebay_placement::glob;
-use rustix::fs::{Access, access, statfs, statvfs};
+use rustix::fs::{Access, statfs, statvfs};
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -44,7 +44,7 @@ impl Config {
         for (entry, place) in self.backing.iter_mut().zip(&places.backing) {
             // One that could not be read has no path.
             let has_path = !entry.path.as_os_str().is_empty();
-            let directory = has_path.then(|| Directory::open(&entry.path, place));
+            let directory = has_path.then(|| Directory::open(&entry.path, place, READABLE));
             let Some(directory) = directory.and_then(|opened| errors.ok(opened)) else { continue };
             for other in &backing {
                 errors.ok(directory
@@ -56,7 +56,9 @@ impl Config {
         let mut tiers: Vec<Directory> = Vec::new();
         for (tier, place) in self.tiers.iter_mut().zip(&places.tiers) {
             let TierKind::File { path } = &mut tier.kind else { continue };
-            let Some(directory) = errors.ok(Directory::open(path, &place.path)) else { continue };
+            let Some(directory) = errors.ok(Directory::open(path, &place.path, WRITABLE)) else {
+                continue;
+            };
             for other in &backing {
                 errors.ok(directory
                     .check_apart(other, "give the tier a directory outside the backing store"));
@@ -118,7 +120,7 @@ impl Config {
         let devices: Vec<u64> =
             self.backing.iter().filter_map(|b| Some(fs::metadata(&b.path).ok()?.dev())).collect();
         let path = candidates.into_iter().find_map(|path| {
-            let directory = Directory::open(&path, "scratch").ok()?;
+            let directory = Directory::open(&path, "scratch", WRITABLE).ok()?;
             let local = is_local_disk(statfs(&directory.path).ok()?.f_type as u32);
             (local && !devices.contains(&directory.id.0)).then_some(directory.path)
         })?;
@@ -152,8 +154,17 @@ struct Directory {
     place: String,
 }
 
+/// What this user has to be able to do in a directory, and what it is called.
+type Needs = (Access, &'static str);
+
+/// Of a backing directory: data sets that only others may write are read, too. What may be written
+/// in it is between the program and the kernel.
+const READABLE: Needs = (Access::READ_OK.union(Access::EXEC_OK), "readable");
+/// Of a tier, whose file is made there.
+const WRITABLE: Needs = (Access::WRITE_OK.union(Access::EXEC_OK), "writable");
+
 impl Directory {
-    fn open(path: &Path, place: &str) -> Result<Self> {
+    fn open(path: &Path, place: &str, (access, name): Needs) -> Result<Self> {
         let error = |problem: fmt::Arguments<'_>| {
             ConfigError::new(place, format_args!("{}: {problem}", path.display()))
         };
@@ -171,10 +182,8 @@ impl Directory {
         if canonical.to_str().is_none() {
             return Err(error(format_args!("its path is not UTF-8; give one that is")));
         }
-        access(&canonical, Access::WRITE_OK | Access::EXEC_OK).map_err(|e| {
-            error(format_args!(
-                "not writable ({e}); allow it with chmod, or give another directory"
-            ))
+        rustix::fs::access(&canonical, access).map_err(|e| {
+            error(format_args!("not {name} ({e}); allow it with chmod, or give another directory"))
         })?;
         Ok(Self { path: canonical, id: (metadata.dev(), metadata.ino()), place: place.to_owned() })
     }
