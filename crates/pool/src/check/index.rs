@@ -123,8 +123,9 @@ impl Walk<'_, '_> {
         let agrees = meta.state.load(Ordering::Acquire) == USED
             && meta.file.load(Ordering::Relaxed) == self.file
             && meta.block.load(Ordering::Relaxed) == block;
-        // The holder of the lock may be about to make them agree.
-        if !agrees && meta.lock.holder().is_none() {
+        // The holder of the lock may be about to make them agree, but not where there is something
+        // to lose: a block is published when it is whole, and freed when it is not.
+        if !agrees && (meta.lock.holder().is_none() || meta.pending() != 0) {
             self.refused(format!("block {block} lies in bucket {bucket}, which says otherwise"));
         }
     }

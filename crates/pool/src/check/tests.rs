@@ -100,7 +100,7 @@ type Damage = fn(&Segment);
 
 #[test]
 fn damage_that_could_lose_data_is_refused() {
-    let damages: [(&str, Damage); 17] = [
+    let damages: [(&str, Damage); 18] = [
         ("a bucket of another file", |s| {
             s.bucket(BucketId::from_raw(0))
                 .unwrap()
@@ -121,6 +121,11 @@ fn damage_that_could_lose_data_is_refused() {
         }),
         ("a lock without a holder", |s| {
             s.bucket(BucketId::from_raw(0)).unwrap().lock.try_lock(Owner::new(2, 3)).unwrap();
+        }),
+        ("a bucket of another file, under the lock of a manager", |s| {
+            let meta = s.bucket(BucketId::from_raw(0)).unwrap();
+            meta.lock.try_lock(Owner::new(MANAGER_SLOT, 3)).unwrap();
+            meta.file.store(FileId::from_raw(77), Ordering::Relaxed);
         }),
         ("an entry lost", |s| s.file(FILE).entry0.store(0, Ordering::Relaxed)),
         ("an entry of another bucket", |s| {
