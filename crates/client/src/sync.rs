@@ -30,12 +30,12 @@ impl OpenFile<'_> {
         // The kernel and ld.so read programs and libraries from the store, at a time we cannot see.
         if self.record.has(FileFlags::EXECUTABLE) {
             if !self.record.may_be_held() {
-                let _ = surely(|| self.flush(false));
+                let _ = surely(|| self.flush(false, &Wait::begin()));
             }
             // What the manager has open for writing cannot be executed. It closes that after its
             // flush.
             if self.record.may_be_held() {
-                let _ = surely(|| self.flush_by_manager(false));
+                let _ = surely(|| self.flush_by_manager(false, &Wait::begin()));
             }
         } else if !self.record.has(FileFlags::SCRATCH)
             && self.session.trigger(self.record) == Trigger::PerFile
@@ -57,6 +57,8 @@ impl OpenFile<'_> {
 
     fn sync_once(&self, durable: bool, written: Option<&Range<u64>>) -> Result<(), Errno> {
         let record = self.record;
+        // A handler that ran while this process tried it itself ends the wait for the manager.
+        let wait = Wait::begin();
         let flushed = match durable.then(|| self.session.durability(record)) {
             // What ends with its job needs no safety beyond it.
             _ if record.has(FileFlags::SCRATCH) => Ok(()),
@@ -65,7 +67,7 @@ impl OpenFile<'_> {
             Some(Durability::NonVolatile) => self.log(),
             _ => match written {
                 Some(range) if self.write_through(range)? => Ok(()),
-                _ => self.flush(durable),
+                _ => self.flush(durable, &wait),
             },
         };
         let owner = self.session.owner();
@@ -119,7 +121,7 @@ impl OpenFile<'_> {
         record.has(FileFlags::DIRECT) || (unbuffered || !behind) && !record.is_tracked()
     }
 
-    pub(crate) fn flush(&self, durable: bool) -> Result<(), Errno> {
+    pub(crate) fn flush(&self, durable: bool, wait: &Wait) -> Result<(), Errno> {
         let record = self.record;
         let unbuffered =
             record.entry0.load(Ordering::Acquire) == 0 && record.root.load(Ordering::Acquire) == 0;
@@ -142,7 +144,7 @@ impl OpenFile<'_> {
                 return Ok(());
             }
         }
-        self.flush_by_manager(durable)
+        self.flush_by_manager(durable, wait)
     }
 
     /// Makes durable what the store has. An error is every description's to learn of.
@@ -157,10 +159,10 @@ impl OpenFile<'_> {
     }
 
     /// Has the node manager bring the file to the store, or does it here where there is none.
-    pub(crate) fn flush_by_manager(&self, durable: bool) -> Result<(), Errno> {
+    pub(crate) fn flush_by_manager(&self, durable: bool, wait: &Wait) -> Result<(), Errno> {
         self.register();
         let durably = FileFlags::DURABLE.when(durable);
-        match self.session.await_sync(self.id, FileFlags::TO_FLUSH | durably)? {
+        match self.session.await_sync_in(wait, self.id, FileFlags::TO_FLUSH | durably)? {
             true => Ok(()),
             false => self.flush_here(durable),
         }
@@ -363,9 +365,13 @@ impl Session {
     /// ends the wait for it. `TIMEDOUT` if the manager is not continued. It does what it was asked
     /// for when it goes on.
     pub(crate) fn await_sync(&self, file: FileId, flags: FileFlags) -> Result<bool, Errno> {
+        self.await_sync_in(&Wait::begin(), file, flags)
+    }
+
+    /// The same, in a wait that may have begun before.
+    fn await_sync_in(&self, wait: &Wait, file: FileId, flags: FileFlags) -> Result<bool, Errno> {
         let header = self.segment.header();
         let ticket = self.segment.request(file, Some(self.owner()), flags);
-        let wait = Wait::begin();
         let stands = || self.segment.manager_is_stopped() || self.segment.is_held_by_stopped(file);
         loop {
             let done = header.work_done.load(Ordering::Acquire);

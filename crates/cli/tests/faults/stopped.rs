@@ -211,8 +211,9 @@ fn interrupted(site: &Site, how: &str, call: &str, wanted: &str) -> harness::Run
     let running = waiting(site, how, call);
     kill(waiter(site, &running, call), Signal::USR1);
     let wanted = format!("ready\nsignal\n{wanted}");
-    let done = || (running.stdout() == wanted).then_some(());
+    let done = || (running.stdout().lines().count() >= wanted.lines().count()).then_some(());
     wait_for(&format!("{call} to be interrupted: {wanted:?}"), BOUND, done);
+    assert_eq!(running.stdout(), wanted, "{call}");
     running
 }
 

@@ -4,7 +4,7 @@ use super::{EnteredFile, ExclusiveFile};
 use crate::fd::borrow;
 use crate::open_file::OpenFile;
 use crate::store;
-use crate::waiting::surely;
+use crate::waiting::{Wait, surely};
 use core::sync::atomic::Ordering;
 use forebay_pool::crash;
 use forebay_pool::layout::*;
@@ -192,7 +192,7 @@ impl ExclusiveFile<'_> {
                 return Ok(());
             }
             if !self.write_back_entered()? {
-                self.flush_by_manager(false)?;
+                self.flush_by_manager(false, &Wait::begin())?;
             }
         }
         Err(self.last_error().unwrap_or(Errno::IO))
