@@ -97,11 +97,13 @@ impl Flusher {
 pub(crate) const FADING: Duration = Duration::from_secs(30);
 
 /// Whether a file has lost its last name and the last living process that had it open: housekeeping
-/// drops it as soon as its descriptions are free, and nothing of it has to come to the store.
+/// drops it as soon as its descriptions are free, and nothing of it has to come to the store. While
+/// its store is not there that is not known.
 pub(crate) fn is_fading(node: &Node, file: FileId) -> bool {
     let record = node.segment.file(file);
     record.has(FileFlags::UNLINKED)
         && record.has(FileFlags::FAILING)
+        && record.last_errno() != Errno::NODEV.raw_os_error()
         && node.segment.holders(file).all(|pid| !forebay_pool::liveness::is_alive(pid, 0))
 }
 

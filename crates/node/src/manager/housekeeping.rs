@@ -9,13 +9,14 @@ mod tiers;
 pub(crate) use intents::{complete_intent, finish_truncate};
 
 use crate::node::Node;
-use files::Awaited;
+use files::{Awaited, Doubted};
 use forebay_pool::clock::Timer;
 use forebay_pool::layout::*;
 use forebay_pool::{Owner, crash, liveness};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -57,6 +58,7 @@ pub(crate) struct Housekeeper {
     refused: (u32, u32),
     /// Of the last sweep.
     awaited: Awaited,
+    doubted: RefCell<Doubted>,
 }
 
 impl Housekeeper {
@@ -79,6 +81,7 @@ impl Housekeeper {
             counted: 0,
             refused: (0, node.now().wrapping_sub(60_000)),
             awaited: Awaited::default(),
+            doubted: RefCell::default(),
         }
     }
 

@@ -55,6 +55,14 @@ impl Known {
     /// # Errors
     /// The kernel's; `STALE` for what is no regular file.
     pub fn seen(fd: impl AsFd) -> Result<Known, Errno> {
+        Known::seen_if_regular(fd)?.ok_or(Errno::STALE)
+    }
+
+    /// The same; `None` for what is no regular file.
+    ///
+    /// # Errors
+    /// The kernel's.
+    fn seen_if_regular(fd: impl AsFd) -> Result<Option<Known>, Errno> {
         let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
         let handle = handle_of(fd.as_fd()).map_or(0, |(kind, bytes)| sum_of_handle(kind, &bytes));
         let (kind, device, inode, born_ns) =
@@ -74,10 +82,8 @@ impl Known {
                 }
                 Err(errno) => return Err(errno),
             };
-        match kind {
-            FileType::RegularFile => Ok(Known { device, inode, born_ns, handle }),
-            _ => Err(Errno::STALE),
-        }
+        let is_regular = kind == FileType::RegularFile;
+        Ok(is_regular.then_some(Known { device, inode, born_ns, handle }))
     }
 
     /// Whether `seen` is the file. An unknown time of birth is that of a store which knows none,
@@ -263,14 +269,20 @@ impl Stores {
     /// Looks for the file of `known`: first beneath `first`, which it was made in.
     ///
     /// # Errors
-    /// `STALE` if it is in none of them; another one if that is not known.
+    /// `STALE` if it is in none of them; another one if that is not known: `NODEV`, if the store
+    /// that it was made in is not there.
     pub fn search(&self, first: &Path, known: &Known, since: Since) -> Result<PathBuf, Errno> {
         let others = self.iter().filter(|other| *other != first);
-        let own = self.iter().filter(|folder| *folder == first);
-        own.chain(others)
-            .map(|folder| search(folder, known, since, SEARCH_MAX))
-            .find(|found| *found != Err(Errno::STALE))
-            .unwrap_or(Err(Errno::STALE))
+        let mut unknown = None;
+        for folder in std::iter::once(first).chain(others) {
+            let device = (folder == first).then_some(known.device);
+            match search(folder, known, since, device, SEARCH_MAX) {
+                Err(Errno::STALE) => {}
+                Err(errno) => unknown = unknown.or(Some(errno)),
+                found => return found,
+            }
+        }
+        Err(unknown.unwrap_or(Errno::STALE))
     }
 }
 
@@ -394,7 +406,7 @@ impl Beneath {
             let entries = opened.and_then(|fd| Ok((Dir::read_from(&fd)?, fd)));
             let (entries, fd) = match entries {
                 Ok(entries) => entries,
-                Err(Errno::ACCESS) if !self.is_own(named) => {
+                Err(Errno::ACCESS) if self.is_closed(named) => {
                     walked.passed_over = true;
                     continue;
                 }
@@ -403,6 +415,11 @@ impl Beneath {
                     continue;
                 }
             };
+            if let Ok(found) = rustix::fs::fstat(&fd)
+                && !walked.devices.contains(&found.st_dev)
+            {
+                walked.devices.push(found.st_dev);
+            }
             for entry in entries {
                 let Ok(entry) = entry else {
                     walked.doubt = Some(Errno::IO);
@@ -442,6 +459,17 @@ impl Beneath {
         walked
     }
 
+    /// Whether a directory that may not be read is another user's and may not be entered either:
+    /// by a name that is known, files may be moved to one that may be.
+    fn is_closed(&self, relative: Option<&Path>) -> bool {
+        let here = self.directory(relative, OFlags::PATH);
+        let enter = |fd: OwnedFd| {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            rustix::fs::openat(fd, c".", flags, Mode::empty())
+        };
+        !self.is_own(relative) && matches!(here.and_then(enter), Err(Errno::ACCESS))
+    }
+
     /// Whether a directory is this user's; if that cannot be known, whether its parent is.
     fn is_own(&self, relative: Option<&Path>) -> bool {
         let owner = |path: Option<&Path>| {
@@ -468,45 +496,68 @@ pub(crate) struct Entry<'a> {
 }
 
 impl Entry<'_> {
-    /// What the kernel says of it.
+    /// What the kernel says of it; `None` if it is no regular file.
     ///
     /// # Errors
-    /// As of [`Known::seen`].
-    pub fn seen(&self) -> Result<Known, Errno> {
+    /// The kernel's.
+    pub fn seen(&self) -> Result<Option<Known>, Errno> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Known::seen(rustix::fs::openat(self.folder, self.name, flags, Mode::empty())?)
+        let there = rustix::fs::openat(self.folder, self.name, flags, Mode::empty())?;
+        Known::seen_if_regular(there)
     }
 }
 
 /// How far a walk came.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Walked {
     /// Why something that may be there was not looked at.
     pub doubt: Option<Errno>,
-    /// Directories of other users may not be read.
+    /// Directories of other users may be neither read nor entered, such as lost+found.
     pub passed_over: bool,
+    /// What the directories that were read are on.
+    devices: Vec<u64>,
+}
+
+impl Walked {
+    /// Whether everything was looked at.
+    pub fn is_complete(&self) -> bool {
+        self.doubt.is_none() && !self.passed_over
+    }
 }
 
 /// Looks for a file by identity beneath `folder`, which it has been moved within. Folders of other
-/// users that may not be read are passed over.
+/// users that may be neither read nor entered are passed over.
 ///
 /// # Errors
 /// `STALE` if it is not there. Another one if not everything could be looked at: it may be there.
-fn search(folder: &Path, known: &Known, since: Since, most: usize) -> Result<PathBuf, Errno> {
-    let beneath = Beneath::of(folder).map_err(|errno| doubt(errno).unwrap_or(Errno::STALE))?;
+/// `NODEV` if the folder is missing, or none that was read is on `device`, where one is to be: that
+/// is not mounted, or another one is mounted over it.
+fn search(
+    folder: &Path,
+    known: &Known,
+    since: Since,
+    device: Option<u64>,
+    most: usize,
+) -> Result<PathBuf, Errno> {
+    let beneath = Beneath::of(folder).map_err(|errno| doubt(errno).unwrap_or(Errno::NODEV))?;
     let (mut found, mut unknown) = (None, None);
     let walked = beneath.walk(most, &mut |entry| {
         if entry.inode != known.inode {
             return false;
         }
         match entry.seen() {
-            Ok(seen) if known.is(&seen, since) => found = Some(entry.path.clone()),
-            Ok(_) | Err(Errno::STALE) => {}
+            Ok(Some(seen)) if known.is(&seen, since) => found = Some(entry.path.clone()),
+            Ok(_) => {}
             Err(errno) => unknown = unknown.or(doubt(errno)),
         }
         found.is_some()
     });
-    found.ok_or(unknown.or(walked.doubt).unwrap_or(Errno::STALE))
+    if let Some(found) = found {
+        return Ok(found);
+    }
+    let is_missing = device.is_some_and(|device| !walked.devices.contains(&device));
+    let missing = is_missing.then_some(Errno::NODEV);
+    Err(unknown.or(walked.doubt).or(missing).unwrap_or(Errno::STALE))
 }
 
 /// What an error of looking at something says of whether the file is there; `None`: it is not.
@@ -514,7 +565,7 @@ pub(crate) fn doubt(errno: Errno) -> Option<Errno> {
     match errno {
         // It went while it was looked at, or is a link that leads elsewhere by now.
         Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV => None,
-        // Of the folder, not of the file that is searched for.
+        // Of what was looked at, not of the file that is searched for.
         Errno::STALE => Some(Errno::IO),
         errno => Some(errno),
     }
@@ -636,7 +687,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         (0..9).for_each(|number| fs::write(folder.path().join(number.to_string()), "").unwrap());
         let file = folder.path().join("5");
-        let look = |known: &Known, most| search(folder.path(), known, Since::Boot, most);
+        let look = |known: &Known, most| {
+            search(folder.path(), known, Since::Boot, Some(known.device), most)
+        };
         assert_eq!(look(&known(&file), SEARCH_MAX), Ok(file));
         // Outside of the folder.
         let outside = tempfile::NamedTempFile::new().unwrap();
@@ -650,5 +703,66 @@ mod tests {
         assert_eq!(doubt(Errno::IO), Some(Errno::IO));
         assert_eq!(doubt(Errno::STALE), Some(Errno::IO));
         assert_eq!(doubt(Errno::ACCESS), Some(Errno::ACCESS));
+    }
+
+    #[test]
+    fn a_file_is_not_gone_with_its_store() {
+        let (all, store, canary) = world();
+        let away = all.path().join("away");
+        let file = store.join("real/file");
+        let stores = Stores::of([store.as_path(), away.as_path()].into_iter());
+        let look = |known: &Known| stores.search(&store, known, Since::Boot);
+        let known = known(&file);
+        // Another store may have it; but it is not there itself.
+        fs::rename(&file, &canary).unwrap();
+        assert_eq!(look(&known), Err(Errno::NODEV));
+        fs::create_dir(&away).unwrap();
+        assert_eq!(look(&known), Err(Errno::STALE));
+        // Nothing is on the device that it was on: that is not mounted.
+        let elsewhere = Known { device: known.device + 1, ..known };
+        assert_eq!(look(&elsewhere), Err(Errno::NODEV));
+        fs::rename(&store, all.path().join("aside")).unwrap();
+        assert_eq!(look(&known), Err(Errno::NODEV));
+        fs::rename(&canary, away.join("file")).unwrap();
+        assert_eq!(look(&known), Ok(away.join("file")));
+        fs::rename(away.join("file"), &canary).unwrap();
+        fs::write(&store, "").unwrap();
+        assert_eq!(look(&known), Err(Errno::NODEV));
+    }
+
+    #[test]
+    fn a_file_may_be_where_others_let_it_be_moved_to_only() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let others = folder.path().join("others");
+        fs::create_dir(&others).unwrap();
+        fs::write(others.join("file"), "").unwrap();
+        let known = known(&others.join("file"));
+        let allow = |path: &Path, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        };
+        allow(folder.path(), 0o755);
+        let look = || {
+            let as_user = || {
+                // SAFETY: a system call, which changes the user of this thread alone.
+                let done = unsafe { libc::syscall(libc::SYS_setresuid, 65533, 65533, 65533) };
+                assert_eq!(done, 0);
+                search(folder.path(), &known, Since::Boot, Some(known.device), SEARCH_MAX)
+            };
+            std::thread::scope(|scope| scope.spawn(as_user).join().unwrap())
+        };
+        let wanted = [
+            (0o700, Err(Errno::STALE)),
+            (0o711, Err(Errno::ACCESS)),
+            (0o733, Err(Errno::ACCESS)),
+            (0o755, Ok(others.join("file"))),
+        ];
+        for (mode, wanted) in wanted {
+            allow(&others, mode);
+            assert_eq!(look(), wanted, "{mode:o}");
+        }
     }
 }

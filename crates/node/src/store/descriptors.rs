@@ -2,7 +2,7 @@
 
 mod short;
 
-use crate::store::beneath::{Known, Roots, Since, Stores, reopen};
+use crate::store::beneath::{Known, Roots, Since, Stores, doubt, reopen};
 use crate::store::share::Share;
 use forebay_device::{BackingStore, Stat, StoreFile};
 use forebay_pool::layout::{FileFlags, FileRecord};
@@ -393,13 +393,13 @@ impl Descriptors {
                 self.keep(segment, file, Kept::new(generation, Arc::clone(&fd)));
                 Ok(fd)
             }
-            // Whatever became of its name.
-            Err(Errno::STALE) => self
+            Err(errno) if is_shortage(errno) => Err(errno),
+            // Whatever became of its name, or of its store's.
+            Err(errno) => self
                 .of_programs(segment, file)
                 // Which may only have lacked a descriptor to be opened with.
                 .or_else(|| self.at_hand(segment, file))
-                .ok_or(Errno::STALE),
-            Err(errno) => Err(errno),
+                .ok_or(errno),
         }
     }
 
@@ -649,5 +649,6 @@ fn open_by_name(
         let found = stores.search(store, &known, Since::Boot)?;
         segment.set_path(record, found.as_os_str().as_bytes());
     }
-    open().map_err(|_| Errno::STALE)
+    // It is there.
+    open().map_err(|errno| doubt(errno).unwrap_or(Errno::IO))
 }

@@ -39,6 +39,12 @@ const FULL: Timer = Timer::seconds(5);
 /// [`Housekeeper::keeps_time`].
 pub(super) const KEPT_RECORDS: usize = 8192;
 
+/// How long a file is not looked for again after not all of the stores could be looked at.
+const DOUBT: Timer = Timer::seconds(2);
+
+/// Files that may be there all the same: the generation of the record, and since when.
+pub(super) type Doubted = HashMap<FileId, (u32, u32)>;
+
 /// Files without a name that some process may be about to open: the generation of the record, and
 /// since when.
 pub(super) type Awaited = HashMap<FileId, (u32, u32)>;
@@ -116,6 +122,10 @@ impl Housekeeper {
             }
         }
         self.awaited = awaited;
+        let is_recent = |&(_, since): &(u32, u32)| {
+            forebay_pool::clock::stamp_age(now, since) < DOUBT.as_stamp()
+        };
+        self.doubted.get_mut().retain(|_, doubt| is_recent(doubt));
         self.prune(&table);
     }
 
@@ -289,14 +299,23 @@ impl Housekeeper {
             && !self.node.is_pending(file)
     }
 
-    /// Whether a file of which its last name was to be removed cannot be found any more.
+    /// Whether a file of which its last name was to be removed cannot be found any more, and is
+    /// certainly not there.
     pub(super) fn is_gone(&self, file: FileId) -> bool {
         let record = self.node.segment.file(file);
+        let generation = record.generation.load(Ordering::Acquire);
+        let doubt = self.doubted.borrow().get(&file).copied();
+        if doubt.is_some_and(|(known, _)| known == generation) {
+            return false;
+        }
         let store = record.store.load(Ordering::Relaxed) as usize;
         let Some(backing) = self.node.config.backing.get(store) else { return false };
         match self.node.descriptors.of(&self.node.segment, file, &backing.path) {
             Err(Errno::STALE) => true,
-            Err(_) => false,
+            Err(_) => {
+                self.doubted.borrow_mut().insert(file, (generation, self.node.now()));
+                false
+            }
             Ok(fd) => !record.note_whether_named(&*fd),
         }
     }

@@ -4,7 +4,7 @@
 use super::recovered::FileHint;
 use crate::config::Config;
 use crate::journal::record::FileIdentity;
-use crate::store::beneath::{Beneath, SEARCH_MAX, Since, Stores, Walked, doubt, knows_births};
+use crate::store::beneath::{Beneath, SEARCH_MAX, Since, Stores, doubt, knows_births};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
@@ -56,9 +56,12 @@ pub(super) fn find_files(
         // It may have been moved to another of them that is on the same file system.
         let others = config.backing.iter().enumerate().filter(|(other, _)| *other != store);
         for (_, other) in others {
-            let near = |found: std::fs::Metadata| found.dev() == root.dev();
-            if !missing.is_empty() && std::fs::metadata(&other.path).is_ok_and(near) {
-                complete &= search(&other.path, files, &mut missing, &mut found);
+            if missing.is_empty() {
+                break;
+            }
+            match std::fs::metadata(&other.path) {
+                Ok(there) if there.dev() != root.dev() => {}
+                _ => complete &= search(&other.path, files, &mut missing, &mut found),
             }
         }
         let births = knows_births(&backing.path);
@@ -107,9 +110,10 @@ fn search(
     let walked = beneath.walk(SEARCH_MAX, &mut |entry| {
         let Some(keys) = missing.get_mut(&entry.inode) else { return false };
         let seen = match entry.seen() {
-            Ok(seen) => seen,
+            Ok(Some(seen)) => seen,
+            Ok(None) => return false,
             Err(errno) => {
-                unknown |= errno != Errno::STALE && doubt(errno).is_some();
+                unknown |= doubt(errno).is_some();
                 return false;
             }
         };
@@ -124,7 +128,7 @@ fn search(
         }
         missing.is_empty()
     });
-    !unknown && walked == Walked::default()
+    !unknown && walked.is_complete()
 }
 
 pub(super) fn stores_of(config: &Config) -> Stores {
