@@ -83,7 +83,7 @@ fn wrong_options_name_the_directory() {
 }
 
 #[test]
-fn a_directory_that_may_not_be_written_is_refused() {
+fn a_directory_that_may_not_be_read_is_refused() {
     let site = Site::new(&USUAL);
     let witness = site.out.join("witness");
     let config = site.config.to_str().unwrap().to_owned();
@@ -103,9 +103,9 @@ fn a_directory_that_may_not_be_written_is_refused() {
         command.args(&harness::AS_NOBODY[1..]).arg(site.program()).args(words);
         command.env("FOREBAY_RUNTIME_DIR", &runtime);
     }
-    fs::set_permissions(&site.store, fs::Permissions::from_mode(0o555)).unwrap();
+    fs::set_permissions(&site.store, fs::Permissions::from_mode(0o711)).unwrap();
     let ran = site.end(command);
-    assert_refused(&site, ran, &["forebay.toml:5", "backing[0].path", "not writable"]);
+    assert_refused(&site, ran, &["forebay.toml:5", "backing[0].path", "not readable"]);
     assert!(site.pools().is_empty());
 }
 
