@@ -143,14 +143,13 @@ fn pages_of_programs_that_were_killed_come_back() {
     assert_eq!(std::fs::read(site.store.join("kept")).unwrap(), b"kept\n");
 }
 
-/// A manager that is killed while it lends, takes back or gives up memory.
-#[test]
-fn a_manager_that_dies_while_it_lends_loses_nothing() {
+/// A manager that is killed at each of `points` while small files come and go at a site of `make`.
+fn loses_nothing_when_killed_at(points: &[&str], make: impl Fn() -> Site) {
     if !cfg!(debug_assertions) {
         return skip("a release build has no points to crash at");
     }
-    for point in ["lend.raised:2", "lend.lowered:1", "sparse.shrinking:9", "sparse.removed:9"] {
-        let site = Site::new(&LAZY);
+    for point in points {
+        let site = make();
         let script = "seq 1500000 > $OUT/random; split -a 4 -d -b 20k $OUT/random first-; cat first-* | cksum\n\
              rm first-0*; for i in {1..400}; do [ -e $OUT/killed ] && break; sleep 0.02; done\n\
              split -a 4 -d -b 9k $OUT/random second-; cat second-* | cmp - $OUT/random; true";
@@ -174,6 +173,13 @@ fn a_manager_that_dies_while_it_lends_loses_nothing() {
         site.run_plainly(plain).expect(0);
         site.assert_same_files();
     }
+}
+
+/// A manager that is killed while it lends, takes back or gives up memory.
+#[test]
+fn a_manager_that_dies_while_it_lends_loses_nothing() {
+    let points = ["lend.raised:2", "lend.lowered:1", "sparse.shrinking:9", "sparse.removed:9"];
+    loses_nothing_when_killed_at(&points, || Site::new(&LAZY));
 }
 
 /// What cannot get a page goes elsewhere, and is what it would be without Forebay.
@@ -348,9 +354,6 @@ fn slots_of_programs_that_were_killed_come_back() {
 /// A manager that is killed while it lends slots, takes them back, or gives up their room.
 #[test]
 fn a_manager_that_dies_while_it_lends_slots_loses_nothing() {
-    if !cfg!(debug_assertions) {
-        return skip("a release build has no points to crash at");
-    }
     let points = [
         "lend.slots-retired:2",
         "lend.slot-discarded:2",
@@ -361,31 +364,7 @@ fn a_manager_that_dies_while_it_lends_slots_loses_nothing() {
         "sparse.slots-idle:1",
         "sparse.discarded:1",
     ];
-    for point in points {
-        let site = below(&LOW);
-        let script = "seq 1500000 > $OUT/random; split -a 4 -d -b 20k $OUT/random first-; cat first-* | cksum\n\
-             rm first-0*; for i in {1..400}; do [ -e $OUT/killed ] && break; sleep 0.02; done\n\
-             split -a 4 -d -b 9k $OUT/random second-; cat second-* | cmp - $OUT/random; true";
-        let mut command = site.buffered(&["bash", "-c", script]);
-        command
-            .env("FOREBAY_CRASH", point)
-            .env("FOREBAY_CRASH_IN", "node")
-            .env("FOREBAY_CRASH_ONCE", site.out.join("killed"));
-        let ran = site.end(command);
-        let died = std::fs::read_to_string(site.out.join("killed")).unwrap_or_default();
-        assert!(
-            died.contains(point.split(':').next().unwrap()),
-            "{point}: {ran:?}\n{}",
-            site.log()
-        );
-        let after = "cat second-* | cmp - $OUT/random && split -a 4 -d -b 30k $OUT/random third-";
-        let (ran, _) = site.run_buffered(after);
-        ran.expect(0);
-        let plain = "for k in '9k second' '30k third'; do set -- $k; split -a 4 -d -b $1 $OUT/random $2-; done\n\
-             split -a 4 -d -b 20k $OUT/random first-; rm first-0*";
-        site.run_plainly(plain).expect(0);
-        site.assert_same_files();
-    }
+    loses_nothing_when_killed_at(&points, || below(&LOW));
 }
 
 /// Everything is killed, and the segment is gone: the records of sparse slots lead to all of it.
