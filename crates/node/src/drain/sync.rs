@@ -78,9 +78,7 @@ impl Flusher {
 
     fn behind(&self, file: FileId) -> bool {
         let record = self.node.segment.file(file);
-        record.has(FileFlags::TO_RECORD_TRUNCATE)
-            || record.sync_wanted.load(Ordering::Acquire)
-                != record.sync_done.load(Ordering::Acquire)
+        record.has(FileFlags::TO_RECORD_TRUNCATE) || record.awaits_sync()
     }
 
     /// Serves the syncs of some files: those that only the journal is wanted for together, with one

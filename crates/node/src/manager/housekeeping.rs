@@ -171,8 +171,7 @@ pub(crate) fn is_any_littered(node: &Node) -> bool {
         let record = node.segment.file(file);
         record.lengtheners.iter().any(is_left)
             && record.has(FileFlags::METADATA_DIRTY)
-            && record.sync_wanted.load(Ordering::Acquire)
-                != record.sync_done.load(Ordering::Acquire)
+            && record.awaits_sync()
     })
 }
 

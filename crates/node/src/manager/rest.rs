@@ -203,7 +203,6 @@ fn are_files_settled(segment: &Segment) -> bool {
         let flags = record.flags.load(Ordering::Acquire) & busy;
         (!flags.intersects(busy) || flags == FileFlags::UNLINKED && open[file.index()])
             && record.exclusive.load(Ordering::Acquire) == 0
-            && record.sync_wanted.load(Ordering::Acquire)
-                == record.sync_done.load(Ordering::Acquire)
+            && !record.awaits_sync()
     })
 }

@@ -48,7 +48,7 @@ pub(crate) fn take_over(node: &Node) {
         let told = FileFlags::REGISTERED | FileFlags::TO_FIND;
         record.clear(told | FileFlags::HELD | FileFlags::FAILING);
         record.retry_at.store(node.now().wrapping_sub(1), Ordering::Relaxed);
-        if record.sync_wanted.load(Ordering::Acquire) != record.sync_done.load(Ordering::Acquire) {
+        if record.awaits_sync() {
             // What waiting processes were promised the predecessor knew: it took the flags.
             record.set(FileFlags::DURABLE);
         }

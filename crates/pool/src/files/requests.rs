@@ -103,3 +103,10 @@ impl Segment {
         behind == 0 || behind > u32::MAX / 2
     }
 }
+
+impl FileRecord {
+    /// Whether a sync was asked for that the node manager has not done yet.
+    pub fn awaits_sync(&self) -> bool {
+        self.sync_wanted.load(Ordering::Acquire) != self.sync_done.load(Ordering::Acquire)
+    }
+}

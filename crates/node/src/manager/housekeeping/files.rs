@@ -361,5 +361,5 @@ fn is_settled(record: &FileRecord) -> bool {
     !record.flags.load(Ordering::Acquire).intersects(busy)
         && !record.has_intent()
         && !record.has_lengtheners()
-        && record.sync_wanted.load(Ordering::Acquire) == record.sync_done.load(Ordering::Acquire)
+        && !record.awaits_sync()
 }
