@@ -2,17 +2,22 @@
 //! them is dirty, what the header's texts say.
 
 use forebay_placement::TierId;
-use forebay_pool::layout::{BucketMeta, FileFlags};
+use forebay_pool::layout::{BucketMeta, FileFlags, FileRecord};
 use forebay_pool::segment::text;
 use forebay_pool::{BucketId, Entry, FileId, PageSet, Segment};
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 /// A path kept in the header.
 pub(crate) fn path_of(bytes: &[u8]) -> &Path {
     Path::new(OsStr::from_bytes(text(bytes).to_bytes()))
+}
+
+/// The path that a record has of its file; empty if it has none.
+pub(crate) fn path_of_file(segment: &Segment, record: &FileRecord) -> PathBuf {
+    PathBuf::from(OsString::from_vec(segment.path_of(record)))
 }
 
 /// Dirty bytes of tier `tier` of a segment, those on their way to the store included, in buckets

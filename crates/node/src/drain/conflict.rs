@@ -6,12 +6,10 @@
 //! written to, whether it still has a name or not.
 
 use crate::node::Node;
+use crate::usage::path_of_file;
 use forebay_device::{Stat, StoreFile};
 use forebay_pool::layout::{FileFlags, FileRecord};
 use forebay_pool::{FileId, Segment};
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
 /// Looks at the store's file before the first of `file`'s blocks goes to it. The caller has blocks
@@ -73,7 +71,7 @@ fn change(segment: &Segment, record: &FileRecord, stat: &Stat) -> Option<String>
 
 /// Whether the file had no name from the beginning: O_TMPFILE.
 fn has_temporary_name(segment: &Segment, record: &FileRecord) -> bool {
-    let path = PathBuf::from(OsString::from_vec(segment.path_of(record)));
+    let path = path_of_file(segment, record);
     let name = format!("#{}", record.identity().inode);
     path.file_name().is_some_and(|last| last.to_string_lossy() == name)
 }

@@ -6,7 +6,7 @@ use crate::drain::reconcile::reconcile;
 use crate::journal::Checkpoint;
 use crate::node::Node;
 use crate::store::beneath::Roots;
-use crate::store::descriptors::{StoreHandle, is_shortage};
+use crate::store::descriptors::StoreHandle;
 use forebay_device::Batch;
 use forebay_placement::TierId;
 use forebay_pool::BucketId;
@@ -149,27 +149,18 @@ impl Flusher {
     /// Those of [`crate::store::descriptors::Descriptors::of`].
     pub fn descriptor(&self, file: FileId) -> Result<Arc<StoreHandle>, Errno> {
         let (segment, descriptors) = (&self.node.segment, &self.node.descriptors);
-        loop {
-            match self.try_descriptor(file) {
-                // What was opened for others by the time that some were closed is closed again.
-                Err(errno) if is_shortage(errno) && descriptors.make_room(segment) => {}
-                result => return result,
-            }
-        }
-    }
-
-    fn try_descriptor(&self, file: FileId) -> Result<Arc<StoreHandle>, Errno> {
-        let record = self.node.segment.file(file);
+        let record = segment.file(file);
         let folder = &self.node.config.backing[self.store_of(file)].path;
-        let descriptors = &self.node.descriptors;
         if record.has(FileFlags::TO_FIND) {
             // While it may still be where it was, or open.
-            descriptors.find(&self.node.segment, file, &mut Roots::default(), self.owner)?;
+            descriptors.with_room(segment, || {
+                descriptors.find(segment, file, &mut Roots::default(), self.owner)
+            })?;
         }
         // One that is on its way may be the only one there is: the file may have no name.
-        if record.has(FileFlags::REGISTERED) && !descriptors.has(&self.node.segment, file) {
+        if record.has(FileFlags::REGISTERED) && !descriptors.has(segment, file) {
             self.node.await_messages();
         }
-        descriptors.of(&self.node.segment, file, folder)
+        descriptors.of(segment, file, folder)
     }
 }

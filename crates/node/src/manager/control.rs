@@ -319,14 +319,9 @@ impl Control {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         self.is_full = false;
         for _ in 0..CONNECTIONS_MAX {
-            let socket = match rustix::net::accept_with(&self.listener, flags) {
+            let accept = || rustix::net::accept_with(&self.listener, flags);
+            let socket = match self.node.descriptors.with_room(&self.node.segment, accept) {
                 Ok(socket) => socket,
-                Err(errno)
-                    if is_shortage(errno)
-                        && self.node.descriptors.make_room(&self.node.segment) =>
-                {
-                    continue;
-                }
                 Err(errno) => {
                     self.is_full = is_shortage(errno);
                     break;

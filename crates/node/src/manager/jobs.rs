@@ -4,7 +4,7 @@
 use crate::config;
 use crate::node::Node;
 use crate::store::beneath::{Known, Since, Stores};
-use crate::usage::whole_buckets_of;
+use crate::usage::{path_of_file, whole_buckets_of};
 use forebay_placement::glob;
 use forebay_placement::schema::{Lifetime, Mode};
 use forebay_pool::FileId;
@@ -17,9 +17,8 @@ use forebay_pool::opens::Opens;
 use forebay_pool::{Entry, Owner, clock, liveness};
 use rustix::fd::{AsFd, AsRawFd};
 use std::collections::{HashMap, HashSet};
-use std::ffi::OsString;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -243,7 +242,7 @@ enum Removed {
 fn remove_names(node: &Node, file: FileId, folder: &Path) -> Removed {
     let segment = &node.segment;
     let record = segment.file(file);
-    let known = PathBuf::from(OsString::from_vec(segment.path_of(record)));
+    let known = path_of_file(segment, record);
     let held = node.descriptors.at_hand(segment, file);
     // It may have been moved, or linked, to another directory of the same file system.
     let stores = Stores::of(node.config.backing.iter().map(|backing| &*backing.path));

@@ -16,7 +16,7 @@ use crate::instance::runtime::Runtime;
 use crate::recovery::copies::{UNNAMED, create, name_of_copy, set_modified};
 use crate::recovery::inspect::{Inspected, inspect};
 use crate::store::beneath::{Known, Since, Stores};
-use crate::usage::path_of;
+use crate::usage::{path_of, path_of_file};
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::*;
 use forebay_pool::{FileId, PageSet, Segment, SegmentError, clock};
@@ -26,11 +26,9 @@ use rustix::fd::OwnedFd;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::collections::HashSet;
-use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
 use std::ops::Range;
-use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -207,7 +205,7 @@ impl<'a> Salvager<'a> {
     /// Makes the file that takes the copy.
     fn make(&self, file: FileId) -> Result<(PathBuf, File), (PathBuf, io::Error)> {
         let record = self.segment.file(file);
-        let path = PathBuf::from(OsString::from_vec(self.segment.path_of(record)));
+        let path = path_of_file(self.segment, record);
         let header = self.segment.header();
         let store = record.store.load(Ordering::Relaxed) as usize % STORES_MAX;
         let path = Some(path.as_path()).filter(|_| !record.has(FileFlags::UNLINKED));
@@ -245,7 +243,7 @@ impl<'a> Salvager<'a> {
         };
         set_modified(&*out, mtime_ns);
         out.sync_all().map_err(fail)?;
-        let original = PathBuf::from(OsString::from_vec(self.segment.path_of(record)));
+        let original = path_of_file(self.segment, record);
         Ok(Saved { original, copy, size, mtime_ns, ranges: joined(ranges), torn })
     }
 
@@ -347,7 +345,7 @@ impl<'a> Salvager<'a> {
     }
 
     fn open_on_store(&self, record: &FileRecord) -> Result<OwnedFd, String> {
-        let path = PathBuf::from(OsString::from_vec(self.segment.path_of(record)));
+        let path = path_of_file(self.segment, record);
         let known = Known::of(record);
         let header = self.segment.header();
         let store = record.store.load(Ordering::Relaxed) as usize % STORES_MAX;
@@ -376,9 +374,7 @@ impl<'a> Salvager<'a> {
         let Some(meta) = self.segment.bucket(bucket) else { return Ok(String::new()) };
         let (file, block) = (meta.file.load(Ordering::Relaxed), meta.block.load(Ordering::Relaxed));
         let path = match self.segment.header().has_file(file) {
-            true => {
-                PathBuf::from(OsString::from_vec(self.segment.path_of(self.segment.file(file))))
-            }
+            true => path_of_file(self.segment, self.segment.file(file)),
             false => PathBuf::new(),
         };
         let valid = meta.valid.load(Ordering::Acquire);

@@ -4,6 +4,7 @@ mod short;
 
 use crate::store::beneath::{Known, Roots, Since, Stores, doubt, reopen};
 use crate::store::share::Share;
+use crate::usage::path_of_file;
 use forebay_device::{BackingStore, Stat, StoreFile};
 use forebay_pool::layout::{FileFlags, FileRecord};
 use forebay_pool::{FileId, Identity, Marker, Owner, Segment};
@@ -12,8 +13,7 @@ use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::collections::{HashMap, VecDeque};
-use std::ffi::OsString;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -296,7 +296,7 @@ impl Descriptors {
         roots: &mut Roots,
     ) -> Result<Option<(OwnedFd, Known)>, Errno> {
         let record = segment.file(file);
-        let path = || PathBuf::from(OsString::from_vec(segment.path_of(record)));
+        let path = || path_of_file(segment, record);
         let mut last = PathBuf::new();
         // It may be renamed between a look at its path and at what lies there.
         for _ in 0..SEARCHES {
@@ -362,12 +362,7 @@ impl Descriptors {
         file: FileId,
         store: &Path,
     ) -> Result<Arc<StoreHandle>, Errno> {
-        loop {
-            match self.try_of(segment, file, store) {
-                Err(errno) if is_shortage(errno) && self.make_room(segment) => {}
-                result => return result,
-            }
-        }
+        self.with_room(segment, || self.try_of(segment, file, store))
     }
 
     fn try_of(
@@ -634,7 +629,7 @@ fn open_by_name(
 ) -> Result<OwnedFd, Errno> {
     let known = Known::of(record);
     let open = || {
-        let path = PathBuf::from(OsString::from_vec(segment.path_of(record)));
+        let path = path_of_file(segment, record);
         stores.open(&path, OFlags::WRONLY, &known, Since::Boot)
     };
     // It may be renamed between the search and its opening; a program must not be told of that.

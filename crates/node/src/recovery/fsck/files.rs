@@ -1,12 +1,10 @@
 //! The files that the store lacks data of: still those that were written to.
 
 use crate::store::beneath::{Known, Since, Stores};
-use crate::usage::path_of;
+use crate::usage::{path_of, path_of_file};
 use forebay_pool::Segment;
 use forebay_pool::check::{Finding, Remedy};
 use forebay_pool::layout::FileFlags;
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
 /// Files that have moved are looked for by recovery; here only what lies at its path is looked at.
@@ -19,7 +17,7 @@ pub(super) fn check(segment: &Segment, findings: &mut Vec<Finding>) {
         if !record.has(FileFlags::METADATA_DIRTY) || record.has(FileFlags::UNLINKED) {
             continue;
         }
-        let path = PathBuf::from(OsString::from_vec(segment.path_of(record)));
+        let path = path_of_file(segment, record);
         let known = Known::of(record);
         let place = || format!("file {file} ({})", path.display());
         if !stores.hold(&path) {

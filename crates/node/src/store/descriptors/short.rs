@@ -1,15 +1,14 @@
 //! Too many files for the descriptors that the manager may have: which are flushed first, and which
 //! are found again when they are flushed.
 
-use super::{Descriptors, StoreHandle};
+use super::{Descriptors, StoreHandle, is_shortage};
 use crate::store::beneath::{Known, Roots};
+use crate::usage::path_of_file;
 use forebay_pool::layout::{FileFlags, FileRecord};
 use forebay_pool::{FileId, Segment};
 use rustix::fd::{AsFd, AsRawFd};
+use rustix::io::Errno;
 use std::collections::VecDeque;
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
@@ -131,7 +130,7 @@ impl Descriptors {
         record: &FileRecord,
         fd: &StoreHandle,
     ) -> bool {
-        let path = PathBuf::from(OsString::from_vec(segment.path_of(record)));
+        let path = path_of_file(segment, record);
         let link = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
         // That needs no descriptor, of which there may be none.
         let is_there = std::fs::read_link(link).is_ok_and(|real| real == path);
@@ -142,9 +141,27 @@ impl Descriptors {
 
     /// Where no descriptor is to be had: closes some of files that can be found without. Returns
     /// whether there were any.
-    pub fn make_room(&self, segment: &Segment) -> bool {
+    fn make_room(&self, segment: &Segment) -> bool {
         let kept = self.first_kept(usize::MAX).into_iter();
         kept.filter(|&(file, _)| self.give_up(segment, file)).take(GIVEN_UP).count() > 0
+    }
+
+    /// Opens something, and where no descriptor is to be had, tries again as long as some can be
+    /// closed for it.
+    ///
+    /// # Errors
+    /// Those of `open`.
+    pub fn with_room<R>(
+        &self,
+        segment: &Segment,
+        mut open: impl FnMut() -> Result<R, Errno>,
+    ) -> Result<R, Errno> {
+        loop {
+            match open() {
+                Err(errno) if is_shortage(errno) && self.make_room(segment) => {}
+                result => return result,
+            }
+        }
     }
 
     /// What to do about a descriptor that was sent, and lost for want of descriptors.
