@@ -405,6 +405,11 @@ pub fn describe(files: &[FileStatus]) -> String {
             Some(0) => {
                 "it has lost its last name, and goes with the programs that have it open".into()
             }
+            Some(libc::ESTALE) => format!(
+                "{}: it was removed, or moved away, by a program without Forebay. Move it back; or save the data, and \
+                 move the pool away",
+                std::io::Error::from_raw_os_error(libc::ESTALE)
+            ),
             Some(errno) => std::io::Error::from_raw_os_error(errno).to_string(),
         };
         text.push_str(&format!("\n  {}: {why}", file.path));

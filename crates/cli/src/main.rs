@@ -4,6 +4,7 @@
 #[macro_use]
 mod output;
 
+mod aside;
 mod bars;
 #[cfg(feature = "bench")]
 mod bench;

@@ -1,5 +1,6 @@
 //! `forebay run`.
 
+use crate::aside::Aside;
 use crate::drain::{self, Drained, Progress};
 use crate::instance::InstanceArguments;
 use crate::manager::{self, Joined};
@@ -218,6 +219,8 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
         return Ok(end_before_start(signal, Some((connection, joined)), job, &runtime));
     }
     let before = Counts::now(&runtime);
+    let mut aside = Aside::of(&config, &runtime);
+    aside.tell_old();
     let mut child = match spawn(&arguments.command, &library, &runtime, job) {
         Ok(child) => child,
         Err(error) => {
@@ -246,6 +249,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
         match drained {
             Drained::All => {
                 mention_processes(&runtime, job);
+                aside.tell_new();
                 let now = Counts::now(&runtime);
                 if let Some(nothing) = now.describe_nothing(&before, &config) {
                     eprintln!("forebay: {nothing}");
@@ -255,6 +259,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
                 return Ok(code);
             }
             Drained::Kept(files) => {
+                aside.tell_new();
                 eprintln!("forebay: {}", drain::describe(&files));
                 return Ok(ExitCode::from(crate::FAILED));
             }

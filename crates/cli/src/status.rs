@@ -1,5 +1,6 @@
 //! `forebay status`.
 
+use crate::aside::Aside;
 use crate::explain::in_force;
 use crate::text::{bytes, counted};
 use crate::watch::stopped;
@@ -262,6 +263,10 @@ fn show(runtime: &Runtime, observer: &Observer) {
     }
     for holder in observer.holders() {
         println!("  HELD     {holder}");
+    }
+    let recorded = runtime.recorded();
+    if let Some(text) = recorded.and_then(|config| Aside::of(&config, runtime).describe_old()) {
+        println!("  KEPT     {text}");
     }
     for (path, range) in observer.corrupt() {
         println!(

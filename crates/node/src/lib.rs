@@ -31,4 +31,4 @@ pub use manager::daemon::{Ending, Options, Started, serve};
 pub use node::QUEUE_DEPTH;
 pub use observe::{explain, holders, in_force, log, status};
 pub use recovery::rebuild::Rebuilt;
-pub use recovery::{fsck, salvage};
+pub use recovery::{fsck, removed, salvage};

@@ -1,6 +1,7 @@
 //! What managers have left that are gone: which instances have left something, and draining it.
 
 use super::start::{StartError, keeps_all, start, write_config};
+use crate::aside::Aside;
 use crate::drain::{self, Ended};
 use crate::task::task_flags;
 use crate::text::bytes;
@@ -174,6 +175,7 @@ pub(super) fn try_to_drain(runtime: &Runtime) -> Option<Result<(), String>> {
         eprintln!("forebay: draining {left} that an earlier run left for {stores}");
         files = observer.files();
     }
+    let aside = Aside::of(&config, runtime);
     if let Err(error) = start(&config, runtime, &["--drain-and-end"]) {
         if let StartError::Died(why) = &error {
             eprintln!("forebay: {why}; starting another");
@@ -197,7 +199,7 @@ pub(super) fn try_to_drain(runtime: &Runtime) -> Option<Result<(), String>> {
         Err(_) => Observer::of(&runtime.pool).map(|left| left.files()).unwrap_or_default(),
     };
     for file in files {
-        if !left.iter().any(|left| left.path == file.path) {
+        if !left.iter().any(|left| left.path == file.path) && !aside.has_new(&file.path) {
             eprintln!("forebay: recovered {} ({})", file.path, bytes(file.size));
         }
     }

@@ -2,6 +2,7 @@
 
 use super::orphans::{Keeper, drain_orphan, drain_orphans, pools};
 use super::start::write_config;
+use crate::aside::Aside;
 use crate::drain;
 use crate::instance::InstanceArguments;
 use crate::text::counted;
@@ -29,6 +30,10 @@ pub fn recover(arguments: &InstanceArguments) -> Result<ExitCode, String> {
         let (_, named) = arguments.runtime()?;
         pools.retain(|(runtime, _)| runtime.instance == named.instance);
     }
+    let mut aside: Vec<_> = pools
+        .iter()
+        .filter_map(|(runtime, _)| Some(Aside::of(&runtime.recorded()?, runtime)))
+        .collect();
     // One store that is gone must not keep the others from being drained.
     let failures: Vec<String> = pools
         .iter()
@@ -42,6 +47,7 @@ pub fn recover(arguments: &InstanceArguments) -> Result<ExitCode, String> {
             },
         })
         .collect();
+    aside.iter_mut().for_each(Aside::tell_new);
     match pools.len() {
         0 => println!("nothing to recover"),
         count if failures.is_empty() => {

@@ -2,7 +2,9 @@
    leave the store right after they were written:
    namesakes HOW ROUNDS OUTSIDE, in the store; OUTSIDE is a directory on the same device. */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -107,6 +109,39 @@ static void inherited(void) {
     unlink(in);
 }
 
+/* Stops a process, and waits until none of its threads does anything more. */
+static void stop(const char *pid) {
+    char path[600], line[600];
+    check(kill(atoi(pid), SIGSTOP) == 0, "no such process");
+    for (int running = 1; running;) {
+        running = 0;
+        snprintf(path, sizeof path, "/proc/%s/task", pid);
+        DIR *threads = opendir(path);
+        for (struct dirent *entry; threads && (entry = readdir(threads));) {
+            snprintf(path, sizeof path, "/proc/%s/task/%s/stat", pid, entry->d_name);
+            int fd = open(path, O_RDONLY);
+            int bytes = fd < 0 ? 0 : (int)read(fd, line, sizeof line - 1);
+            if (fd >= 0) close(fd);
+            line[bytes > 0 ? bytes : 0] = 0;
+            char *name = strrchr(line, ')');
+            running |= name && name[1] && name[2] != 'T';
+        }
+        if (threads) closedir(threads);
+    }
+}
+
+/* Removed before the node manager, of the process id in MANAGER if that is set, can look at them: a
+   file with data, and one that has only a size. */
+static void gone(void) {
+    char *a = name(".", "a"), *b = name(".", "b"), *manager = getenv("MANAGER");
+    if (manager) stop(manager);
+    old_file(a, 1);
+    old_file(b, 0);
+    unseen_unlink(a);
+    unseen_unlink(b);
+    if (manager) kill(atoi(manager), SIGCONT);
+}
+
 static void sent(int is_removed) {
     char *a = name(".", "a"), *b = name(outside, "b");
     ino_t inode = old_file(a, 1);
@@ -176,6 +211,7 @@ int main(int count, char **words) {
         if (!strcmp(how, "comes")) comes(0);
         else if (!strcmp(how, "folder")) comes(1);
         else if (!strcmp(how, "inherited")) inherited();
+        else if (!strcmp(how, "gone")) gone();
         else if (!strcmp(how, "removed")) sent(1);
         else if (!strcmp(how, "changed")) sent(0);
         else if (!strcmp(how, "leaves")) leaves(0);

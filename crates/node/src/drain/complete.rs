@@ -1,5 +1,6 @@
 //! The end of a flush: pages count as clean, or the failure is noted, and the file is tried again.
 
+use crate::config::TierKind;
 use crate::drain::batch::InFlight;
 use crate::drain::flusher::Flusher;
 use crate::node::{BlockRef, Node};
@@ -98,13 +99,31 @@ pub(crate) const FADING: Duration = Duration::from_secs(30);
 
 /// Whether a file has lost its last name and the last living process that had it open: housekeeping
 /// drops it as soon as its descriptions are free, and nothing of it has to come to the store. While
-/// its store is not there that is not known.
+/// its store is not there that is not known. Or it is to be set aside.
 pub(crate) fn is_fading(node: &Node, file: FileId) -> bool {
     let record = node.segment.file(file);
-    record.has(FileFlags::UNLINKED)
+    let is_removed = record.has(FileFlags::UNLINKED)
         && record.has(FileFlags::FAILING)
-        && record.last_errno() != Errno::NODEV.raw_os_error()
+        && record.last_errno() != Errno::NODEV.raw_os_error();
+    (is_removed || is_lost(node, file))
         && node.segment.holders(file).all(|pid| !forebay_pool::liveness::is_alive(pid, 0))
+}
+
+/// Whether the last flush of a file said that it is nowhere, and there is a place for what the
+/// tiers have of it: housekeeping sets that aside.
+pub(crate) fn is_lost(node: &Node, file: FileId) -> bool {
+    let errno = node.segment.file(file).failing_errno();
+    errno == Some(Errno::STALE.raw_os_error())
+        && may_be_lost(node, file)
+        && node.config.tiers.iter().any(|tier| matches!(tier.kind, TierKind::File { .. }))
+}
+
+/// Whether the manager has no descriptor of a file that is to have a name.
+pub(crate) fn may_be_lost(node: &Node, file: FileId) -> bool {
+    let record = node.segment.file(file);
+    ![FileFlags::UNLINKED, FileFlags::SCRATCH].into_iter().any(|flag| record.has(flag))
+        && !record.has_intent()
+        && !node.descriptors.has(&node.segment, file)
 }
 
 /// Whether some file fades.

@@ -14,6 +14,6 @@ mod reconcile;
 mod slots;
 mod sync;
 
-pub(crate) use complete::{FADING, is_any_fading, is_fading};
+pub(crate) use complete::{FADING, is_any_fading, is_fading, is_lost, may_be_lost};
 pub(crate) use flusher::{FlushScope, Flusher};
 pub(crate) use reconcile::{reconcile, reconcile_held};

@@ -297,11 +297,13 @@ impl Manager<'_> {
             let by_itself = self.options.ephemeral || self.options.drain_and_end;
             if told.is_none() && (wanted || !by_itself || control.joined == 0) {
                 retirement.take_back();
+                housekeeper.ends = false;
                 let is_asked = control.is_busy || control.is_draining() || control.is_beginning();
                 rest.consider(self.node, &housekeeper, !is_asked);
                 continue;
             }
             // The flushers go on; the manager ends when they are done.
+            housekeeper.ends = true;
             self.node.draining.store(true, Ordering::Release);
             self.node.want_work();
             let since = told.map(|told| told.since);

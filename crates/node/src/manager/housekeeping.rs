@@ -1,6 +1,7 @@
 //! What the manager looks after between requests: dead clients, descriptions that no process holds,
 //! files that no process has open, index nodes below which nothing is left.
 
+mod aside;
 mod clients;
 mod files;
 mod intents;
@@ -9,6 +10,7 @@ mod tiers;
 pub(crate) use intents::{complete_intent, finish_truncate};
 
 use crate::node::Node;
+use aside::Aside;
 use files::{Awaited, Doubted};
 use forebay_pool::clock::Timer;
 use forebay_pool::layout::*;
@@ -59,6 +61,9 @@ pub(crate) struct Housekeeper {
     /// Of the last sweep.
     awaited: Awaited,
     doubted: RefCell<Doubted>,
+    aside: RefCell<Aside>,
+    /// The manager is about to end.
+    pub ends: bool,
 }
 
 impl Housekeeper {
@@ -82,6 +87,8 @@ impl Housekeeper {
             refused: (0, node.now().wrapping_sub(60_000)),
             awaited: Awaited::default(),
             doubted: RefCell::default(),
+            aside: RefCell::default(),
+            ends: false,
         }
     }
 

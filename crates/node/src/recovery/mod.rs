@@ -9,5 +9,5 @@ pub(crate) mod inspect;
 pub(crate) mod open;
 pub(crate) mod rebuild;
 pub(crate) mod recorded;
-pub(crate) mod removed;
+pub mod removed;
 pub mod salvage;

@@ -1,37 +1,76 @@
 //! What the tiers had of files that are nowhere on their store any more, neither by name nor by
 //! identity: it is kept beside the tier's files, as files that can be read, until the user removes
-//! it.
+//! it. A recovery after a reboot keeps what fsync has acknowledged; a node manager sets aside what
+//! it could not flush.
 
 use crate::config::{Config, TierKind};
 use crate::instance::discovery::{is_private_folder, stem_in, unguessable_name};
 use crate::instance::runtime::{KEPT_START, Runtime};
 use crate::recovery::copies;
+use crate::store::beneath::Known;
+use forebay_pool::crash;
 use rustix::fd::OwnedFd;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// How the name of the folder ends.
 const END: &str = ".removed";
+
+/// A file that is not whole yet.
+const PARTIAL: &str = ".forebay-partial";
+
+/// The files in a folder, and what is below it.
+fn files_in(folder: &Path) -> Vec<(PathBuf, fs::Metadata)> {
+    let mut folders = vec![folder.to_owned()];
+    let mut found = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            match entry.metadata() {
+                Ok(seen) if seen.is_dir() => folders.push(entry.path()),
+                Ok(seen) if entry.file_name() != PARTIAL => found.push((entry.path(), seen)),
+                _ => {}
+            }
+        }
+    }
+    found
+}
+
+/// What was kept of an instance's files that were nowhere on their store, and when it was put
+/// there: seconds since 1970.
+pub fn kept(config: &Config, runtime: &Runtime) -> Vec<(PathBuf, i64)> {
+    let Some((tier, usual)) = Keeper::of(config, runtime).place else { return Vec::new() };
+    let folder = tier.join(stem_in(&tier, &usual, &[END]) + END);
+    if !is_private_folder(&folder) {
+        return Vec::new();
+    }
+    let mut found: Vec<_> =
+        files_in(&folder).into_iter().map(|(path, seen)| (path, seen.ctime())).collect();
+    found.sort();
+    found
+}
 
 /// The folder, which is made with the first file.
 pub(crate) struct Keeper {
     /// The tier's folder, and how the name in it begins.
     place: Option<(PathBuf, String)>,
     folder: Option<PathBuf>,
+    /// Bytes beyond which nothing more is set aside there.
+    most: u64,
 }
 
 impl Keeper {
     /// On the fastest file tier of a configuration.
     pub fn of(config: &Config, runtime: &Runtime) -> Keeper {
-        let place = config.tiers.iter().find_map(|tier| match &tier.kind {
-            TierKind::File { path } => {
-                Some((path.clone(), format!("{KEPT_START}{}", runtime.instance)))
-            }
+        let found = config.tiers.iter().find_map(|tier| match &tier.kind {
+            TierKind::File { path } => Some((path, tier.capacity)),
             TierKind::Ram => None,
         });
-        Keeper { place, folder: None }
+        let most = found.map_or(0, |(_, capacity)| capacity);
+        let stem = format!("{KEPT_START}{}", runtime.instance);
+        let place = found.map(|(path, _)| (path.clone(), stem));
+        Keeper { place, folder: None, most }
     }
 
     /// Makes the file that takes what there is of the one that was opened as `path`.
@@ -50,6 +89,65 @@ impl Keeper {
             None => self.make_folder()?,
         };
         Ok(copies::create(&folder, &wanted)?.1.into())
+    }
+
+    /// Makes the file that takes what the tiers have of the one that was opened as `path` beneath
+    /// `store`, about so many bytes: `write` writes it, under another name at first. It replaces
+    /// what was set aside of the same file before. Returns where it is, durably.
+    ///
+    /// # Errors
+    /// Why it cannot be made.
+    pub fn set_aside(
+        &mut self,
+        (path, store): (&Path, &Path),
+        known: &Known,
+        bytes: u64,
+        write: impl FnOnce(&File) -> Result<(), String>,
+    ) -> Result<PathBuf, String> {
+        let explain = |path: &Path| {
+            let path = path.display().to_string();
+            move |error: io::Error| format!("{path}: {error}")
+        };
+        let folder = match &self.folder {
+            Some(folder) => folder.clone(),
+            None => self.make_folder().map_err(|(path, error)| explain(&path)(error))?,
+        };
+        let used = files_in(&folder).iter().map(|(_, found)| found.blocks() * 512).sum::<u64>();
+        if used.saturating_add(bytes) > self.most {
+            return Err(format!(
+                "{} has {used} bytes already, and may have {}; remove what is not wanted",
+                folder.display(),
+                self.most
+            ));
+        }
+        let partial = folder.join(PARTIAL);
+        let mut options = File::options();
+        options.write(true).create(true).truncate(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+        let out = options.open(&partial).map_err(explain(&partial))?;
+        let written = write(&out).and_then(|()| out.sync_all().map_err(explain(&partial)));
+        if let Err(why) = written {
+            let _ = fs::remove_file(&partial);
+            return Err(why);
+        }
+        crash::point("aside.written");
+        let mark = format!("{}-{}", known.inode, known.born_ns);
+        let mut named = copies::name_of_copy(Some(path), store, known.inode).into_os_string();
+        named.push(format!(".{mark}"));
+        let unnamed = Path::new(copies::UNNAMED).join(format!("inode-{mark}"));
+        let place = |name: &Path| {
+            let whole = folder.join(name);
+            let above = whole.parent().unwrap_or(&folder);
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(above)?;
+            fs::rename(&partial, &whole)?;
+            // Those that were made, too.
+            for above in whole.ancestors().skip(1).take_while(|above| above.starts_with(&folder)) {
+                File::open(above)?.sync_all()?;
+            }
+            File::open(folder.parent().unwrap_or(&folder))?.sync_all()?;
+            Ok(whole)
+        };
+        // A name may be too long now, or a folder's.
+        place(Path::new(&named)).or_else(|_| place(&unnamed)).map_err(explain(&folder))
     }
 
     /// A folder that no other user can have made.
@@ -100,7 +198,7 @@ mod tests {
         let make = || {
             let stem = "forebay-0123456789abcdef".to_owned();
             let place = Some((tier.path().to_owned(), stem));
-            Keeper { place, folder: None }.make_folder().unwrap()
+            Keeper { place, folder: None, most: 0 }.make_folder().unwrap()
         };
         assert_eq!(make(), usual);
         assert_eq!(make(), usual);

@@ -88,6 +88,42 @@ pub fn salvage(
     Salvager::new(&pool, target, stores).run(path, manifest)
 }
 
+/// Writes what the tiers have of a file that the caller holds to `out`, and what the store alone
+/// has as holes.
+///
+/// # Errors
+/// Why not all of it can be read, or written.
+pub(crate) fn copy_resident(pool: &Inspected, file: FileId, mut out: &File) -> Result<(), String> {
+    let unknown = Err("the store is not read".to_owned());
+    let salvager = Salvager::new(pool, Path::new(""), unknown);
+    let record = pool.segment.file(file);
+    let size = record.size.load(Ordering::Acquire);
+    let explain = |error: io::Error| error.to_string();
+    // Blocks may be moved from tier to tier meanwhile.
+    for _ in 0..TRIES {
+        out.set_len(0).map_err(explain)?;
+        let before = salvager.blocks(file);
+        let mut ranges = Vec::new();
+        let mut quiet = true;
+        for block in &before {
+            quiet &= salvager.save_block(block, size, out, &mut ranges).map_err(explain)?;
+        }
+        if !quiet || before != salvager.blocks(file) {
+            continue;
+        }
+        for (range, source) in ranges {
+            if let Source::Missing(why) = source {
+                return Err(format!("bytes {}..{}: {why}", range.start, range.end));
+            }
+        }
+        out.set_len(size).map_err(explain)?;
+        out.flush().map_err(explain)?;
+        set_modified(out, record.mtime_ns.load(Ordering::Acquire));
+        return Ok(());
+    }
+    Err("its blocks are being moved all the time".to_owned())
+}
+
 struct Salvager<'a> {
     pool: &'a Inspected,
     segment: &'a Segment,

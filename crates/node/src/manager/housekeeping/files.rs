@@ -58,6 +58,8 @@ pub(super) enum Outcome {
     Kept,
     /// It is to be looked at again.
     Again,
+    /// The same, and what there is of it is to be set aside.
+    Missing,
 }
 
 impl Housekeeper {
@@ -102,6 +104,7 @@ impl Housekeeper {
         crate::manager::jobs::end_lifetimes(&node, self.owner, &files, &open);
         let table = segment.enter_table(self.owner);
         let mut awaited = Awaited::new();
+        let mut missing = Vec::new();
         for &(file, opens) in &files {
             let outcome = match open.contains(&file) {
                 true => Outcome::Again,
@@ -119,6 +122,10 @@ impl Housekeeper {
                     }
                 }
                 Outcome::Kept | Outcome::Again => segment.files().touch(file),
+                Outcome::Missing => {
+                    segment.files().touch(file);
+                    missing.push((file, opens));
+                }
             }
         }
         self.awaited = awaited;
@@ -127,6 +134,8 @@ impl Housekeeper {
         };
         self.doubted.get_mut().retain(|_, doubt| is_recent(doubt));
         self.prune(&table);
+        drop(table);
+        self.set_aside(missing);
     }
 
     /// The files that something happened to, and some of the others, so that each has its turn: a
@@ -217,6 +226,14 @@ impl Housekeeper {
                 record.clear(FileFlags::METADATA_DIRTY | FileFlags::DIRTY | FileFlags::FAILING);
                 dropped = true;
             }
+        }
+        // Not before it is in the way: moved away, it may yet be opened where it is.
+        if self.is_missing(file)
+            && (self.ends || self.node.draining.load(Ordering::Acquire))
+            && !self.may_be_being_opened(file, awaited)
+        {
+            self.forget_missing(file);
+            return Outcome::Missing;
         }
         reconcile(&self.node, file, self.owner);
         if record.has(FileFlags::SCRATCH) && !dropped {

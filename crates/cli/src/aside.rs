@@ -1,0 +1,75 @@
+//! Telling of what was set aside of files that are nowhere on their store any more.
+
+use crate::text::counted;
+use forebay_node::Config;
+use forebay_node::removed::kept;
+use forebay_node::runtime::Runtime;
+use std::path::{Path, PathBuf};
+
+/// Files that are named; the others are counted.
+const NAMED_MAX: usize = 20;
+
+/// What an instance has set aside.
+pub struct Aside {
+    config: Config,
+    runtime: Runtime,
+    told: Vec<(PathBuf, i64)>,
+}
+
+impl Aside {
+    /// Of an instance that is served, or has been left, with its own tiers; else with `config`'s.
+    pub fn of(config: &Config, runtime: &Runtime) -> Aside {
+        let config = runtime.recorded().unwrap_or_else(|| config.clone());
+        let told = kept(&config, runtime);
+        Aside { config, runtime: runtime.clone(), told }
+    }
+
+    /// What was there before, if anything.
+    pub fn describe_old(&self) -> Option<String> {
+        let (first, _) = self.told.first()?;
+        Some(format!(
+            "{} that an earlier run found nowhere on the store, such as {}; take what is wanted, and remove the rest",
+            counted(self.told.len(), "file is kept", "files are kept"),
+            first.display()
+        ))
+    }
+
+    /// Says that.
+    pub fn tell_old(&self) {
+        if let Some(text) = self.describe_old() {
+            eprintln!("forebay: {text}");
+        }
+    }
+
+    /// Whether the file that was opened as `path` has been set aside since the last look.
+    pub fn has_new(&self, path: &str) -> bool {
+        let mut relative = self.config.backing.iter().filter_map(|backing| {
+            let relative = Path::new(path).strip_prefix(&backing.path).ok()?;
+            Some(format!(".removed/{}.", relative.display()))
+        });
+        let now = kept(&self.config, &self.runtime);
+        let mut new = now.iter().filter(|found| !self.told.contains(found));
+        relative.any(|name| new.any(|(found, _)| found.to_string_lossy().contains(&name)))
+    }
+
+    /// Says what has been set aside since the last look.
+    pub fn tell_new(&mut self) {
+        let now = kept(&self.config, &self.runtime);
+        let new: Vec<_> = now.iter().filter(|found| !self.told.contains(found)).collect();
+        if !new.is_empty() {
+            let files = counted(new.len(), "file was", "files were");
+            let mut text = format!(
+                "{files} removed, or moved away, by a program without Forebay before the data was on the store. \
+                 It is kept, as far as it was not; remove what is not wanted:"
+            );
+            for (path, _) in new.iter().take(NAMED_MAX) {
+                text.push_str(&format!("\n  {}", path.display()));
+            }
+            if new.len() > NAMED_MAX {
+                text.push_str(&format!("\n  and {} more", new.len() - NAMED_MAX));
+            }
+            eprintln!("forebay: {text}");
+        }
+        self.told = now;
+    }
+}
