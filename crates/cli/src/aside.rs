@@ -2,8 +2,9 @@
 
 use crate::text::counted;
 use forebay_node::Config;
-use forebay_node::removed::kept;
+use forebay_node::removed::{is_of, kept};
 use forebay_node::runtime::Runtime;
+use forebay_node::status::FileStatus;
 use std::path::{Path, PathBuf};
 
 /// Files that are named; the others are counted.
@@ -24,6 +25,16 @@ impl Aside {
         Aside { config, runtime: runtime.clone(), told }
     }
 
+    /// Of an instance whose folder says with which configuration it was started.
+    pub fn recorded(runtime: &Runtime) -> Option<Aside> {
+        runtime.recorded().map(|config| Aside::of(&config, runtime))
+    }
+
+    /// Where files are that were there before.
+    pub fn old(&self) -> impl Iterator<Item = &Path> {
+        self.told.iter().map(|(path, _)| path.as_path())
+    }
+
     /// What was there before, if anything.
     pub fn describe_old(&self) -> Option<String> {
         let (first, _) = self.told.first()?;
@@ -41,21 +52,21 @@ impl Aside {
         }
     }
 
-    /// Whether the file that was opened as `path` has been set aside since the last look.
-    pub fn has_new(&self, path: &str) -> bool {
-        let mut relative = self.config.backing.iter().filter_map(|backing| {
-            let relative = Path::new(path).strip_prefix(&backing.path).ok()?;
-            Some(format!(".removed/{}.", relative.display()))
-        });
-        let now = kept(&self.config, &self.runtime);
-        let mut new = now.iter().filter(|found| !self.told.contains(found));
-        relative.any(|name| new.any(|(found, _)| found.to_string_lossy().contains(&name)))
+    /// Whether this file has been set aside since the last look.
+    pub fn has_new(&self, file: &FileStatus) -> bool {
+        self.added().iter().any(|(path, _)| is_of(path, file.identity))
     }
 
-    /// Says what has been set aside since the last look.
-    pub fn tell_new(&mut self) {
-        let now = kept(&self.config, &self.runtime);
-        let new: Vec<_> = now.iter().filter(|found| !self.told.contains(found)).collect();
+    /// Where files are that have been set aside since the last look, and since when.
+    fn added(&self) -> Vec<(PathBuf, i64)> {
+        let mut now = kept(&self.config, &self.runtime);
+        now.retain(|found| !self.told.contains(found));
+        now
+    }
+
+    /// Says what has been set aside since the last look, and returns the number of files.
+    pub fn tell_new(&mut self) -> usize {
+        let new = self.added();
         if !new.is_empty() {
             let files = counted(new.len(), "file was", "files were");
             let mut text = format!(
@@ -70,6 +81,8 @@ impl Aside {
             }
             eprintln!("forebay: {text}");
         }
-        self.told = now;
+        let count = new.len();
+        self.told.extend(new);
+        count
     }
 }

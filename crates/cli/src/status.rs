@@ -122,6 +122,9 @@ fn json(runtime: &Runtime) -> Value {
     object["counters"] = Value::Object(counters);
     object["holders"] = observer.holders().iter().map(holder_object).collect();
     object["conflicts"] = json!(observer.conflicts());
+    if let Some(aside) = Aside::recorded(runtime) {
+        object["set_aside"] = aside.old().map(|path| json!(path.to_string_lossy())).collect();
+    }
     object["files"] = observer.files().iter().map(file_object).collect();
     object
 }
@@ -264,8 +267,7 @@ fn show(runtime: &Runtime, observer: &Observer) {
     for holder in observer.holders() {
         println!("  HELD     {holder}");
     }
-    let recorded = runtime.recorded();
-    if let Some(text) = recorded.and_then(|config| Aside::of(&config, runtime).describe_old()) {
+    if let Some(text) = Aside::recorded(runtime).and_then(|aside| aside.describe_old()) {
         println!("  KEPT     {text}");
     }
     for (path, range) in observer.corrupt() {

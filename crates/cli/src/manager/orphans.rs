@@ -112,14 +112,16 @@ pub(super) fn recorded(runtime: &Runtime) -> Option<Config> {
 }
 
 /// Starts a manager for an orphan, unless another command was faster, and waits until it has
-/// drained it.
+/// drained it. Tells what is set aside for that, and returns the number of files.
 ///
 /// # Errors
 /// What is left, and why.
-pub(super) fn drain_orphan(runtime: &Runtime) -> Result<(), String> {
+pub(super) fn drain_orphan(runtime: &Runtime) -> Result<usize, String> {
+    let mut aside = Aside::recorded(runtime);
     for _ in 0..DRAIN_TRIES {
-        if let Some(result) = try_to_drain(runtime) {
-            return result;
+        if let Some(result) = try_to_drain(runtime, aside.as_ref()) {
+            let count = aside.as_mut().map_or(0, Aside::tell_new);
+            return result.map(|()| count);
         }
     }
     Err(format!(
@@ -132,7 +134,7 @@ pub(super) fn drain_orphan(runtime: &Runtime) -> Result<(), String> {
 
 /// Drains an orphan. `None` when another command's manager went about it, and has ended: whether it
 /// has drained everything is to be seen.
-pub(super) fn try_to_drain(runtime: &Runtime) -> Option<Result<(), String>> {
+fn try_to_drain(runtime: &Runtime, aside: Option<&Aside>) -> Option<Result<(), String>> {
     let config = recorded(runtime);
     if !runtime.has_left() {
         // A manager that was about to end has drained it meanwhile.
@@ -175,7 +177,6 @@ pub(super) fn try_to_drain(runtime: &Runtime) -> Option<Result<(), String>> {
         eprintln!("forebay: draining {left} that an earlier run left for {stores}");
         files = observer.files();
     }
-    let aside = Aside::of(&config, runtime);
     if let Err(error) = start(&config, runtime, &["--drain-and-end"]) {
         if let StartError::Died(why) = &error {
             eprintln!("forebay: {why}; starting another");
@@ -199,7 +200,8 @@ pub(super) fn try_to_drain(runtime: &Runtime) -> Option<Result<(), String>> {
         Err(_) => Observer::of(&runtime.pool).map(|left| left.files()).unwrap_or_default(),
     };
     for file in files {
-        if !left.iter().any(|left| left.path == file.path) && !aside.has_new(&file.path) {
+        let is_left = left.iter().any(|left| left.path == file.path);
+        if !is_left && !aside.is_some_and(|aside| aside.has_new(&file)) {
             eprintln!("forebay: recovered {} ({})", file.path, bytes(file.size));
         }
     }

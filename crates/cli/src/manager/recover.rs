@@ -3,9 +3,10 @@
 use super::orphans::{Keeper, drain_orphan, drain_orphans, pools};
 use super::start::write_config;
 use crate::aside::Aside;
-use crate::drain;
+use crate::drain::{self, Drained};
 use crate::instance::InstanceArguments;
 use crate::text::counted;
+use forebay_node::runtime::Runtime;
 use std::process::ExitCode;
 
 /// `forebay recover`.
@@ -30,31 +31,39 @@ pub fn recover(arguments: &InstanceArguments) -> Result<ExitCode, String> {
         let (_, named) = arguments.runtime()?;
         pools.retain(|(runtime, _)| runtime.instance == named.instance);
     }
-    let mut aside: Vec<_> = pools
-        .iter()
-        .filter_map(|(runtime, _)| Some(Aside::of(&runtime.recorded()?, runtime)))
-        .collect();
     // One store that is gone must not keep the others from being drained.
-    let failures: Vec<String> = pools
-        .iter()
-        .filter_map(|(runtime, keeper)| match keeper {
-            Keeper::None => drain_orphan(runtime).err(),
-            Keeper::Manager(connection) => match drain::drain(connection, runtime) {
-                Ok(drain::Drained::All) => None,
-                Ok(drain::Drained::Kept(files)) => Some(drain::describe(&files)),
-                Ok(drain::Drained::Lost) => drain_orphan(runtime).err(),
-                Err(message) => Some(message),
-            },
-        })
-        .collect();
-    aside.iter_mut().for_each(Aside::tell_new);
-    match pools.len() {
-        0 => println!("nothing to recover"),
-        count if failures.is_empty() => {
-            let pools = counted(count, "pool", "pools");
-            println!("recovered {pools}: everything is on the backing store");
-        }
-        _ => return Err(failures.join("\n")),
+    let drained: Vec<_> =
+        pools.iter().map(|(runtime, keeper)| drain_pool(runtime, keeper)).collect();
+    let set_aside: usize = drained.iter().flatten().sum();
+    let failures: Vec<_> = drained.into_iter().filter_map(Result::err).collect();
+    if !failures.is_empty() {
+        return Err(failures.join("\n"));
+    }
+    let recovered = format!("recovered {}", counted(pools.len(), "pool", "pools"));
+    match (pools.len(), set_aside) {
+        (0, _) => println!("nothing to recover"),
+        (_, 0) => println!("{recovered}: everything is on the backing store"),
+        (_, files) => println!(
+            "{recovered}: {} nowhere on the backing store and set aside; everything else is on it",
+            counted(files, "file is", "files are")
+        ),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Drains what one instance has left. Tells what is set aside for that, and returns the number of
+/// files.
+///
+/// # Errors
+/// What is left, and why.
+fn drain_pool(runtime: &Runtime, keeper: &Keeper) -> Result<usize, String> {
+    let Keeper::Manager(connection) = keeper else { return drain_orphan(runtime) };
+    let mut aside = Aside::recorded(runtime);
+    let drained = drain::drain(connection, runtime);
+    let set_aside = aside.as_mut().map_or(0, Aside::tell_new);
+    match drained? {
+        Drained::All => Ok(set_aside),
+        Drained::Kept(files) => Err(drain::describe(&files)),
+        Drained::Lost => Ok(set_aside + drain_orphan(runtime)?),
+    }
 }

@@ -1,6 +1,7 @@
 //! `forebay stop`.
 
 use super::orphans::{await_answer, overlap};
+use crate::aside::Aside;
 use crate::drain::{self, Ended};
 use crate::instance::InstanceArguments;
 use crate::text::counted;
@@ -89,6 +90,7 @@ pub fn stop(arguments: &InstanceArguments) -> Result<ExitCode, String> {
         found += 1;
         // Its pool is gone when it has ended.
         let observer = drain::observe(runtime);
+        let mut aside = Aside::recorded(runtime);
         let instance = &runtime.instance;
         match connection.and_then(|connection| drain::stop(&connection, runtime)) {
             Ok(ended @ (Ended::Gone | Ended::InUse)) => {
@@ -107,6 +109,7 @@ pub fn stop(arguments: &InstanceArguments) -> Result<ExitCode, String> {
             }
             Err(message) => failures.push(message),
         }
+        aside.as_mut().map(Aside::tell_new);
     }
     if found == 0 && arguments.is_given() {
         return Err(nothing_to_stop(&arguments.load()?, &instances[0])?);

@@ -47,7 +47,8 @@ const SMALL_JOURNAL: Setup = Setup {
 };
 
 /// The beginnings of the names of a manager's points.
-const PREFIXES: [&str; 19] = [
+const PREFIXES: [&str; 20] = [
+    "aside",
     "register",
     "bucket",
     "description",

@@ -522,8 +522,19 @@ fn a_patched_record_of_the_pool_changes_nothing_outside() {
         let what = format!("{ways:?} born {born}");
         let spared = ["b", "big"].map(|name| world.site.store.join(name));
         let said = world.check(&what, &[Words::Fsck, Words::Salvage, Words::Recover], &spared);
-        assert_ne!(said[2].code, 0, "{what}: {said:#?}");
-        assert!(said[2].stderr.contains("canary"), "{what}: {said:#?}");
+        // What is of no file of the store is set aside whole, and told; the rest is recovered.
+        let nvme = files_below(&world.site.nvme).into_iter();
+        let aside: Vec<_> =
+            nvme.filter(|path| path.to_str().unwrap().contains(".removed/")).collect();
+        assert_eq!(aside.len(), if born { 2 } else { 4 }, "{what}: {said:#?}");
+        let Ran { code, stdout, stderr } = &said[2];
+        let told = format!("{} files are nowhere", aside.len());
+        assert!(*code == 0 && stdout.contains(&told), "{what}: {said:#?}");
+        assert_eq!(stderr.matches("recovered").count(), 6 - aside.len(), "{what}: {said:#?}");
+        let contents: Vec<_> = aside.iter().map(|path| fs::read(path).unwrap()).collect();
+        assert!(aside.iter().all(|path| stderr.contains(path.to_str().unwrap())), "{said:#?}");
+        let whole = [&victims[..1], if born { &[] } else { &victims[2..] }].concat();
+        assert!(whole.iter().all(|path| contents.contains(&world.wanted[path])), "{what}");
         for path in spared {
             let got = fs::read(&path).unwrap();
             harness::assert_same_bytes(&what, &got, &world.wanted[&path]);

@@ -349,8 +349,10 @@ fn is_set_aside(point: &str) {
     assert_eq!(fs::metadata(kept).unwrap().mode() & 0o777, 0o600);
     let ran = site.recover().expect(0);
     assert_eq!(ran.stderr, "", "{point}");
-    let ran = site.end(site.buffered(&["true"])).expect(0);
+    let ran = site.end(site.buffered(&["sh", "-c", "\"$FOREBAY\" status --json"])).expect(0);
     assert!(ran.stderr.contains("1 file is kept"), "{point}: {ran:?}");
+    let status: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(status[0]["set_aside"], serde_json::json!([kept]), "{point}: {ran:?}");
     site.drop_removed();
 }
 

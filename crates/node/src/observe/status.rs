@@ -80,6 +80,8 @@ pub struct JobStatus {
 pub struct FileStatus {
     /// Where it was opened.
     pub path: String,
+    /// Its inode number and time of birth, in nanoseconds since 1970 (0 if its store has none).
+    pub identity: (u64, u64),
     /// Its size in bytes.
     pub size: u64,
     /// The errno of its last flush, if that failed.
@@ -217,6 +219,10 @@ impl Observer {
                 let left = record.retry_at.load(Ordering::Relaxed).wrapping_sub(now);
                 let retry_ms = if left > u32::MAX / 2 { 0 } else { left };
                 FileStatus {
+                    identity: (
+                        record.inode.load(Ordering::Acquire),
+                        record.born_ns.load(Ordering::Acquire),
+                    ),
                     failing: errno.map(|_| Failing { tries: record.failures(), retry_ms }),
                     dirty,
                     ranges,

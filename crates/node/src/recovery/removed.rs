@@ -51,6 +51,21 @@ pub fn kept(config: &Config, runtime: &Runtime) -> Vec<(PathBuf, i64)> {
     found
 }
 
+/// How the name of what is set aside ends: which file it was.
+fn mark((inode, born_ns): (u64, u64)) -> String {
+    format!("{inode}-{born_ns}")
+}
+
+/// Whether `path` is where the file with this inode number and time of birth was set aside.
+pub fn is_of(path: &Path, identity: (u64, u64)) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let rest = name.strip_suffix(&mark(identity));
+    rest.is_some_and(|rest| rest.ends_with('.') || rest == UNNAMED_START)
+}
+
+/// How the name begins where a file's own cannot be had.
+const UNNAMED_START: &str = "inode-";
+
 /// The folder, which is made with the first file.
 pub(crate) struct Keeper {
     /// The tier's folder, and how the name in it begins.
@@ -130,10 +145,10 @@ impl Keeper {
             return Err(why);
         }
         crash::point("aside.written");
-        let mark = format!("{}-{}", known.inode, known.born_ns);
+        let mark = mark((known.inode, known.born_ns));
         let mut named = copies::name_of_copy(Some(path), store, known.inode).into_os_string();
         named.push(format!(".{mark}"));
-        let unnamed = Path::new(copies::UNNAMED).join(format!("inode-{mark}"));
+        let unnamed = Path::new(copies::UNNAMED).join(format!("{UNNAMED_START}{mark}"));
         let place = |name: &Path| {
             let whole = folder.join(name);
             let above = whole.parent().unwrap_or(&folder);
