@@ -70,8 +70,8 @@ impl Aside {
         if !new.is_empty() {
             let files = counted(new.len(), "file was", "files were");
             let mut text = format!(
-                "{files} removed, or moved away, by a program without Forebay before the data was on the store. \
-                 It is kept, as far as it was not; remove what is not wanted:"
+                "{files} removed, or moved away, before the data was on the store. What the tiers had of it is kept; \
+                 remove what is not wanted:"
             );
             for (path, _) in new.iter().take(NAMED_MAX) {
                 text.push_str(&format!("\n  {}", path.display()));

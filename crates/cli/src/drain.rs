@@ -406,8 +406,8 @@ pub fn describe(files: &[FileStatus]) -> String {
                 "it has lost its last name, and goes with the programs that have it open".into()
             }
             Some(libc::ESTALE) => format!(
-                "{}: it was removed, or moved away, by a program without Forebay. Move it back; or save the data, and \
-                 move the pool away",
+                "{}: it was removed, moved away, or hidden by a mount, by a program without Forebay, and could not be \
+                 set aside; the node manager's log says why. Bring it back; or save the data, and move the pool away",
                 std::io::Error::from_raw_os_error(libc::ESTALE)
             ),
             Some(errno) => std::io::Error::from_raw_os_error(errno).to_string(),

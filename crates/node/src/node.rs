@@ -25,9 +25,10 @@ use forebay_pool::{Entry, FileId, Owner, Segment, clock, crash, futex, power_los
 use forebay_tiers::Throttled;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
+use std::collections::HashSet;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// How long a worker waits for messages on their way.
@@ -85,6 +86,8 @@ pub(crate) struct Node {
     pub memory: Memory,
     /// Bit n: the device of file tier n takes no room of slots back.
     pub keeps_slots: AtomicU32,
+    /// Files, with their records' generations, that are nowhere and could not be set aside.
+    pub not_set_aside: Mutex<HashSet<(FileId, u32)>>,
 }
 
 /// Rounds of the control thread: each has read everything that was sent before it began.

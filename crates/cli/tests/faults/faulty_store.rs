@@ -322,6 +322,36 @@ fn a_store_that_is_moved_away_and_back_loses_nothing() {
     assert_content(&faulty.store("file"), 1, 3000, "moved");
 }
 
+/// A file that a mount hides, or that lies in a directory whose name another one has, is not lost:
+/// its data stays in the pool until it is there again.
+fn is_hidden(hide: &str, show: &str) {
+    let site = Site::new(&LAZY);
+    let script = format!(
+        "mkdir $STORE/../other; cd $STORE
+        $FOREBAY run --config $CONFIG -- bash -c '
+            mkdir a; echo kept > a/file; $FOREBAY status > $OUT/status
+            echo $$ > $OUT/program; exec sleep 1000' &
+        until [ -s $OUT/program ]; do sleep 0.01; done; cd /
+        kill -9 $! $(sed -n 's/^instance.* node manager //p' $OUT/status) $(cat $OUT/program); wait
+        {hide}
+        $FOREBAY recover; echo recover $?; ls -d $STORE/../nvme/*.removed
+        {show}
+        $FOREBAY recover > /dev/null; echo recover $?; cat $STORE/a/file; ls -d $STORE/../nvme/*.removed"
+    );
+    let Some(ran) = with_mounts(&site, &script) else { return };
+    let wanted = "recover 125\nrecover 0\nkept\n";
+    assert_eq!(ran.stdout, wanted, "{hide}: {ran:?} {}", site.log());
+}
+
+#[test]
+fn a_file_that_a_mount_hides_is_not_set_aside() {
+    is_hidden("mount -t tmpfs none $STORE/a", "umount -l $STORE/a");
+    is_hidden("mount --bind $STORE/../other $STORE/a", "umount -l $STORE/a");
+    is_hidden("mount --bind $STORE/../other $STORE", "umount -l $STORE");
+    let moved = "mv $STORE $STORE.moved; mkdir $STORE";
+    is_hidden(moved, "rmdir $STORE; mv $STORE.moved $STORE");
+}
+
 /// A program says that it is about to remove the last name of a file, and is killed before it does;
 /// the next node manager finds another file system mounted over the store. Of none of the files it
 /// is certain that they are nowhere.

@@ -11,6 +11,7 @@ use forebay_pool::free_map::USED;
 use forebay_pool::layout::FileFlags;
 use forebay_pool::{FileId, SlotRecord};
 use rustix::io::Errno;
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -99,13 +100,18 @@ pub(crate) const FADING: Duration = Duration::from_secs(30);
 
 /// Whether a file has lost its last name and the last living process that had it open: housekeeping
 /// drops it as soon as its descriptions are free, and nothing of it has to come to the store. While
-/// its store is not there that is not known. Or it is to be set aside.
+/// its store is not there that is not known. Or it is to be set aside, and no try has failed.
 pub(crate) fn is_fading(node: &Node, file: FileId) -> bool {
     let record = node.segment.file(file);
     let is_removed = record.has(FileFlags::UNLINKED)
         && record.has(FileFlags::FAILING)
         && record.last_errno() != Errno::NODEV.raw_os_error();
-    (is_removed || is_lost(node, file))
+    let may_be_set_aside = || {
+        let is = (file, record.generation.load(Ordering::Acquire));
+        let refused = node.not_set_aside.lock().unwrap_or_else(PoisonError::into_inner);
+        is_lost(node, file) && !refused.contains(&is)
+    };
+    (is_removed || may_be_set_aside())
         && node.segment.holders(file).all(|pid| !forebay_pool::liveness::is_alive(pid, 0))
 }
 

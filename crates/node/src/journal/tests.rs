@@ -82,6 +82,7 @@ impl World {
             waker,
             memory: crate::memory::Memory::default(),
             keeps_slots: AtomicU32::new(0),
+            not_set_aside: std::sync::Mutex::default(),
         };
         let io = Faulty::new(Positional::default(), script.clone());
         World { _folder: folder, node, files, script, io }

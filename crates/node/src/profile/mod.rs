@@ -7,7 +7,7 @@
 
 mod hierarchy;
 mod measured;
-mod mounts;
+pub(crate) mod mounts;
 
 pub use forebay_device::Direction;
 pub use forebay_tiers::measure::{Order, Probe, Sample};

@@ -128,6 +128,17 @@ pub(super) fn parse(mountinfo: &str) -> Vec<Mount> {
     mountinfo.lines().filter_map(parse_line).collect()
 }
 
+/// Whether something is mounted beneath `folder`, an absolute path without links, so that it may
+/// hide what is there; `true` if that cannot be known.
+pub(crate) fn may_hide_part_of(folder: &Path) -> bool {
+    let Ok(text) = fs::read_to_string("/proc/self/mountinfo") else { return true };
+    hides_part_of(folder, &parse(&text))
+}
+
+fn hides_part_of(folder: &Path, mounts: &[Mount]) -> bool {
+    mounts.iter().any(|mount| mount.point != folder && mount.point.starts_with(folder))
+}
+
 fn parse_line(line: &str) -> Option<Mount> {
     // 36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue
     let (head, tail) = line.split_once(" - ")?;

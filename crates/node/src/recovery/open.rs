@@ -266,7 +266,8 @@ fn describe(header: &mut Header, config: &Config, runtime: &Runtime) {
             Mode::Sync => schema::Mode::Sync as u32,
             Mode::Scratch => schema::Mode::Scratch as u32,
         };
-        place.device = std::fs::metadata(&backing.path).map_or(0, |found| found.dev());
+        (place.device, place.inode) =
+            std::fs::metadata(&backing.path).map_or((0, 0), |found| (found.dev(), found.ino()));
         emulate(&mut place.emulation, backing.emulate);
         set_speed(&place.speed, backing.known_speed());
     }

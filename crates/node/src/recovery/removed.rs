@@ -4,7 +4,7 @@
 //! it could not flush.
 
 use crate::config::{Config, TierKind};
-use crate::instance::discovery::{is_private_folder, stem_in, unguessable_name};
+use crate::instance::discovery::{is_name_of, is_private_folder, unguessable_name};
 use crate::instance::runtime::{KEPT_START, Runtime};
 use crate::recovery::copies;
 use crate::store::beneath::Known;
@@ -12,6 +12,7 @@ use forebay_pool::crash;
 use rustix::fd::OwnedFd;
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -37,16 +38,24 @@ fn files_in(folder: &Path) -> Vec<(PathBuf, fs::Metadata)> {
     found
 }
 
+/// The folders in a tier's whose names begin with `stem`, and that no other user can have made; the
+/// one with the usual name first.
+fn private_folders(tier: &Path, stem: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(tier).into_iter().flatten().flatten();
+    let is_ours = |name: &str| name.strip_suffix(END).is_some_and(|name| is_name_of(name, stem));
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let mut names: Vec<_> = names.filter(|name| is_ours(name)).collect();
+    names.sort_by_key(|name| (name.len(), name.clone()));
+    let paths = names.into_iter().map(|name| tier.join(name));
+    paths.filter(|path| is_private_folder(path)).collect()
+}
+
 /// What was kept of an instance's files that were nowhere on their store, and when it was put
 /// there: seconds since 1970.
 pub fn kept(config: &Config, runtime: &Runtime) -> Vec<(PathBuf, i64)> {
-    let Some((tier, usual)) = Keeper::of(config, runtime).place else { return Vec::new() };
-    let folder = tier.join(stem_in(&tier, &usual, &[END]) + END);
-    if !is_private_folder(&folder) {
-        return Vec::new();
-    }
-    let mut found: Vec<_> =
-        files_in(&folder).into_iter().map(|(path, seen)| (path, seen.ctime())).collect();
+    let Some((tier, stem)) = Keeper::of(config, runtime).place else { return Vec::new() };
+    let files = private_folders(&tier, &stem).into_iter().flat_map(|folder| files_in(&folder));
+    let mut found: Vec<_> = files.map(|(path, seen)| (path, seen.ctime())).collect();
     found.sort();
     found
 }
@@ -58,9 +67,9 @@ fn mark((inode, born_ns): (u64, u64)) -> String {
 
 /// Whether `path` is where the file with this inode number and time of birth was set aside.
 pub fn is_of(path: &Path, identity: (u64, u64)) -> bool {
-    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let rest = name.strip_suffix(&mark(identity));
-    rest.is_some_and(|rest| rest.ends_with('.') || rest == UNNAMED_START)
+    let name = path.file_name().unwrap_or_default().as_bytes();
+    let rest = name.strip_suffix(mark(identity).as_bytes());
+    rest.is_some_and(|rest| rest.ends_with(b".") || rest == UNNAMED_START.as_bytes())
 }
 
 /// How the name begins where a file's own cannot be had.
@@ -167,23 +176,25 @@ impl Keeper {
 
     /// A folder that no other user can have made.
     fn make_folder(&mut self) -> Result<PathBuf, (PathBuf, io::Error)> {
-        let Some((tier, usual)) = &self.place else {
+        let Some((tier, stem)) = &self.place else {
             return Err((PathBuf::new(), io::ErrorKind::NotFound.into()));
         };
-        let named = |stem: &str| tier.join(format!("{stem}{END}"));
-        let make = |path: &Path| fs::DirBuilder::new().mode(0o700).create(path);
-        let mut path = named(&stem_in(tier, usual, &[END]));
-        let mut made = make(&path);
-        if made.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists) {
-            made = match is_private_folder(&path) {
-                true => Ok(()),
-                false => {
-                    path = named(&unguessable_name(usual));
-                    make(&path)
+        let path = match private_folders(tier, stem).into_iter().next() {
+            Some(path) => path,
+            None => {
+                let make = |stem: &str| {
+                    let path = tier.join(format!("{stem}{END}"));
+                    let made = fs::DirBuilder::new().mode(0o700).create(&path);
+                    made.map(|()| path.clone()).map_err(|error| (path, error))
+                };
+                match make(stem) {
+                    Err((_, error)) if error.kind() == io::ErrorKind::AlreadyExists => {
+                        make(&unguessable_name(stem))?
+                    }
+                    made => made?,
                 }
-            };
-        }
-        made.map_err(|error| (path.clone(), error))?;
+            }
+        };
         self.folder = Some(path.clone());
         Ok(path)
     }
@@ -226,6 +237,7 @@ mod tests {
         };
         let other = make();
         assert!(is_other(&other) && is_private_folder(&other), "{}", other.display());
+        assert_eq!(make(), other);
         fs::remove_dir(&other).unwrap();
         if rustix::process::geteuid().is_root() {
             chown(&usual, Some(65533), Some(65533)).unwrap();

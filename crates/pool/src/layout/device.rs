@@ -109,6 +109,8 @@ pub struct TierHeader {
 pub struct StoreHeader {
     /// Device number.
     pub device: u64,
+    /// The directory's inode number: another one may be mounted over it, or take its place.
+    pub inode: u64,
     /// 1: everything goes straight to the store.
     pub bypass: u32,
     /// The buffering mode of files for which neither a rule nor their run gives one: a code, or 0.
@@ -130,4 +132,4 @@ pub struct StoreHeader {
 pin_size!(DeviceSpeed, 24);
 pin_size!(SparseHeader, 32);
 pin_size!(TierHeader, 4296);
-pin_size!(StoreHeader, 4184);
+pin_size!(StoreHeader, 4192);

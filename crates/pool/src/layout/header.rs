@@ -303,6 +303,7 @@ impl Header {
         }
         for store in &self.store {
             sum.number(store.device);
+            sum.number(store.inode);
             sum.number(store.bypass.into());
             sum.emulation(&store.emulation);
             sum.bytes(&store.path);

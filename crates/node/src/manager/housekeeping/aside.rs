@@ -5,6 +5,7 @@
 use super::Housekeeper;
 use crate::drain::{is_lost, may_be_lost};
 use crate::node::Node;
+use crate::profile::mounts::may_hide_part_of;
 use crate::recovery::inspect::{Inspected, inspect};
 use crate::recovery::removed::Keeper;
 use crate::recovery::salvage::copy_resident;
@@ -16,10 +17,12 @@ use forebay_pool::{FileId, Owner, crash};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::ffi::OsString;
+use std::fs;
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 
 /// How long a file has to be missing.
@@ -139,18 +142,24 @@ fn set_aside(
     {
         return;
     }
-    crash::point("aside.begin");
     let path = PathBuf::from(OsString::from_vec(segment.path_of(record)));
+    let keeps = |why: &str| {
+        eprintln!(
+            "{}: it is nowhere, and what the tiers have of it cannot be set aside: {why}; it stays there",
+            path.display()
+        );
+        let is = (file, record.generation.load(Ordering::Acquire));
+        node.not_set_aside.lock().unwrap_or_else(PoisonError::into_inner).insert(is);
+    };
+    if let Some(why) = hidden(node) {
+        return keeps(&why);
+    }
+    crash::point("aside.begin");
     // The store has had all else.
     let copy = match node.is_pending(file) {
         true => match keep(pool, keeper, file, (&path, folder), &Known::of(record)) {
             Ok(copy) => Some(copy),
-            Err(why) => {
-                return eprintln!(
-                    "{}: it is nowhere, and what the tiers have of it cannot be set aside: {why}; it stays there",
-                    path.display()
-                );
-            }
+            Err(why) => return keeps(&why),
         },
         false => None,
     };
@@ -174,6 +183,22 @@ fn set_aside(
         ),
         None => eprintln!("{} was removed, or moved away", path.display()),
     }
+}
+
+/// Why a file may be where no search sees it: another directory has a store's name, or something
+/// is mounted in one.
+fn hidden(node: &Node) -> Option<String> {
+    let stores = node.segment.header().store.iter().zip(&node.config.backing);
+    stores.filter_map(|(store, backing)| hidden_in(store, &backing.path)).next()
+}
+
+fn hidden_in(store: &StoreHeader, folder: &Path) -> Option<String> {
+    let found = fs::metadata(folder).map(|found| (found.dev(), found.ino()));
+    if found.ok() != Some((store.device, store.inode)) {
+        return Some(format!("{} is another directory than it was", folder.display()));
+    }
+    let hides = may_hide_part_of(folder);
+    hides.then(|| format!("something is mounted in {}, and may hide it", folder.display()))
 }
 
 /// Writes what the tiers have of a file to one that says which it was.
