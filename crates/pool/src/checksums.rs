@@ -103,6 +103,7 @@ impl Segment {
         // Before and after its number is taken: the manager takes one to reconcile files, too, and
         // clears the flag before that or looks at it after that.
         flag();
+        self.sum_unfinished(files, bucket);
         let record = self.slot_record(bucket);
         flag();
         crash::point("record.writing");
@@ -110,6 +111,23 @@ impl Segment {
             self.fail_tier(self.tier_of(bucket), errno);
         }
         crash::point("record.written");
+    }
+
+    /// Notes the sums of those dirty pages of slot `bucket`, whose lock the caller holds, that have
+    /// none: a thread has died while it wrote them, and what it left counts. In a record without
+    /// their sums they would stand for whatever is there after a loss of power: the bytes that
+    /// another file had there, or none.
+    pub fn sum_unfinished(&self, files: &impl SlotFiles, bucket: BucketId) {
+        let (Some(meta), Some(sums)) = (self.bucket(bucket), self.checksums(bucket)) else {
+            return;
+        };
+        let dirty = meta.pending() & meta.valid.load(Ordering::Acquire);
+        for number in PageSet(dirty).pages().filter(|&number| sums.get(number) == 0) {
+            // A page that cannot be read stays without, and is not recovered.
+            if let Ok(sum) = self.sum_in_slot(files, bucket, number) {
+                sums.set(number, sum);
+            }
+        }
     }
 
     /// Says in its record that the store lacks nothing of slot `bucket`, whose lock the caller
@@ -180,16 +198,25 @@ impl Segment {
         bucket: BucketId,
         number: usize,
     ) -> bool {
+        let Ok(sum) = self.sum_in_slot(files, bucket, number) else { return false };
+        let known = sums.get(number);
+        known == 0 || known == sum
+    }
+
+    /// The sum of what page `number` of slot `bucket` has.
+    fn sum_in_slot(
+        &self,
+        files: &impl SlotFiles,
+        bucket: BucketId,
+        number: usize,
+    ) -> Result<u32, Errno> {
         let page = self.page_bytes();
         let (mut sum, mut chunk) = (Checksum::default(), [0; CHUNK]);
         for at in (number * page..(number + 1) * page).step_by(CHUNK) {
-            if files.read_slot(bucket, at, &mut chunk).is_err() {
-                return false;
-            }
+            files.read_slot(bucket, at, &mut chunk)?;
             sum.add(&chunk);
         }
-        let known = sums.get(number);
-        known == 0 || known == sum.sum()
+        Ok(sum.sum())
     }
 
     /// Writes page `number` of slot `bucket`, whose lock the caller holds, piece by piece: `change`
@@ -226,6 +253,7 @@ impl Segment {
             sum.add(&chunk);
             files.write_slot(bucket, at, &chunk)?;
         }
+        crash::point("slot.summing");
         sums.set(number, sum.sum());
         Ok(())
     }
@@ -346,6 +374,28 @@ mod tests {
             segment.rewrite_page(&memory, bucket, 0, false, |_, _| Ok(())).unwrap();
             assert_eq!(segment.verify_pages(&memory, bucket, u64::MAX), Ok(0));
             assert_eq!(sums.corrupt(u64::MAX), 0);
+        }
+    }
+
+    /// What a thread that was killed amid a write has left counts, and is told from what a loss of
+    /// power makes of it.
+    #[test]
+    fn a_record_has_the_sums_of_dirty_pages_that_have_none() {
+        for page in [4096u32, 16384] {
+            let (segment, _shared, mut memory, bucket) = two_pages(page);
+            let sums = segment.checksums(bucket).unwrap();
+            let seven = sums.get(0);
+            sums.forget(0b11);
+            segment.record_slot(&memory, bucket);
+            let sums_of_last = |memory: &Memory| memory.records.borrow().last().unwrap().sums;
+            assert_eq!(sums_of_last(&memory)[..2], [seven, 0], "the store has page 1");
+            assert!(sums_of_last(&memory)[2..].iter().all(|&sum| sum == 0));
+            sums.forget(0b01);
+            memory.fails = true;
+            segment.record_slot(&memory, bucket);
+            let record = memory.records.borrow().last().cloned().unwrap();
+            assert_eq!(record.sums[0], 0);
+            assert!(!record.page_agrees(0, &vec![7; page as usize]));
         }
     }
 

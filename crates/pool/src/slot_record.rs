@@ -139,11 +139,11 @@ impl SlotRecord {
         }
     }
 
-    /// Whether `bytes`, read from page `page` of the slot, are what the record is about, as far as
-    /// that is known.
+    /// Whether `bytes`, read from page `page` of the slot, are what the record is about. Of a page
+    /// without a sum that cannot be known.
     pub fn page_agrees(&self, page: usize, bytes: &[u8]) -> bool {
         let known = self.sums[page % self.sums.len()];
-        known == 0 || known == checksum_of(bytes)
+        known != 0 && known == checksum_of(bytes)
     }
 
     /// Whether both say the same of what the store lacks, whenever they were written.

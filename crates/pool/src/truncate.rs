@@ -480,6 +480,9 @@ mod tests {
                 // SAFETY: a bucket of this test's own.
                 unsafe { segment.bucket_data(bucket).write_bytes(1, BLOCK as usize) };
             }
+            if let Some(sums) = segment.checksums(bucket) {
+                (0..64).for_each(|page| sums.set(page, 1));
+            }
             let place =
                 segment.entry_or_insert(segment.file(FileId::from_raw(3)), block, me).unwrap();
             drop(fresh.publish(place, tier));

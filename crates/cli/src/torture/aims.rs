@@ -114,6 +114,7 @@ const DEFENCES: &[&str] = &[
     "sparse.slot-taken",
     "sparse.slots-idle",
     "sparse.slots-ready",
+    "sparse.table-synced",
     "map.bits-of-all-taken",
     "map.one-of-all-claimed",
     "memory.given-back",

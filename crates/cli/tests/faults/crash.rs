@@ -15,13 +15,16 @@
 mod harness;
 mod model;
 mod power;
+mod punched;
 mod script;
 
 use crate::harness::{LAZY, Setup, TINY};
 use forebay_placement::Random;
 use harness::{Harness, Kill, follow};
 use model::{Contents, Line, Model, Step};
+use power::Fate;
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// A hierarchy in which flushes and movements happen all the time.
@@ -486,12 +489,19 @@ struct Loss {
     replaced: bool,
     /// Where managers kill themselves that bring back what was lost; power is lost then, too.
     again: Vec<Kill>,
+    /// What becomes of what was not synced of a file of the tiers.
+    fate: fn(&Path) -> Fate,
+}
+
+/// Whatever may be.
+fn any(_: &Path) -> Fate {
+    Fate::Any
 }
 
 impl Loss {
     /// In the end.
     fn late() -> Loss {
-        Loss { kill: Kill::at("client", u64::MAX), replaced: false, again: Vec::new() }
+        Loss { kill: Kill::at("client", u64::MAX), replaced: false, again: Vec::new(), fate: any }
     }
 
     fn anywhere(rng: &mut Random, length: usize) -> Loss {
@@ -505,18 +515,19 @@ impl Loss {
             Kill { point, ..Kill::at("node", 1 + rng.index(8) as u64) }
         };
         let again = (0..rng.index(5).saturating_sub(2)).map(|_| rebuilding(rng)).collect();
-        Loss { kill, replaced: rng.one_in(2), again }
+        Loss { kill, replaced: rng.one_in(2), again, fate: any }
     }
 }
 
 /// Starts a manager on what a loss of power has left. What was not synced may be lost, which it
-/// says once.
-fn rebuild(harness: &Harness) {
+/// says once. Returns whether it did.
+fn rebuild(harness: &Harness) -> bool {
     if harness.start_manager(None, &harness.mark()) {
-        return;
+        return false;
     }
     harness.reap_manager();
-    assert!(harness.said().contains("data of an earlier run is lost"), "{}", harness.said());
+    // At the end of what names all that is lost.
+    assert!(harness.said().contains("what the tiers held is kept in"), "{}", harness.said());
     assert!(harness.start_manager(None, &harness.mark()), "{}", harness.said());
     for entry in std::fs::read_dir(&harness.site.nvme).unwrap() {
         let path = entry.unwrap().path();
@@ -524,6 +535,7 @@ fn rebuild(harness: &Harness) {
             std::fs::remove_file(path).unwrap();
         }
     }
+    true
 }
 
 /// One loss of power in the middle of a script, or at its end. Returns how many pieces were lost,
@@ -559,7 +571,7 @@ fn power_loss(
         for pool in harness.site.pools() {
             std::fs::remove_file(pool).unwrap();
         }
-        power::lose_power(&folder, &harness.site.nvme, &undo, rng)
+        power::lose_power(&folder, &harness.site.nvme, &undo, loss.fate, rng)
     };
     let mut lost = lose(rng);
     let mut model = Model::with(contents);
@@ -641,7 +653,7 @@ fn syncs_of_a_dead_manager_are_made_by_its_successor() {
         harness.settings.push(left_to_manager());
         for seed in 0..4 {
             let kill = Kill { role: "node", point: point.into(), number: 1 };
-            let loss = Loss { kill, replaced: true, again: Vec::new() };
+            let loss = Loss { kill, replaced: true, ..Loss::late() };
             let lost = power_loss(&harness, &mut Random::new(seed), (&contents, &lines), &loss);
             let (_, points) = lost.unwrap_or_else(|what| panic!("{what}\n{}", harness.said()));
             assert_eq!(points, [point]);

@@ -231,6 +231,7 @@ impl Session {
             *sum = checksum_of(page);
         }
         self.slot_write(bucket, within, from)?;
+        crash::point("slot.summing");
         for (index, content) in memory.chunks_exact(page).enumerate() {
             if checksum_of(content) == before[index] {
                 sums.set(first + index, before[index]);

@@ -112,6 +112,7 @@ impl Flusher {
         for (block, good) in begun.iter().zip(good) {
             crash::point("flush.ending");
             self.end(block, good);
+            crash::point("flush.ended");
             self.record(block.dirty);
         }
         let tier = begun

@@ -123,6 +123,9 @@ fn repair_table(node: &Node, tier: TierId) -> Result<(), Errno> {
             let Ok(_lock) = segment.lock_bucket_within(meta, owner, &mut backoff) else {
                 continue;
             };
+            if segment.is_indexed(slot) {
+                segment.sum_unfinished(node, slot);
+            }
             let now = now();
             if !agrees(&now) {
                 crash::point("table.repairing");

@@ -5,11 +5,13 @@ use crate::devices::power_loss::PowerLossBatch;
 use crate::node::Node;
 use forebay_device::{Batch, Errno};
 use forebay_placement::TierId;
+use forebay_pool::checksums::SlotFiles;
 use forebay_pool::layout::PAGES_PER_BUCKET;
+use forebay_pool::slot_record::RECORD_BYTES;
 use forebay_pool::sparse::SparseUse;
-use forebay_pool::{BucketId, Owner, Segment, crash};
+use forebay_pool::{BucketId, Owner, Segment, SlotRecord, crash};
 use forebay_posix::store_file;
-use rustix::fd::AsFd;
+use rustix::fd::{AsFd, OwnedFd};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
@@ -131,6 +133,20 @@ impl Lender {
     }
 }
 
+/// Reads from byte `at` of a file, as far as it reaches.
+fn read_upto(file: &OwnedFd, mut bytes: &mut [u8], mut at: u64) -> Result<(), Errno> {
+    while !bytes.is_empty() {
+        match rustix::io::pread(file, &mut *bytes, at)? {
+            0 => break,
+            count => {
+                bytes = &mut bytes[count..];
+                at += count as u64;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// How many more slots of a file tier are lent at a time: a quarter of those that are.
 fn more_of(segment: &Segment, tier: TierId) -> u32 {
     let limit = segment.header().tier[tier].sparse.limit.load(Ordering::Relaxed);
@@ -171,10 +187,7 @@ impl Node {
         let retired = segment.retire_slots(tier, most, owner);
         let number = |&slot: &BucketId| segment.slot_in_tier(slot);
         let runs: Vec<_> = retired.iter().map(|slot| number(slot)..number(slot) + 1).collect();
-        let was_used = |&slot: &BucketId| {
-            segment.bucket(slot).is_some_and(|meta| meta.written.load(Ordering::Relaxed) != 0)
-        };
-        let lent = self.discard(tier, &runs, retired.iter().any(was_used));
+        let lent = self.discard(tier, &runs);
         crash::point("lend.slot-discarded");
         for (number, &slot) in retired.iter().enumerate() {
             if number < lent { segment.lend_slot(slot) } else { segment.free_bucket(slot) }
@@ -186,21 +199,18 @@ impl Node {
     fn trim_slots(&self, tier: TierId) -> u32 {
         match self.header().tier[tier].sparse.idle.load(Ordering::Relaxed) {
             0 => 0,
-            _ => self.segment.trim_slots(tier, |runs| self.discard(tier, runs, true)),
+            _ => self.segment.trim_slots(tier, |runs| self.discard(tier, runs)),
         }
     }
 
-    /// Takes the room of runs of free slots from the tier's file. Those that have records lose them
-    /// for good before: else these could lead to zeros after a loss of power. Returns of how many
-    /// runs.
-    fn discard(&self, tier: TierId, runs: &[Range<u32>], have_records: bool) -> usize {
+    /// Takes the room of runs of free slots, which the caller has taken, from the tier's file.
+    /// Returns of how many runs.
+    fn discard(&self, tier: TierId, runs: &[Range<u32>]) -> usize {
         let Some(device) = &self.devices[tier] else { return 0 };
-        if have_records
-            && let Some(index) = &self.indexes[tier]
-            && self.note_device(tier, PowerLossBatch::plain().sync(store_file(index))).is_err()
-        {
+        if self.void_for_good(tier, runs).is_err() {
             return 0;
         }
+        crash::point("sparse.table-synced");
         let is_gone = |slots: &Range<u32>| match device.discard(slots.clone()) {
             Err(Errno::OPNOTSUPP) => {
                 self.keeps_slots.fetch_or(1 << tier.index(), Ordering::Relaxed);
@@ -209,6 +219,36 @@ impl Node {
             discarded => discarded.is_ok(),
         };
         runs.iter().take_while(|&slots| is_gone(slots)).count()
+    }
+
+    /// Before the room of runs of slots that nothing uses is taken: sees to it that their records
+    /// lead to nothing, durably. Else these could lead to zeros after a loss of power.
+    fn void_for_good(&self, tier: TierId, runs: &[Range<u32>]) -> Result<(), Errno> {
+        let Some(index) = &self.indexes[tier] else { return Ok(()) };
+        let first = self.header().tier[tier].first_bucket;
+        let (mut bytes, mut have_records) = (Vec::new(), false);
+        for run in runs {
+            bytes.clear();
+            bytes.resize(run.len() * RECORD_BYTES, 0);
+            let start = self.segment.record_offset(BucketId::from_raw(first + run.start));
+            let read = read_upto(index, &mut bytes, start);
+            self.note_device(tier, read)?;
+            let records = bytes.chunks_exact(RECORD_BYTES).map(SlotRecord::decode);
+            for (slot, record) in BucketId::range(first + run.start, first + run.end).zip(records) {
+                have_records |= record != Ok(None);
+                let is_void =
+                    record.is_ok_and(|record| record.is_none_or(|found| found.dirty == 0));
+                if !is_void {
+                    // Of a flush that has ended a moment ago, or that did not get the lock for it.
+                    let void = SlotRecord::void(self.segment.next_sequence()).encode();
+                    self.note_device(tier, self.write_record(slot, &void))?;
+                }
+            }
+        }
+        match have_records && !crash::planted("punch-unsynced") {
+            true => self.note_device(tier, PowerLossBatch::plain().sync(store_file(index))),
+            false => Ok(()),
+        }
     }
 
     /// Whether a tier's device takes room back, as far as is known.

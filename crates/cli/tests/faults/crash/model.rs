@@ -120,6 +120,8 @@ struct File {
     /// Its contents since the last sync that returned, that of the sync first; empty if it was
     /// never synced.
     since_sync: Vec<Vec<u8>>,
+    /// All of its contents if it was never synced.
+    unsynced: Vec<Vec<u8>>,
 }
 
 /// All files after some operations.
@@ -131,7 +133,11 @@ pub struct Model {
 impl Model {
     /// Files that are on the store, durably, before anything happens.
     pub fn with(contents: &Contents) -> Model {
-        let file = |bytes: &Vec<u8>| File { bytes: bytes.clone(), since_sync: vec![bytes.clone()] };
+        let file = |bytes: &Vec<u8>| File {
+            bytes: bytes.clone(),
+            since_sync: vec![bytes.clone()],
+            unsynced: Vec::new(),
+        };
         Model { files: contents.iter().map(|(&name, bytes)| (name, file(bytes))).collect() }
     }
 
@@ -182,6 +188,7 @@ impl Model {
             Step::Sync { file, .. } => {
                 let file = self.open(file);
                 file.since_sync = vec![file.bytes.clone()];
+                file.unsynced.clear();
                 good(0)
             }
             Step::Close { .. } => good(0),
@@ -191,8 +198,12 @@ impl Model {
             }
         };
         for file in self.files.values_mut() {
-            if !file.since_sync.is_empty() && file.since_sync.last() != Some(&file.bytes) {
-                file.since_sync.push(file.bytes.clone());
+            let versions = match file.since_sync.is_empty() {
+                true => &mut file.unsynced,
+                false => &mut file.since_sync,
+            };
+            if versions.last() != Some(&file.bytes) {
+                versions.push(file.bytes.clone());
             }
         }
         report
@@ -268,8 +279,8 @@ impl Model {
     }
 
     /// Compares what was found after a loss of power: what a sync has acknowledged is there, or
-    /// what was written later, byte by byte. Of a file that was never synced nothing is promised.
-    /// Names are taken to be durable.
+    /// what was written later, byte by byte. Of a file that was never synced only that it has no
+    /// bytes that were never written to it. Names are taken to be durable.
     pub fn compare_durable(&self, found: &Contents, step: Option<Step>) -> Result<(), String> {
         let mut after = self.clone();
         // What a sync promises it promises when it has returned.
@@ -280,7 +291,16 @@ impl Model {
             }
         }
         for (name, file) in &after.files {
-            let Some(oldest) = file.since_sync.first() else { continue };
+            let Some(oldest) = file.since_sync.first() else {
+                let got = found.get(name).map_or(&[][..], |got| got);
+                let is_its = |(here, byte): (usize, &u8)| {
+                    *byte == 0 || file.unsynced.iter().any(|was| was.get(here) == Some(byte))
+                };
+                match got.iter().enumerate().position(|byte| !is_its(byte)) {
+                    Some(here) => return Err(format!("f{name}: byte {here} was never its own")),
+                    None => continue,
+                }
+            };
             let versions = &file.since_sync;
             let Some(got) = found.get(name) else {
                 return Err(format!("f{name}, synced with {} bytes, is gone", oldest.len()));

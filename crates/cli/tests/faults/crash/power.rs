@@ -4,7 +4,7 @@
 use forebay_placement::Random;
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 const PAGE: u64 = 4096;
@@ -50,9 +50,27 @@ fn kept_since_sync(path: &Path) -> (Vec<Kept>, u64) {
     (kept, synced)
 }
 
-/// Puts a random part of what was not synced back in all files of the store's `folder` and of
-/// `tiers`, and forgets the rest: it has come to the disk. Returns how many pieces were put back.
-pub fn lose_power(folder: &Path, tiers: &Path, undo: &Path, rng: &mut Random) -> usize {
+/// What becomes of what was not synced of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fate {
+    /// A random part of it is lost.
+    Any,
+    /// All of it is, but the file's size: each byte is what it was at the last sync.
+    Old,
+    /// Nothing of it is.
+    New,
+}
+
+/// Puts a part of what was not synced back in all files of the store's `folder` and of `tiers`, as
+/// `fate` says of each, and forgets the rest: it has come to the disk. Returns how many pieces were
+/// put back.
+pub fn lose_power(
+    folder: &Path,
+    tiers: &Path,
+    undo: &Path,
+    fate: impl Fn(&Path) -> Fate,
+    rng: &mut Random,
+) -> usize {
     let mut pieces = 0;
     for (folder, is_store) in [(folder, true), (tiers, false)] {
         for entry in fs::read_dir(folder).unwrap() {
@@ -66,7 +84,7 @@ pub fn lose_power(folder: &Path, tiers: &Path, undo: &Path, rng: &mut Random) ->
                 kept.retain(|kept| kept.time > synced);
             }
             if !kept.is_empty() {
-                pieces += lose(&path, &kept, rng);
+                pieces += lose(&path, &kept, fate(&path), rng);
             }
         }
     }
@@ -75,9 +93,10 @@ pub fn lose_power(folder: &Path, tiers: &Path, undo: &Path, rng: &mut Random) ->
     pieces
 }
 
-fn lose(path: &Path, kept: &[Kept], rng: &mut Random) -> usize {
-    let mut bytes = fs::read(path).unwrap();
-    let now = bytes.len() as u64;
+fn lose(path: &Path, kept: &[Kept], fate: Fate, rng: &mut Random) -> usize {
+    // Files of slots are far longer than what is in them.
+    let file = fs::OpenOptions::new().write(true).open(path).unwrap();
+    let now = file.metadata().unwrap().len();
     // Sizes that were set are kept or lost as a whole and in order, as file systems do it.
     let mut resized: Vec<_> = kept.iter().filter(|kept| kept.resized).map(|k| k.time).collect();
     resized.dedup();
@@ -85,10 +104,14 @@ fn lose(path: &Path, kept: &[Kept], rng: &mut Random) -> usize {
     let least = number.checked_sub(1).map_or(0, |last| resized[last]);
     let most = resized.get(number).copied().unwrap_or(u64::MAX);
     // After the last that is kept and before the first that is lost.
-    let between = |pieces: &[&Kept], rng: &mut Random| {
-        let first = pieces.iter().take_while(|kept| kept.time <= least).count();
-        let last = pieces.iter().take_while(|kept| kept.time < most).count();
-        first + rng.index(last - first + 1)
+    let between = |pieces: &[&Kept], rng: &mut Random| match fate {
+        Fate::Old => 0,
+        Fate::New => pieces.len(),
+        Fate::Any => {
+            let first = pieces.iter().take_while(|kept| kept.time <= least).count();
+            let last = pieces.iter().take_while(|kept| kept.time < most).count();
+            first + rng.index(last - first + 1)
+        }
     };
     // Each page, on its own, is as it was before one of the writes to it, or as it is.
     let mut pages: BTreeMap<u64, Vec<&Kept>> = BTreeMap::new();
@@ -99,18 +122,16 @@ fn lose(path: &Path, kept: &[Kept], rng: &mut Random) -> usize {
     for of_page in pages.values() {
         let from = between(of_page, rng);
         for kept in of_page[from..].iter().rev() {
-            let (start, end) = (kept.offset as usize, kept.offset as usize + kept.bytes.len());
-            if bytes.len() < end {
-                bytes.resize(end, 0);
-            }
-            bytes[start..end].copy_from_slice(&kept.bytes);
+            file.write_all_at(&kept.bytes, kept.offset).unwrap();
             pieces += 1;
         }
     }
     // So is the size.
     let all: Vec<&Kept> = kept.iter().collect();
-    let size = kept.get(between(&all, rng)).map_or(now, |kept| kept.size);
-    bytes.resize(size as usize, 0);
-    fs::write(path, bytes).unwrap();
+    let size = match fate {
+        Fate::Any => kept.get(between(&all, rng)).map_or(now, |kept| kept.size),
+        Fate::Old | Fate::New => now,
+    };
+    file.set_len(size).unwrap();
     pieces
 }
