@@ -53,11 +53,13 @@ impl Session {
         }
     }
 
-    /// Notes of all files that are known as `name`, and are not there, that they were removed: the
-    /// manager looks whether it is true.
+    /// Notes of files that are known as `name`, and are not there, that they were removed: the
+    /// manager looks whether it is true. Of those that are open, or that something may be left to
+    /// be done for, as which they count when they have got a name. Of one that is closed and clean
+    /// nothing can be lost, or come to another file: its blocks leave the tiers as they grow cold.
     #[cold]
     fn note_replaced(&self, name: &[u8]) {
-        for file in self.segment.files().live() {
+        for file in self.segment.files_in_use() {
             let record = self.segment.file(file);
             if record.has(FileFlags::UNLINKED) || !self.segment.is_called(record, name) {
                 continue;
@@ -123,13 +125,16 @@ impl Session {
     ) -> bool {
         let path = at.path;
         let note = |file: Option<FileId>| {
-            let Some(record) = file.map(|file| self.segment.file(file)) else { return true };
+            let Some(file) = file else { return true };
+            let record = self.segment.file(file);
             // That it was unlinked stays: another process may have removed this name, too, by now.
             // A thread that opens it, or finds it, takes that back. Most programs rename within one
             // directory: that costs no system call.
             let names = old.and_then(|old| last_parts(old.to_bytes(), path.to_bytes()));
             let same = names.is_some_and(|(old, new)| self.segment.rename_last(record, old, new))
                 || self.segment.has_path(record, path.to_bytes());
+            // A process that takes the name away meanwhile looks for it: see `note_replaced`.
+            self.segment.files().touch(file);
             same && !record.has(FileFlags::SCRATCH)
         };
         // It has happened.
@@ -159,6 +164,7 @@ impl Session {
         let note = |file: Option<FileId>| {
             if let Some(file) = file {
                 self.note_name(self.segment.file(file), path, store);
+                self.segment.files().touch(file);
             }
             file
         };

@@ -23,13 +23,14 @@ impl Session {
         if store.is_none() || !self.segment.watches().add(self.slot(), path) {
             return;
         }
-        // Either we find a record, or its maker finds the watch.
-        for found in self.segment.found_files() {
-            let record = self.segment.file(found.file);
+        // Either we find that a file is open, or the process that opens it finds the watch. Of what
+        // is closed and clean the store gets nothing that the kernel could tell of.
+        for file in self.segment.files_in_use() {
+            let record = self.segment.file(file);
             if self.segment.watches().has(&self.segment.path_of(record)) {
                 hurry(record);
                 if record.has(FileFlags::DIRTY) && !record.has(FileFlags::SCRATCH) {
-                    self.segment.request_sync(found.file, Some(self.owner()), false);
+                    self.segment.request_sync(file, Some(self.owner()), false);
                     self.segment.want_work();
                 }
             }

@@ -434,16 +434,21 @@ impl<'a> Descriptions<'a> {
     /// Which of the `files` records are of files that some process has open. For the node manager.
     pub fn open_files(self, files: u32) -> Vec<bool> {
         let mut open = vec![false; files as usize];
-        for word in 0..self.words() {
-            let held = self.held_by_any(word);
-            for id in self.ids_in(word).filter(|id| held >> (id % 64) & 1 == 1) {
-                let file = self.get(id).file.load(Ordering::Acquire);
-                if let Some(open) = open.get_mut(file.index()) {
-                    *open = true;
-                }
+        for file in self.files() {
+            if let Some(open) = open.get_mut(file.index()) {
+                *open = true;
             }
         }
         open
+    }
+
+    /// The files that some process has open, each once for every description of it.
+    pub fn files(self) -> impl Iterator<Item = FileId> {
+        (0..self.words()).flat_map(move |word| {
+            let held = self.held_by_any(word);
+            let ids = self.ids_in(word).filter(move |id| held >> (id % 64) & 1 == 1);
+            ids.map(move |id| self.get(id).file.load(Ordering::Acquire))
+        })
     }
 
     /// The slots that hold a description of `file`.

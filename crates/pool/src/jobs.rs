@@ -174,10 +174,9 @@ impl Segment {
                         .is_ok()
             })
         };
-        let all = self.header().bucket_ids();
-        let found = (all.clone().filter(|bucket| bucket.raw() >= start))
-            .chain(all.filter(|bucket| bucket.raw() < start))
-            .find(mine);
+        let header = self.header();
+        let later = header.whole_buckets_in(start..u32::MAX);
+        let found = later.chain(header.whole_buckets_in(0..start)).find(mine);
         let Some(bucket) = found else {
             job.free.store(0, Ordering::Release);
             return None;
@@ -192,10 +191,14 @@ impl Segment {
     /// manager.
     pub fn release_reservation(&self, number: u32) {
         let Some(job) = self.job(number) else { return };
-        job.reserved.store(0, Ordering::SeqCst);
+        let has_any = job.reserved.swap(0, Ordering::SeqCst) != 0;
         job.free.store(0, Ordering::SeqCst);
+        // Most jobs have nothing: they begin and end without a look at the buckets.
+        if !has_any {
+            return;
+        }
         let mark = mark_of(number);
-        for bucket in self.header().bucket_ids() {
+        for bucket in self.header().whole_buckets_in(0..u32::MAX) {
             let Some(meta) = self.bucket(bucket) else { continue };
             if meta.reserved.load(Ordering::SeqCst) == mark {
                 meta.reserved.store(0, Ordering::SeqCst);
@@ -215,7 +218,8 @@ impl Segment {
                     && meta.state.load(Ordering::Relaxed) == USED
             })
         };
-        self.header().bucket_ids().filter(used).count() as u64 * self.bucket_bytes() as u64
+        let whole = self.header().whole_buckets_in(0..u32::MAX);
+        whole.filter(used).count() as u64 * self.bucket_bytes() as u64
     }
 
     /// Makes what jobs have set aside agree with the marks of the buckets, after a manager that may
@@ -304,6 +308,21 @@ mod tests {
         assert_eq!((available(0), segment.reservable_now()), (64, 120));
         assert!(segment.job(number).is_none());
         assert!(segment.begin_job(1, 0).unwrap() > number, "no number comes twice");
+    }
+
+    #[test]
+    fn buckets_are_looked_at_only_for_jobs_that_have_some() {
+        let tiers = Geometry::for_tiers(4096, &[64 << 18, 64 << 18]);
+        let (segment, _file) = anonymous(&tiers).unwrap();
+        let number = segment.begin_job(1, 0).unwrap();
+        // As no job leaves it that counts nothing.
+        let place = &segment.bucket(BucketId::from_raw(5)).unwrap().reserved;
+        place.store(mark_of(number), Ordering::SeqCst);
+        segment.release_reservation(number);
+        assert_eq!(place.load(Ordering::SeqCst), mark_of(number), "it was looked at");
+        segment.job(number).unwrap().reserved.store(1, Ordering::SeqCst);
+        segment.release_reservation(number);
+        assert_eq!(place.load(Ordering::SeqCst), 0);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use crate::harness::{LONG, Setup, Site, Steps, USUAL, wait_for};
 use forebay_pool::Segment;
 use forebay_pool::segment::open_pool;
+use std::fs;
 use std::os::fd::AsFd;
 
 /// The names of the files that the manager looks at.
@@ -43,5 +44,26 @@ fn files_that_nothing_happens_to_are_not_looked_at() {
     // What was removed, and what another file was given the name of, went with the looks.
     assert_eq!(segment.files().live().count(), 1998);
     steps.past("closed");
+    steps.end();
+}
+
+#[test]
+fn only_versions_are_looked_at_for_their_lifetime() {
+    let site = Site::new(&Setup { flush: "trigger = \"periodic\"\nperiod = \"200ms\"", ..USUAL });
+    let rules = "[[rule]]\npath = \"v.*\"\nkeep_versions = 2\n\
+                 [[rule]]\npath = \"many/*\"\nexpires = \"60min\"\n";
+    fs::write(&site.config, fs::read_to_string(&site.config).unwrap() + rules).unwrap();
+    // So many lie between the versions that they are not among those of one turn.
+    let script = "mkdir many; for v in 1 2 3; do echo $v > v.$v\n\
+        for i in {1..1500}; do echo $i > many/$v.$i; done; done; step written\n";
+    let steps = Steps::of(&site, script);
+    steps.at("written");
+    let pool = open_pool(&site.pools()[0]).unwrap();
+    let segment = Segment::attach(pool.as_fd()).unwrap();
+    // The buffers of the oldest go.
+    wait_for("looks at two versions alone", LONG, || {
+        (looked_at(&segment) == ["v.2", "v.3"]).then_some(())
+    });
+    steps.past("written");
     steps.end();
 }

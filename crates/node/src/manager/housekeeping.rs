@@ -11,7 +11,7 @@ pub(crate) use intents::{complete_intent, finish_truncate};
 
 use crate::node::Node;
 use aside::Aside;
-use files::{Awaited, Doubted};
+use files::{Awaited, Doubted, Expected};
 use forebay_pool::clock::Timer;
 use forebay_pool::layout::*;
 use forebay_pool::{Owner, crash, liveness};
@@ -56,11 +56,14 @@ pub(crate) struct Housekeeper {
     /// Of the records that are looked at in turn, the next one, and how many were in use so far.
     next: u32,
     counted: usize,
+    /// Of the records whose index nodes are freed when these are scarce, the next one.
+    next_pruned: u32,
     /// Opens that had found no free record when all were looked at last, and when that was.
     refused: (u32, u32),
     /// Of the last sweep.
     awaited: Awaited,
     doubted: RefCell<Doubted>,
+    expected: RefCell<Expected>,
     aside: RefCell<Aside>,
     /// The manager is about to end.
     pub ends: bool,
@@ -84,9 +87,11 @@ impl Housekeeper {
             crowded: false,
             next: 0,
             counted: 0,
+            next_pruned: 0,
             refused: (0, node.now().wrapping_sub(60_000)),
             awaited: Awaited::default(),
             doubted: RefCell::default(),
+            expected: RefCell::default(),
             aside: RefCell::default(),
             ends: false,
         }

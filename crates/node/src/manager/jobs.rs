@@ -390,7 +390,7 @@ pub(crate) fn end_lifetimes(
 
 /// Whether a file is a version of anything: a scratch file that was written, or one that has
 /// buffers.
-fn holds(node: &Node, file: FileId) -> bool {
+pub(crate) fn holds(node: &Node, file: FileId) -> bool {
     let segment = &node.segment;
     let record = segment.file(file);
     let mut buffered = false;

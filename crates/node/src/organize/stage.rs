@@ -251,6 +251,8 @@ impl Stager {
                 self.note(request.file, &block, got, took);
                 self.fill(block, got as usize);
             }
+            // It may be closed by now, and a version again.
+            segment.files().touch(request.file);
             node.trace.moved(start, "stage", "store", node.tier_name(TierId::RAM), moved);
         }
         drop(inside);

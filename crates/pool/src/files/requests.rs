@@ -78,6 +78,14 @@ impl Segment {
         self.files().touched().map(|file| self.found(file))
     }
 
+    /// The files that some process has open, and those that something may be left to be done for;
+    /// some come twice. An open one need not be among the latter while the node manager ends its
+    /// looks at it, see [`crate::files::Files::settle`].
+    pub fn files_in_use(&self) -> impl Iterator<Item = FileId> + '_ {
+        // In this order: one that is closed meanwhile, and ahead of its store, is found then.
+        self.descriptions().files().chain(self.files().touched())
+    }
+
     /// To be called before it is looked which file it is.
     pub(super) fn found(&self, file: FileId) -> FoundFile {
         FoundFile { file, generation: self.file(file).generation.load(Ordering::Acquire) }

@@ -537,3 +537,24 @@ fn slots_and_a_record_are_enough_to_enter_a_file_and_to_have_it_alone() {
     drop(alone);
     assert!(enter().is_ok() && !slots[1].is_inside());
 }
+
+#[test]
+fn files_in_use_are_those_that_are_open_or_to_be_looked_at() {
+    let (segment, _file) = anonymous(&Geometry::for_tiers(4096, &[64 << 18])).unwrap();
+    let pid = std::process::id();
+    let slot = segment.clients().claim(pid, 1).unwrap();
+    let me = Owner::new(slot, 1);
+    let make = |inode| {
+        let identity = Identity { device: 1, inode };
+        segment.with_file_or_new(identity, me, |file, _| file).unwrap()
+    };
+    let all: Vec<FileId> = (0..500).map(make).collect();
+    let (open, marked) = (all[7], all[70]);
+    segment.open_description(open, DescriptionFlags::NONE, me).unwrap();
+    // As the node manager does for a moment, although one was opened just now.
+    for word in segment.files().touched {
+        word.store(0, Ordering::Relaxed);
+    }
+    segment.files().touch(marked);
+    assert!(segment.files_in_use().eq([open, marked]), "and none of the 498 others");
+}

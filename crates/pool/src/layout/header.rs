@@ -221,6 +221,20 @@ impl Header {
         ranges.into_iter().flat_map(|(first, end)| BucketId::range(first, end))
     }
 
+    /// Those among them that are not sparse, and have a number in `within`.
+    pub(crate) fn whole_buckets_in(
+        &self,
+        within: Range<u32>,
+    ) -> impl Iterator<Item = BucketId> + use<> {
+        let mut ranges = [(0, 0); TIERS_MAX];
+        for tier in self.tiers_in_use() {
+            let first = self.tier[tier].first_bucket;
+            let end = (first + self.tier[tier].buckets).min(within.end);
+            ranges[tier.index()] = (first.max(within.start).min(end), end);
+        }
+        ranges.into_iter().flat_map(|(first, end)| BucketId::range(first, end))
+    }
+
     /// Sparse slots of all file tiers.
     pub(crate) fn sparse_slots(&self) -> u32 {
         self.file_tiers().map(|tier| self.tier[tier].sparse.buckets).sum()

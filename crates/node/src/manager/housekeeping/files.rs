@@ -2,7 +2,9 @@
 
 use super::Housekeeper;
 use crate::drain::reconcile;
+use crate::manager::jobs;
 use crate::store::descriptors;
+use forebay_placement::schema::Lifetime;
 use forebay_pool::FileId;
 use forebay_pool::clock::Timer;
 use forebay_pool::crash;
@@ -32,6 +34,8 @@ pub(super) const OPENING: Timer = Timer::seconds(1);
 /// files: at least so many, and of a large table so small a part.
 const TURN: u32 = 1024;
 const TURNS: u32 = 256;
+/// Records of which index nodes without anything below them are freed in one sweep.
+const PRUNED: u32 = 65_536;
 /// How often all are looked at while opens find no free record.
 const FULL: Timer = Timer::seconds(5);
 
@@ -44,6 +48,10 @@ const DOUBT: Timer = Timer::seconds(2);
 
 /// Files that may be there all the same: the generation of the record, and since when.
 pub(super) type Doubted = HashMap<FileId, (u32, u32)>;
+
+/// Files without a name of which a descriptor may be on its way: the generation of the record, and
+/// the sweep in which it was missing first.
+pub(super) type Expected = HashMap<FileId, (u32, u32)>;
 
 /// Files without a name that some process may be about to open: the generation of the record, and
 /// since when.
@@ -101,7 +109,7 @@ impl Housekeeper {
             }
         }
         segment.clients().forget_unrecorded();
-        crate::manager::jobs::end_lifetimes(&node, self.owner, &files, &open);
+        jobs::end_lifetimes(&node, self.owner, &files, &open);
         let table = segment.enter_table(self.owner);
         let mut awaited = Awaited::new();
         let mut missing = Vec::new();
@@ -133,6 +141,7 @@ impl Housekeeper {
             forebay_pool::clock::stamp_age(now, since) < DOUBT.as_stamp()
         };
         self.doubted.get_mut().retain(|_, doubt| is_recent(doubt));
+        self.expected.get_mut().retain(|_, expected| is_recent(expected));
         self.prune(&table);
         drop(table);
         self.set_aside(missing);
@@ -140,19 +149,18 @@ impl Housekeeper {
 
     /// The files that something happened to, and some of the others, so that each has its turn: a
     /// block that leaves the tiers says nothing of its file, and a killed process may not have come
-    /// to it. All, where rules look at all, or records are short.
+    /// to it. All, where records are short.
     fn files_to_look_at(&mut self, now: u32) -> Vec<FileId> {
         let segment = &self.node.segment;
         let (header, files) = (segment.header(), segment.files());
         let high = header.files_high.load(Ordering::Acquire);
         let refused = header.opens_refused.load(Ordering::Relaxed);
-        let has_lifetimes = segment.rules().iter().any(|rule| rule.settings().lifetime.is_some());
         let is_full = refused != self.refused.0
             && forebay_pool::clock::stamp_age(now, self.refused.1) >= FULL.as_stamp();
         if is_full {
             self.refused = (refused, now);
         }
-        let count = if has_lifetimes || is_full {
+        let count = if is_full {
             (self.next, self.counted) = (0, 0);
             high
         } else {
@@ -174,8 +182,16 @@ impl Housekeeper {
 
     /// Whether nothing is left to be done for a closed file, however long it stays in the table.
     fn is_settled(&self, file: FileId) -> bool {
-        is_settled(self.node.segment.file(file))
-            && !self.node.descriptors.has(&self.node.segment, file)
+        let segment = &self.node.segment;
+        let record = segment.file(file);
+        // All versions are looked at together: one more ends the oldest. Other lifetimes end in
+        // turn.
+        let is_version = || {
+            let rule = segment.rule_of(record).map(RuleRecord::settings);
+            matches!(rule.and_then(|rule| rule.lifetime), Some(Lifetime::KeepVersions(_)))
+                && jobs::holds(&self.node, file)
+        };
+        is_settled(record) && !self.node.descriptors.has(segment, file) && !is_version()
     }
 
     /// A file without an open description: forgotten once nothing of it is buffered, and its blocks
@@ -243,7 +259,7 @@ impl Housekeeper {
                 && let Some(_exclusive) = try_exclusive()
                 && unchanged()
             {
-                crate::manager::jobs::lay_down(&self.node, file);
+                jobs::lay_down(&self.node, file);
             }
             return Outcome::Again;
         }
@@ -325,6 +341,17 @@ impl Housekeeper {
         if doubt.is_some_and(|(known, _)| known == generation) {
             return false;
         }
+        // The process that took the name away has sent a descriptor before. It may have done so
+        // since this thread has read such messages: without it all of the store would be searched.
+        let is_told = record.has(FileFlags::REGISTERED);
+        if is_told && !self.node.descriptors.has(&self.node.segment, file) {
+            let mut expected = self.expected.borrow_mut();
+            let known = expected.get(&file).filter(|(known, _)| *known == generation);
+            if known.is_none_or(|(_, since)| *since == self.last_sweep) {
+                expected.insert(file, (generation, self.last_sweep));
+                return false;
+            }
+        }
         let store = record.store.load(Ordering::Relaxed) as usize;
         let Some(backing) = self.node.config.backing.get(store) else { return false };
         match self.node.descriptors.of(&self.node.segment, file, &backing.path) {
@@ -337,15 +364,21 @@ impl Housekeeper {
         }
     }
 
-    /// When index nodes become scarce, frees those below which nothing is left.
-    pub(super) fn prune(&self, table: &SharedGuard<'_>) {
+    /// When index nodes become scarce, frees those below which nothing is left: of some records at
+    /// a time, as that may go on for long.
+    pub(super) fn prune(&mut self, table: &SharedGuard<'_>) {
         let segment = &self.node.segment;
         let nodes = segment.index_nodes(self.owner.slot()).free();
         if nodes.available() > nodes.count / 4 {
             return;
         }
         let has_nodes = |file: &FileId| segment.file(*file).root.load(Ordering::Acquire) != 0;
-        for file in segment.files().live().filter(has_nodes) {
+        let turn = segment.files().live_from(self.next_pruned, PRUNED);
+        self.next_pruned = self.next_pruned.saturating_add(PRUNED);
+        if self.next_pruned >= segment.header().files_high.load(Ordering::Acquire) {
+            self.next_pruned = 0;
+        }
+        for file in turn.filter(has_nodes) {
             if let Some(_exclusive) = segment.try_lock_exclusive(table, file, self.owner) {
                 segment.index_nodes(self.owner.slot()).prune(segment.file(file));
             }
