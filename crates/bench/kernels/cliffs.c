@@ -2,7 +2,9 @@
  * Ordinary operations, each many times, one kind in a run. Nothing here knows how files are stored.
  *
  *     cliffs prepare WORK DIRECTORY OTHER COUNT    makes the files that WORK finds
- *     cliffs WORK DIRECTORY OTHER COUNT            does WORK so many times, and prints a line:
+ *     cliffs WORK DIRECTORY OTHER COUNT            does WORK so many times, and prints two lines: `ready`
+ *                                                  when it is about to begin, which it does at the
+ *                                                  end of standard input; then
  *                                                  operations, CPU nanoseconds, elapsed nanoseconds
  *
  * The work `script` takes the text of a shell script as a last argument, and runs it in DIRECTORY with
@@ -100,6 +102,19 @@ static void make(const char *name, size_t bytes)
     need(close(file) == 0, "close");
 }
 
+/* What was written before is no part of what is measured. */
+static void settle(const char *name)
+{
+    int file = open_file(name, O_RDWR);
+    need(fsync(file) == 0 && close(file) == 0, name);
+}
+
+static void make_settled(size_t bytes)
+{
+    make(named("file", 0), bytes);
+    settle(path);
+}
+
 static void make_many(const char *name, size_t bytes)
 {
     for (long i = 0; i < count; i++)
@@ -128,6 +143,9 @@ static int64_t cpu, elapsed;
 
 static void begin(void)
 {
+    char none;
+    puts("ready");
+    need(fflush(stdout) == 0 && read(STDIN_FILENO, &none, 1) >= 0, "standard input");
     elapsed = now_ns();
     cpu = spent_ns();
 }
@@ -151,6 +169,7 @@ static void transfer_buffers(size_t bytes, int writes)
     int file = open_file(named("file", 0), O_RDWR | O_CREAT);
     for (size_t at = 0; at < BUFFERS; at += MIB)
         write_all(file, buffers, MIB, at);
+    settle(path);
     begin();
     for (long i = 0; i < count; i++) {
         char *buffer = buffers + i * bytes % BUFFERS;
@@ -168,23 +187,37 @@ static void write_4k_buffers(void) { transfer_buffers(PAGE, 1); }
 static void read_4k_buffers(void) { transfer_buffers(PAGE, 0); }
 static void read_1m_buffers(void) { transfer_buffers(MIB, 0); }
 
-static void change_modes(mode_t mode)
+/* As compilers and linkers leave programs. */
+static void chmod_written(void)
 {
-    make_many("file", PAGE);
+    static char page[PAGE];
     begin();
-    for (long i = 0; i < count; i++)
-        need(chmod(named("file", i), mode) == 0, "chmod");
+    for (long i = 0; i < count; i++) {
+        int file = open_file(named("file", i), O_WRONLY | O_CREAT | O_EXCL);
+        write_all(file, page, PAGE, 0);
+        need(close(file) == 0 && chmod(path, 0755) == 0, "chmod");
+    }
     end();
 }
 
-static void chmod_executable(void) { change_modes(0755); }
-static void chmod_same(void) { change_modes(0644); }
+/* Of a file whose bytes have long been written. */
+static void change_modes(mode_t one, mode_t other)
+{
+    make_settled(PAGE);
+    begin();
+    for (long i = 0; i < count; i++)
+        need(chmod(path, i % 2 ? one : other) == 0, "chmod");
+    end();
+}
+
+static void chmod_executable(void) { change_modes(0644, 0755); }
+static void chmod_same(void) { change_modes(0644, 0644); }
 
 static void write_synced(int flags)
 {
     static char page[PAGE];
-    make(named("file", 0), MIB);
-    int file = open_file(named("file", 0), O_RDWR | flags);
+    make_settled(MIB);
+    int file = open_file(path, O_RDWR | flags);
     begin();
     for (long i = 0; i < count; i++) {
         write_all(file, page, PAGE, i * PAGE % MIB);
@@ -248,20 +281,20 @@ static void open_paths(const char *name, int base)
 
 static void open_absolute(void)
 {
-    make(named("file", 0), PAGE);
+    make_settled(PAGE);
     open_paths(path, AT_FDCWD);
 }
 
 static void open_relative(void)
 {
-    make(named("file", 0), PAGE);
+    make_settled(PAGE);
     need(chdir(directory) == 0, directory);
     open_paths("file-0", AT_FDCWD);
 }
 
 static void openat_directory(void)
 {
-    make(named("file", 0), PAGE);
+    make_settled(PAGE);
     open_paths("file-0", open_file(directory, O_RDONLY | O_DIRECTORY));
 }
 
@@ -367,7 +400,7 @@ static void sendfile_pipe(void)
 {
     static char back[64 * KIB];
     int ends[2];
-    make(named("file", 0), sizeof back);
+    make_settled(sizeof back);
     int file = open_file(path, O_RDONLY);
     need(pipe(ends) == 0, "pipe");
     begin();
@@ -383,7 +416,7 @@ static void splice_pipe(void)
 {
     static char back[64 * KIB];
     int ends[2];
-    make(named("file", 0), sizeof back);
+    make_settled(sizeof back);
     int file = open_file(path, O_RDONLY);
     need(pipe(ends) == 0, "pipe");
     begin();
@@ -397,7 +430,7 @@ static void splice_pipe(void)
 
 static void rename_file(void)
 {
-    make(named("file", 0), PAGE);
+    make_settled(PAGE);
     strcpy(other, path);
     named("file", 1);
     begin();
@@ -408,7 +441,7 @@ static void rename_file(void)
 
 static void link_unlink(void)
 {
-    make(named("file", 0), PAGE);
+    make_settled(PAGE);
     strcpy(other, path);
     named("file", 1);
     begin();
@@ -419,7 +452,7 @@ static void link_unlink(void)
 
 static void set_times(void)
 {
-    make(named("file", 0), PAGE);
+    make_settled(PAGE);
     struct timespec times[2] = {{.tv_sec = 1000000000}, {.tv_sec = 1000000000}};
     begin();
     for (long i = 0; i < count; i++) {
@@ -431,7 +464,7 @@ static void set_times(void)
 
 static void truncate_open(void)
 {
-    make(named("file", 0), MIB);
+    make_settled(MIB);
     int file = open_file(path, O_RDWR);
     begin();
     for (long i = 0; i < count; i++)
@@ -534,6 +567,7 @@ static const struct work {
     {"write-4k-buffers", write_4k_buffers, NULL},
     {"read-4k-buffers", read_4k_buffers, NULL},
     {"read-1m-buffers", read_1m_buffers, NULL},
+    {"chmod-written", chmod_written, NULL},
     {"chmod-executable", chmod_executable, NULL},
     {"chmod-same", chmod_same, NULL},
     {"write-fsync", write_fsync, NULL},

@@ -13,6 +13,7 @@ use crate::micro::{FOREBAY, Forebay, PAGE_CACHE, TMPFS};
 use crate::server::{self, Server};
 use crate::site::{self, Site};
 use crate::{Options, Scale};
+use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 use rustix::process::{Resource, getrlimit};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -22,6 +23,8 @@ use std::process::Command;
 const PROGRAM: (&str, &str) = ("cliffs", include_str!("../kernels/cliffs.c"));
 /// The plain directory, with a preload library that does nothing.
 const PRELOADED: &str = "empty preload";
+/// What the program prints when it is about to begin.
+const READY: &str = "ready";
 const EMPTY: &str = "int forebay_bench_empty;\n";
 const MIB: u64 = 1 << 20;
 const ROUNDS: u32 = 3;
@@ -106,7 +109,9 @@ impl Folders {
 
 impl Bench<'_> {
     fn folders(&self, system: &System, name: &str) -> Result<Folders, String> {
-        let own = system.parent.join(name);
+        // Another name for each: file systems may place directories by their names.
+        let name = format!("{name}-{}", system.name.replace(' ', "-"));
+        let own = system.parent.join(&name);
         fs::create_dir(&own).map_err(|e| site::failed(&own, &e))?;
         let other = elsewhere(&own, &self.buffered)?;
         Ok(Folders { own, other })
@@ -149,11 +154,12 @@ impl Bench<'_> {
     fn cost(&self, work: &Work, system: &System, count: u64, name: &str) -> Result<Cost, String> {
         let folders = self.folders(system, name)?;
         let mut command = self.command(work, system.name, &folders, count)?;
-        let before = server::cpu_ns(self.manager.id())?;
-        let mut cost = parse(&server::run(&mut command)?)?;
+        let manager = || server::cpu_ns(self.manager.id());
+        let (before, printed) = server::run_from(&mut command, READY, manager)?;
+        let mut cost = parse(&printed)?;
         if system.name == FOREBAY {
             // The run has drained: what it left to the manager is done.
-            cost.manager = server::cpu_ns(self.manager.id())?.saturating_sub(before) as f64 / 1e9;
+            cost.manager = manager()?.saturating_sub(before) as f64 / 1e9;
         }
         folders.remove()?;
         Ok(cost)
@@ -181,6 +187,8 @@ fn measure(
         System { name: PRELOADED, parent: plain },
         System { name: FOREBAY, parent: buffered.clone() },
     ];
+    let tops = [memory.path(""), store.path("")].into_iter();
+    tops.chain(systems.iter().map(|system| system.parent.clone())).for_each(|top| spread(&top));
     // As a run without a configuration has it.
     let policy = "[flush]\ntrigger = \"periodic\"\n";
     let forebay =
@@ -192,8 +200,15 @@ fn measure(
         let found = server::run(Command::new("sh").args(["-c", "command -v \"$0\"", program]));
         found.err().map(|_| format!("{}: {program} is not installed", work.name))
     };
+    let named = |work: &&Work| options.works.iter().any(|name| name == work.name);
+    if let Some(name) =
+        options.works.iter().find(|name| WORKS.iter().all(|work| work.name != **name))
+    {
+        let names: Vec<_> = WORKS.iter().map(|work| work.name).collect();
+        return Err(format!("{name}: no such kind of operation; there are {}", names.join(", ")));
+    }
     let mut works = Vec::new();
-    for work in &WORKS {
+    for work in WORKS.iter().filter(|work| options.works.is_empty() || named(work)) {
         let why = if work.name == OPEN_MANY { refused.clone() } else { missing(work) };
         match why {
             Some(why) => {
@@ -242,6 +257,19 @@ fn measure(
     Ok(measured)
 }
 
+/// Has ext4 place each directory that is made in `folder` in a part of the disk of its own, as it
+/// does below its root: where much was created and removed, creating takes up to 50 times as long.
+/// Other file systems have nothing of the kind.
+fn spread(folder: &Path) {
+    /// `EXT4_TOPDIR_FL`; `chattr +T`.
+    const TOP: u32 = 0x0002_0000;
+    if let Ok(open) = fs::File::open(folder)
+        && let Ok(flags) = ioctl_getflags(&open)
+    {
+        let _ = ioctl_setflags(&open, flags | IFlags::from_bits_retain(TOP));
+    }
+}
+
 /// Why [`OPEN_MANY`] cannot be measured where a process may have `most` open files; `None`: without
 /// a limit.
 fn refused(times: impl Fn(u64) -> u64, most: Option<u64>) -> Option<String> {
@@ -259,7 +287,8 @@ fn refused(times: impl Fn(u64) -> u64, most: Option<u64>) -> Option<String> {
 /// that, on the same device, and outside of `buffered`.
 fn elsewhere(folder: &Path, buffered: &Path) -> Result<PathBuf, String> {
     let parent = folder.parent().unwrap_or(folder);
-    let other = parent.with_file_name("elsewhere");
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    let other = parent.with_file_name(format!("elsewhere-{name}"));
     let failed = |e| site::failed(&other, &e);
     fs::create_dir(&other).map_err(failed)?;
     let found = other.canonicalize().map_err(failed)?;

@@ -76,6 +76,8 @@ pub struct Options {
     pub folder: Option<PathBuf>,
     /// Whether competitors that Python's package index has are installed, below `folder`.
     pub install: bool,
+    /// Of `cliffs`, the kinds of operation that are measured; all, where none is named.
+    pub works: Vec<String>,
 }
 
 /// Runs a figure; `say` is told what is being done.

@@ -549,6 +549,7 @@ mod tests {
             rounds,
             folder: None,
             install: false,
+            works: Vec::new(),
         };
         let usual = options(None, Scale::Usual);
         assert!(goes_on(&usual, 4, 5, || true) && !goes_on(&usual, 5, 5, || true));

@@ -3,9 +3,10 @@
 use crate::site;
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use std::fs::File;
+use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -85,11 +86,50 @@ impl Drop for Server {
 
 /// Runs a command to its end; returns what it printed.
 pub(crate) fn run(command: &mut Command) -> Result<String, String> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let output = command.stdin(Stdio::null()).output().map_err(|e| format!("{name}: {e}"))?;
+    let output = command.stdin(Stdio::null()).output();
+    printed(command, output.map_err(|e| failed(command, &e))?)
+}
+
+/// Runs a command that prints the line `ready`, and goes on when its standard input ends, to its
+/// end. Returns what `look` has seen in between, and what was printed after that line.
+pub(crate) fn run_from<T>(
+    command: &mut Command,
+    ready: &str,
+    look: impl FnOnce() -> Result<T, String>,
+) -> Result<(T, String), String> {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(|e| failed(command, &e))?;
+    // Not buffered: what comes after the line is for another reader.
+    let first = child.stdout.iter_mut().flat_map(|out| out.bytes());
+    let mut first = first.map_while(Result::ok).take_while(|&byte| byte != b'\n');
+    let seen = if first.by_ref().eq(ready.bytes()) { Some(look()) } else { None };
+    drop(first);
+    drop(child.stdin.take());
+    let output = child.wait_with_output().map_err(|e| failed(command, &e))?;
+    let printed = printed(command, output)?;
+    match seen {
+        Some(seen) => Ok((seen?, printed)),
+        None => Err(format!("{} did not say that it is {ready}", name_of(command))),
+    }
+}
+
+fn name_of(command: &Command) -> String {
+    command.get_program().to_string_lossy().into_owned()
+}
+
+fn failed(command: &Command, error: &std::io::Error) -> String {
+    format!("{}: {error}", name_of(command))
+}
+
+fn printed(command: &Command, output: Output) -> Result<String, String> {
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
-        return Err(format!("{name} ended with {}\n{}", output.status, said.trim_end()));
+        return Err(format!(
+            "{} ended with {}\n{}",
+            name_of(command),
+            output.status,
+            said.trim_end()
+        ));
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

@@ -40,6 +40,9 @@ pub struct BenchArguments {
     /// peers: install competitors from PyPI into a virtual environment below --dir
     #[arg(long)]
     install: bool,
+    /// cliffs: only these kinds of operation, such as create-close
+    #[arg(long = "work", value_name = "NAME")]
+    works: Vec<String>,
 }
 
 impl BenchArguments {
@@ -119,6 +122,7 @@ pub fn bench(arguments: &BenchArguments) -> Result<ExitCode, String> {
         rounds: arguments.rounds,
         folder: arguments.dir.clone(),
         install: arguments.install,
+        works: arguments.works.clone(),
     };
     let mut say = |what: &str| eprintln!("forebay: {what}");
     let save = |file: &Option<PathBuf>, text: String| match file {

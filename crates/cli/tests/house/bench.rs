@@ -87,7 +87,7 @@ fn cliffs() {
     let json = compare("cliffs", &words);
     // Each kind of operation is compared with the plain directory, but programs that are missing.
     let missing = json.matches("is not installed").count();
-    assert_eq!(json.matches("\"wanted\":").count() + missing, 37, "{json}");
+    assert_eq!(json.matches("\"wanted\":").count() + missing, 38, "{json}");
 }
 
 #[test]
