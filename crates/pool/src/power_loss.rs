@@ -3,7 +3,7 @@
 //! a part of it back has what a disk may look like that was never told to sync. Without debug
 //! assertions all of this is nothing.
 //!
-//! DIR/DEVICE-INODE has for each page that was changed a head of five words, and the old bytes:
+//! DIR/DEVICE-INODE-BIRTH has for each page that was changed a head of five words, and the old bytes:
 //! time, kind (0: write, 1: sync, 2: new size, 3: sync of some bytes), offset, number of old bytes,
 //! old size of the file. A sync of some bytes has their number, in a word, instead of old bytes.
 //! DIR/DEVICE-all has the syncs of all its files.
@@ -73,11 +73,19 @@ mod kept {
         let stat = rustix::fs::fstat(fd).ok()?;
         let path = match all {
             true => format!("{folder}/{}-all", stat.st_dev),
-            false => format!("{folder}/{}-{}", stat.st_dev, stat.st_ino),
+            // The number may be that of a file that was removed.
+            false => format!("{folder}/{}-{}-{}", stat.st_dev, stat.st_ino, born_ns(fd)?),
         };
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::CLOEXEC;
         let kept = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).ok()?;
         Some((kept, stat.st_size as u64))
+    }
+
+    fn born_ns(fd: BorrowedFd<'_>) -> Option<u64> {
+        let wanted = rustix::fs::StatxFlags::BTIME;
+        let born =
+            rustix::fs::statx(fd, c"", rustix::fs::AtFlags::EMPTY_PATH, wanted).ok()?.stx_btime;
+        Some(crate::clock::joined_ns(born.tv_sec, born.tv_nsec.into()))
     }
 
     fn add(kept: &OwnedFd, head: [u64; 5], bytes: &[u8]) {

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+use std::time::UNIX_EPOCH;
 
 const PAGE: u64 = 4096;
 
@@ -76,7 +77,11 @@ pub fn lose_power(
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             let found = fs::metadata(&path).unwrap();
-            let name = format!("{}-{}", found.dev(), found.ino());
+            // Where the file system knows no time of birth: 0.
+            let born = found
+                .created()
+                .map_or(0, |born| born.duration_since(UNIX_EPOCH).unwrap().as_nanos());
+            let name = format!("{}-{}-{born}", found.dev(), found.ino());
             let (mut kept, _) = kept_since_sync(&undo.join(name));
             // The tiers are taken to be on another file system than the store.
             if is_store {
