@@ -39,6 +39,7 @@ enum {
     MIB = 1 << 20,
     PAGE = 4 << 10,
     BUFFERS = 64 << 20,   /* bytes that changing buffers are taken from */
+    WARM = 128 << 20,     /* bytes that the kernel finds at once when they are wanted */
     LARGE = 512 << 20,    /* bytes of a large program */
     STRIDE = 256 << 10,   /* between random reads: each meets another block */
     SPARE = 64,           /* descriptors beside those of open-many */
@@ -81,6 +82,13 @@ static char *memory(size_t bytes)
     need(at != MAP_FAILED, "memory");
     memset(at, 0xa5, bytes);
     return at;
+}
+
+/* A virtual machine may give free memory back to its host within seconds; what takes it next would
+ * pay for that, be it the kernel with a file's bytes. */
+static void warm(size_t bytes)
+{
+    need(munmap(memory(bytes), bytes) == 0, "munmap");
 }
 
 static void write_all(int file, const char *from, size_t bytes, off_t at)
@@ -343,6 +351,7 @@ static void prepare_evicted(void)
     int file = open_file(path, O_RDONLY);
     need(fsync(file) == 0 && posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED) == 0, path);
     close(file);
+    warm(count * MIB);
 }
 
 /* As cat and cp read. */
@@ -616,6 +625,7 @@ int main(int argc, char **argv)
         if (prepares) {
             if (works[i].prepare)
                 works[i].prepare();
+            warm(WARM);
             return 0;
         }
         works[i].run();

@@ -20,6 +20,8 @@ pub(crate) enum Unit {
     Share,
     /// Bytes.
     Memory,
+    /// A number of something.
+    Count,
 }
 
 impl Unit {
@@ -41,6 +43,7 @@ impl Unit {
             Unit::Rate => scaled(value, &[(1e6, "M/s"), (1e3, "k/s"), (1.0, "/s")]),
             Unit::Time => scaled(value, &[(1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")]),
             Unit::Share => format!("{} %", digits(value * 100.0)),
+            Unit::Count => digits(value),
             Unit::Memory => scaled(value, &[(1_048_576.0, "MiB"), (1024.0, "KiB")]),
         }
     }
@@ -425,6 +428,7 @@ impl Measured {
                 Unit::Time => ("s", 1.0),
                 Unit::Share => ("share", 1.0),
                 Unit::Memory => ("bytes", 1.0),
+                Unit::Count => ("number", 1.0),
             };
             let rounds: Vec<f64> = series.rounds.iter().map(|value| value * by).collect();
             let mut object = json!({ "work": series.work, "system": series.system, "unit": unit });
@@ -610,6 +614,7 @@ mod tests {
             (Unit::Time, 0.000_000_123, "123 ns"),
             (Unit::Time, -0.000_002, "-2.00 us"),
             (Unit::Share, 0.0041, "0.41 %"),
+            (Unit::Count, 5.0, "5.00"),
             (Unit::Memory, 67_108_864.0, "64.0 MiB"),
         ] {
             assert_eq!(unit.show(value), text);

@@ -99,11 +99,11 @@ pub(crate) fn run_from<T>(
 ) -> Result<(T, String), String> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|e| failed(command, &e))?;
-    // Not buffered: what comes after the line is for another reader.
-    let first = child.stdout.iter_mut().flat_map(|out| out.bytes());
-    let mut first = first.map_while(Result::ok).take_while(|&byte| byte != b'\n');
-    let seen = if first.by_ref().eq(ready.bytes()) { Some(look()) } else { None };
-    drop(first);
+    let mut line = vec![0; ready.len() + 1];
+    let read = child.stdout.as_mut().map(|out| out.read_exact(&mut line));
+    let is_ready =
+        matches!(read, Some(Ok(()))) && line.strip_suffix(b"\n") == Some(ready.as_bytes());
+    let seen = if is_ready { Some(look()) } else { None };
     drop(child.stdin.take());
     let output = child.wait_with_output().map_err(|e| failed(command, &e))?;
     let printed = printed(command, output)?;

@@ -98,7 +98,7 @@ pub(super) const WORKS: [Work; 38] = [
     start("fork-exit", 512),
     start("vfork-exec", 128),
     start("vfork-exec-large", 64),
-    work(OPEN_MANY, 20_000, LIKE_PLAIN),
+    work(OPEN_MANY, 19_000, LIKE_PLAIN),
     Work { starts: true, most: START, ..program("sh-loop", "sh", ["true", LOOP]) },
     program(
         "tar-extract",
