@@ -33,7 +33,7 @@ mod sections;
 pub use block::{BucketMeta, IndexNode, SlotChecksums, SparsePages};
 pub use client::{ClientSlot, Counter, Counters, slot_state};
 pub use description::{Description, description_state};
-pub use device::{DeviceSpeed, Emulation, SparseHeader, StoreHeader, TierHeader};
+pub use device::{DeviceSpeed, Emulation, SparseHeader, StoreHeader, TierHeader, markers};
 pub use file::{FileRecord, LENGTHENER_LEFT, file_state};
 pub use header::{Header, retirement};
 pub use job::{JobRecord, job_state, reserved_for};
@@ -50,7 +50,7 @@ pub use forebay_placement::{NodeId, TIERS_MAX, TierId};
 /// The first bytes of every segment.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FOREBAY\0");
 /// Raised with every change of these files that changes a layout.
-pub const LAYOUT_VERSION: u32 = 20;
+pub const LAYOUT_VERSION: u32 = 21;
 /// Pages of a bucket; `valid` and `dirty` are one word each.
 pub const PAGES_PER_BUCKET: u32 = 64;
 /// Managed directories.

@@ -2,11 +2,14 @@
 
 use crate::observe::holders::Holder;
 use crate::observe::in_force::InForce;
+use crate::observe::markers::{are_refused, describe};
 use crate::usage::{dirty_bytes, ranges, scratch_bytes, whole_buckets_of};
 use forebay_placement::TierId;
 use forebay_placement::schema::{Mode, Settings, Trigger};
 use forebay_pool::free_map::USED;
-use forebay_pool::layout::{ClientSlot, Counter, FileFlags, JobRecord, retirement, slot_state};
+use forebay_pool::layout::{
+    ClientSlot, Counter, FileFlags, JobRecord, StoreHeader, retirement, slot_state,
+};
 use forebay_pool::segment::{open_pool, text};
 use forebay_pool::{FileId, Segment, SegmentError, clock, liveness};
 use rustix::fd::AsFd;
@@ -108,6 +111,14 @@ pub struct Failing {
 /// Ranges of a file that are listed.
 const RANGES_MAX: usize = 8;
 
+/// What to say of directories whose files cannot be buffered.
+pub(crate) fn unbuffered(segment: &Segment) -> impl Iterator<Item = String> {
+    let header = segment.header();
+    let stores = header.store[..header.stores as usize].iter();
+    let path = |store: &StoreHeader| text(&store.path).to_string_lossy().into_owned();
+    stores.filter(|store| are_refused(store)).map(move |store| describe(&path(store)))
+}
+
 impl Observer {
     /// Maps the pool at `path`.
     ///
@@ -192,6 +203,23 @@ impl Observer {
             .iter()
             .map(|store| text(&store.path).to_string_lossy().into_owned())
             .collect()
+    }
+
+    /// What to say of directories whose files cannot be buffered.
+    pub fn unbuffered(&self) -> Vec<String> {
+        unbuffered(&self.0).collect()
+    }
+
+    /// Directories that are to be buffered, with the opens of files there that were not, because
+    /// such a file cannot be.
+    pub fn unmarked(&self) -> Vec<(String, u32)> {
+        let header = self.0.header();
+        let stores = header.store[..header.stores as usize].iter();
+        let count = |store: &StoreHeader| {
+            let path = text(&store.path).to_string_lossy().into_owned();
+            (path, store.unmarked.load(Ordering::Relaxed))
+        };
+        stores.filter(|store| store.bypass == 0).map(count).collect()
     }
 
     /// Files that are ahead of the store.
