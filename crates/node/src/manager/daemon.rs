@@ -222,6 +222,10 @@ pub fn serve(
     node.header().manager_pid.store(0, Ordering::Release);
     crash::point("manager.gone");
     if ending == Ending::Drained {
+        // When its pool is gone it has ended, as far as others know: a store may be unmounted. What
+        // has to be unmapped until the process is gone takes a while.
+        node.descriptors.close_all();
+        drop(guard);
         remove(&node, runtime);
     }
     Ok(ending)
