@@ -13,9 +13,14 @@ use forebay_pool::layout::{
 use forebay_pool::segment::{open_pool, text};
 use forebay_pool::{FileId, Segment, SegmentError, clock, liveness};
 use rustix::fd::AsFd;
+use std::ffi::OsStr;
+use std::io::ErrorKind;
 use std::ops::Range;
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
+use std::time::UNIX_EPOCH;
 
 /// Corrupt ranges that are named.
 pub const CORRUPT_MAX: usize = 100;
@@ -83,6 +88,8 @@ pub struct JobStatus {
 pub struct FileStatus {
     /// Where it was opened.
     pub path: String,
+    /// The same, byte for byte.
+    pub place: PathBuf,
     /// Its inode number and time of birth, in nanoseconds since 1970 (0 if its store has none).
     pub identity: (u64, u64),
     /// Its size in bytes.
@@ -97,6 +104,24 @@ pub struct FileStatus {
     pub ranges: Vec<Range<u64>>,
     /// Another program has changed it on the store meanwhile.
     pub conflict: bool,
+}
+
+impl FileStatus {
+    /// Whether it lies where it was opened; `None` if that cannot be seen.
+    pub fn is_in_place(&self) -> Option<bool> {
+        let found = match self.place.symlink_metadata() {
+            Ok(found) => found,
+            Err(error) => {
+                let gone = [ErrorKind::NotFound, ErrorKind::NotADirectory].contains(&error.kind());
+                return (gone && self.place.is_absolute()).then_some(false);
+            }
+        };
+        let (inode, born_ns) = self.identity;
+        let born = found.created().ok().and_then(|born| born.duration_since(UNIX_EPOCH).ok());
+        let is_same_birth =
+            born_ns == 0 || born.is_none_or(|born| born.as_nanos() == born_ns.into());
+        Some(found.ino() == inode && is_same_birth)
+    }
 }
 
 /// How it stands with a file that cannot be flushed.
@@ -243,6 +268,7 @@ impl Observer {
                     }
                     true
                 });
+                let path = self.0.path_of(record);
                 let now = clock::stamp(clock::realtime_coarse_ns());
                 let left = record.retry_at.load(Ordering::Relaxed).wrapping_sub(now);
                 let retry_ms = if left > u32::MAX / 2 { 0 } else { left };
@@ -255,7 +281,8 @@ impl Observer {
                     dirty,
                     ranges,
                     conflict: record.has(FileFlags::CONFLICT),
-                    path: String::from_utf8_lossy(&self.0.path_of(record)).into_owned(),
+                    path: String::from_utf8_lossy(&path).into_owned(),
+                    place: PathBuf::from(OsStr::from_bytes(&path)),
                     size: record.size.load(Ordering::Acquire),
                     errno,
                 }
