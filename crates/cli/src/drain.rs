@@ -1,6 +1,7 @@
 //! Waiting for a drain, with a progress bar on a terminal and plain lines elsewhere.
 
 use crate::holders::Holders;
+use crate::task;
 use crate::text::{bytes, counted, files as files_of};
 use crate::watch::Watch;
 use forebay_node::Connection;
@@ -262,6 +263,21 @@ fn give_up() -> Duration {
 /// Waits until the manager that was told to end has ended, only programs that use its files keep
 /// it, or a run has joined it. `connection` leads to it, unless it has ended.
 pub fn wait_for_end(connection: Option<&Connection>, runtime: &Runtime) -> Result<Ended, String> {
+    /// What it keeps open and mapped goes when it has removed its pool: memory, and tiers that may
+    /// be to be unmounted. Nothing else depends on that.
+    const EXIT: Duration = Duration::from_secs(2);
+    let manager = observe(runtime).filter(Observer::is_served).map(|observer| observer.manager());
+    let ended = wait_for_pool(connection, runtime)?;
+    if ended == Ended::Gone
+        && let Some(manager) = manager
+    {
+        task::await_end(manager, EXIT);
+    }
+    Ok(ended)
+}
+
+/// The same, until its pool is gone.
+fn wait_for_pool(connection: Option<&Connection>, runtime: &Runtime) -> Result<Ended, String> {
     if let Some(connection) = connection {
         // It is asked: what can be seen of a pool does not tell whether a run without clients has
         // joined.

@@ -4,6 +4,7 @@ use crate::text::{bytes, fitted};
 use clap::Args;
 use forebay_node::explain::{Candidate, Explanation, Extent, Placement, Way};
 use forebay_node::in_force::{InForce, Source};
+use forebay_node::markers::WHY;
 use forebay_node::profile::{bandwidth, latency};
 use forebay_node::runtime::Runtime;
 use forebay_node::status::Observer;
@@ -71,12 +72,16 @@ fn show(observer: &Observer, runtime: &Runtime, found: &Explanation, all: bool) 
     let line = &mut text;
     let _ = writeln!(line, "{}", found.path.display());
     let mode = match (found.bypass, found.mode) {
+        _ if found.unbufferable => ", not buffered".to_owned(),
         (true, _) => ", not buffered (mode bypass)".to_owned(),
         (false, Some(mode)) => format!(", mode {}", mode.name()),
         (false, None) => String::new(),
     };
     let _ = writeln!(line, "  instance  {}{mode}", runtime.instance);
     let _ = writeln!(line, "  directory {}", found.directory.display());
+    if found.unbufferable {
+        let _ = writeln!(line, "            its files cannot be buffered: {WHY}");
+    }
     match &found.file {
         Some(file) => {
             let behind =
@@ -103,7 +108,7 @@ fn show(observer: &Observer, runtime: &Runtime, found: &Explanation, all: bool) 
     rules(line, found);
     let _ = writeln!(line, "  in force  {}", in_force(&found.in_force));
     extents(line, &found.extents, all);
-    if !found.bypass {
+    if !found.bypass && !found.unbufferable {
         placement(line, observer, &found.placement);
     }
     text.lines().map(|line| fitted(line, 12) + "\n").collect()
@@ -168,6 +173,7 @@ fn json(observer: &Observer, runtime: &Runtime, found: &Explanation) -> Value {
         "instance": runtime.instance,
         "directory": found.directory.to_string_lossy(),
         "bypass": found.bypass,
+        "unbufferable": found.unbufferable,
         "mode": found.mode.map(Mode::name),
         "size": found.size,
         "file": file,

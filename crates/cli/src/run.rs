@@ -202,6 +202,12 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
         let found = if served.tiers == config.tiers { "" } else { " (found, of an earlier run)" };
         eprintln!("forebay: {}{found}", served.describe());
     }
+    if !matches!(joined, Joined::Started)
+        && let Ok(observer) = Observer::of(&runtime.pool)
+    {
+        // One that is started says it itself.
+        observer.unbuffered().iter().for_each(|said| eprintln!("forebay: {said}"));
+    }
     let mut tries = 0;
     let job = loop {
         match begin(&connection, &runtime, arguments)? {
@@ -251,9 +257,13 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
                 mention_processes(&runtime, job);
                 aside.tell_new();
                 let now = Counts::now(&runtime);
-                if let Some(nothing) = now.describe_nothing(&before, &config) {
-                    eprintln!("forebay: {nothing}");
-                } else if arguments.verbose || std::io::stderr().is_terminal() {
+                let nothing = now.describe_nothing(&before, &config);
+                let is_told = arguments.verbose || std::io::stderr().is_terminal();
+                let summary = is_told && nothing.is_none();
+                if let Some(why) = now.describe_unmarked(&before).or(nothing) {
+                    eprintln!("forebay: {why}");
+                }
+                if summary {
                     eprintln!("forebay: {}", now.describe(&before, ended.elapsed()));
                 }
                 return Ok(code);

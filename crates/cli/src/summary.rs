@@ -4,22 +4,28 @@ use crate::drain::observe;
 use crate::text::{bytes, counted};
 use forebay_node::Config;
 use forebay_node::config::Mode;
+use forebay_node::markers::WHY;
 use forebay_node::runtime::Runtime;
 use forebay_node::status::Count;
 use std::time::Duration;
 
 /// What the programs of a pool have counted at one moment.
 #[derive(Default)]
-pub struct Counts(Vec<Count>);
+pub struct Counts {
+    all: Vec<Count>,
+    /// Of each directory: opens of files there that cannot be buffered.
+    unmarked: Vec<(String, u32)>,
+}
 
 impl Counts {
     /// Those of now; all zero without a pool.
     pub fn now(runtime: &Runtime) -> Counts {
-        Counts(observe(runtime).map(|observer| observer.counters()).unwrap_or_default())
+        let Some(observer) = observe(runtime) else { return Counts::default() };
+        Counts { all: observer.counters(), unmarked: observer.unmarked() }
     }
 
     fn of(&self, name: &str) -> u64 {
-        self.0.iter().find(|count| count.name == name).map_or(0, |count| count.value)
+        self.all.iter().find(|count| count.name == name).map_or(0, |count| count.value)
     }
 
     /// What was counted between `before` and now: less than all in a pool that was made anew since.
@@ -44,6 +50,20 @@ impl Counts {
             bytes(count("read_bytes")),
             drain.as_secs_f64()
         )
+    }
+
+    /// Which files that were opened since `before` cannot be buffered, and why.
+    pub fn describe_unmarked(&self, before: &Counts) -> Option<String> {
+        let mut said = Vec::new();
+        for (directory, count) in &self.unmarked {
+            let earlier = before.unmarked.iter().find(|(other, _)| other == directory);
+            let opens = count.saturating_sub(earlier.map_or(0, |&(_, earlier)| earlier));
+            if opens > 0 {
+                let opens = counted(opens, "open", "opens");
+                said.push(format!("{opens} beneath {directory} could not be buffered: {WHY}"));
+            }
+        }
+        (!said.is_empty()).then(|| said.join("\n"))
     }
 
     /// That no file was opened since `before`, if so: the directory may be another one than was

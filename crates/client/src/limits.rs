@@ -3,13 +3,13 @@
 use crate::open_file::OpenFile;
 use crate::session::Session;
 use core::sync::atomic::Ordering;
+use forebay_pool::Marker;
 use forebay_pool::layout::STORES_MAX;
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
-/// A store that cannot have larger files than this cannot carry our markers either, and its files
-/// are not managed.
-const ALWAYS_POSSIBLE: u64 = 1 << 42;
+/// A file that cannot become so large cannot carry our markers either, and is not managed.
+const ALWAYS_POSSIBLE: u64 = Marker::HIGHEST;
 const SIGXFSZ: i32 = 25;
 
 unsafe extern "C" {

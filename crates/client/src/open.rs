@@ -278,8 +278,7 @@ impl Session {
         }
         let fresh = before.is_fresh(seen);
         let Some(marker) = self.described(found)? else { return Ok(fresh) };
-        if rustix::fs::seek(borrow(fd), rustix::fs::SeekFrom::Start(marker.encode())).is_err() {
-            // A file system that cannot carry the marker: its files are too small to need us.
+        if !self.mark(fd, marker) {
             self.segment.descriptions().release(self.slot(), marker.description);
             return Ok(false);
         }
@@ -314,6 +313,32 @@ impl Session {
         let created = flags.contains(OFlags::CREATE | OFlags::EXCL);
         file.find_rule(created);
         Ok(made && fresh)
+    }
+
+    /// Gives `fd` its marker. False, and that is counted, if its file can have no such offset.
+    ///
+    /// All processes have to agree on that: where it is not known of the file system, one that
+    /// takes this marker has to take all.
+    fn mark(&self, fd: RawFd, marker: Marker) -> bool {
+        let set =
+            |offset| rustix::fs::seek(borrow(fd), rustix::fs::SeekFrom::Start(offset)).is_ok();
+        let file = self.segment.description(marker.description).file.load(Ordering::Acquire);
+        let store = self.segment.file(file).store.load(Ordering::Relaxed) as usize;
+        let Some(store) = self.segment.header().store.get(store) else { return false };
+        let known = store.markers.load(Ordering::Relaxed);
+        let takes = known == markers::TAKEN || set(Marker::HIGHEST);
+        if takes && known != markers::TAKEN {
+            store.markers.store(markers::TAKEN, Ordering::Relaxed);
+        }
+        if takes && set(marker.encode()) {
+            return true;
+        }
+        // Not in place of what another file has shown: on ext4 it may be that of some alone.
+        let (unknown, refused) = (markers::UNKNOWN, markers::REFUSED);
+        let relaxed = Ordering::Relaxed;
+        let _ = store.markers.compare_exchange(unknown, refused, relaxed, relaxed);
+        store.unmarked.fetch_add(1, relaxed);
+        false
     }
 
     /// The description that was taken of a file, if that has a record.

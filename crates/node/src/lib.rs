@@ -29,6 +29,6 @@ pub use instance::{neighbours, runtime};
 pub use manager::control::Connection;
 pub use manager::daemon::{Ending, Options, Started, serve};
 pub use node::QUEUE_DEPTH;
-pub use observe::{explain, holders, in_force, log, status};
+pub use observe::{explain, holders, in_force, log, markers, status};
 pub use recovery::rebuild::Rebuilt;
 pub use recovery::{fsck, removed, salvage};

@@ -34,9 +34,13 @@ use crate::layout::{
 use crate::owner::Owner;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
-const MARKER_BASE: u64 = 1 << 42;
+/// The lowest marker, 1.25 TiB. The highest one is below 1.75 TiB: what files can have at least on
+/// ext4 with any size of blocks, on f2fs, and on ext3 with blocks of 4 KiB. A program that hands
+/// on a large file is at a power of two rather than here.
+const MARKER_BASE: u64 = (1 << 40) + (1 << 38);
 const ID_BITS: u32 = DESCRIPTIONS_MAX.trailing_zeros();
-const GENERATION_BITS: u32 = 22;
+const GENERATION_BITS: u32 = 21;
+const MARKER_BITS: u32 = ID_BITS + GENERATION_BITS;
 /// Words of the bits of one slot that lie side by side: those of a piece of the table.
 const PIECE_WORDS: u32 = DESCRIPTIONS_PIECE / 64;
 
@@ -49,25 +53,25 @@ const FEW_SLOTS: usize = 128;
 pub struct Marker {
     /// The description.
     pub description: u32,
-    /// Its generation, 22 bits.
+    /// Its generation, 21 bits.
     pub generation: u32,
 }
 
 impl Marker {
+    /// The highest offset that is a marker: a file that can have this one can have all.
+    pub const HIGHEST: u64 = MARKER_BASE + (1 << MARKER_BITS) - 1;
+
     /// The kernel offset to set.
     pub fn encode(self) -> u64 {
-        MARKER_BASE | u64::from(self.generation) << ID_BITS | u64::from(self.description)
+        MARKER_BASE + (u64::from(self.generation) << ID_BITS | u64::from(self.description))
     }
 
     /// The marker in a kernel offset, if it is one.
     pub fn decode(offset: u64) -> Option<Marker> {
-        const BITS: u32 = ID_BITS + GENERATION_BITS;
-        if offset >> BITS != MARKER_BASE >> BITS {
-            return None;
-        }
+        let marked = offset.checked_sub(MARKER_BASE).filter(|marked| marked >> MARKER_BITS == 0)?;
         Some(Marker {
-            description: offset as u32 & ((1 << ID_BITS) - 1),
-            generation: (offset >> ID_BITS) as u32 & ((1 << GENERATION_BITS) - 1),
+            description: marked as u32 & ((1 << ID_BITS) - 1),
+            generation: (marked >> ID_BITS) as u32,
         })
     }
 }
@@ -585,8 +589,14 @@ mod tests {
         let marker =
             Marker { description: DESCRIPTIONS_MAX - 1, generation: (1 << GENERATION_BITS) - 1 };
         assert_eq!(Marker::decode(marker.encode()), Some(marker));
-        for offset in [0, 1, 4096, 1 << 41, (1 << 42) - 1, (1 << 42) + (1 << 40), 1 << 43, u64::MAX]
+        assert_eq!(marker.encode(), Marker::HIGHEST);
+        let lowest = Marker { description: 0, generation: 0 };
+        assert_eq!(Marker::decode(lowest.encode()), Some(lowest));
+        let around = [lowest.encode() - 1, Marker::HIGHEST + 1];
+        for offset in
+            [0, 1, 4096, 1 << 39, 1 << 40, 1 << 41, 1 << 42, u64::MAX].iter().chain(&around)
         {
+            let offset = *offset;
             assert_eq!(Marker::decode(offset), None, "{offset}");
         }
     }

@@ -33,7 +33,7 @@ mod sections;
 pub use block::{BucketMeta, IndexNode, SlotChecksums, SparsePages};
 pub use client::{ClientSlot, Counter, Counters, slot_state};
 pub use description::{Description, description_state};
-pub use device::{DeviceSpeed, Emulation, SparseHeader, StoreHeader, TierHeader};
+pub use device::{DeviceSpeed, Emulation, SparseHeader, StoreHeader, TierHeader, markers};
 pub use file::{FileRecord, LENGTHENER_LEFT, file_state};
 pub use header::{Header, retirement};
 pub use job::{JobRecord, job_state, reserved_for};

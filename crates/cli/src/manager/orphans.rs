@@ -8,7 +8,7 @@ use crate::text::bytes;
 use crate::watch::Watch;
 use forebay_node::fsck;
 use forebay_node::runtime::Runtime;
-use forebay_node::status::Observer;
+use forebay_node::status::{FileStatus, Observer};
 use forebay_node::{Config, Connection};
 use rustix::io::Errno;
 use std::path::PathBuf;
@@ -202,10 +202,24 @@ fn try_to_drain(runtime: &Runtime, aside: Option<&Aside>) -> Option<Result<(), S
     for file in files {
         let is_left = left.iter().any(|left| left.path == file.path);
         if !is_left && !aside.is_some_and(|aside| aside.has_new(&file)) {
-            eprintln!("forebay: recovered {} ({})", file.path, bytes(file.size));
+            eprintln!("forebay: {}", describe_recovered(&file));
         }
     }
     Some(result.map(drop))
+}
+
+/// Says of a file that its data is on the store, and where: a program without Forebay may have
+/// moved it while no manager ran.
+fn describe_recovered(file: &FileStatus) -> String {
+    let (path, size) = (&file.path, bytes(file.size));
+    if file.is_in_place() != Some(false) {
+        return format!("recovered {path} ({size})");
+    }
+    let inode = file.identity.0;
+    format!(
+        "recovered the file that was opened as {path} ({size}). It lies elsewhere now, if it still \
+         has a name: its inode number is {inode}, for `find DIR -inum {inode}`"
+    )
 }
 
 /// Whether `ours` buffers one of these directories, or one within or above it.

@@ -281,6 +281,60 @@ fn space_that_comes_back_is_used_without_being_asked() {
     assert_eq!(ran.stdout, "status 0\nsame\n", "{ran:?}");
 }
 
+/// Stores that are images, as a program makes them with these words, and whether their files can
+/// be buffered.
+const IMAGES: [(&str, bool); 7] = [
+    ("mkfs.ext4 -b 1024", true),
+    ("mkfs.ext4 -b 2048", true),
+    ("mkfs.ext4 -b 4096", true),
+    ("mkfs.ext3 -b 4096", true),
+    ("mkfs.ext3 -b 1024", false),
+    ("mkfs.ext4 -b 2048 -O ^extents,^64bit", false),
+    ("mkfs.vfat", false),
+];
+
+#[test]
+fn files_are_buffered_whatever_the_blocks_of_the_store_or_it_is_said_why_not() {
+    for (make, buffered) in IMAGES {
+        let program = make.split(' ').next().unwrap();
+        if !harness::have(&[program]) {
+            continue;
+        }
+        let site = Site::new(&TINY);
+        let script = "truncate -s 12M $OUT/image
+            MAKE $OUT/image > $OUT/made 2>&1 && mount -o loop $OUT/image $STORE || { echo none; exit; }
+            cd $STORE; echo there > there
+            $FOREBAY run --config $CONFIG --verbose -- bash -c '
+                seq 9000 > file; cat there file | cksum
+                $FOREBAY explain file > $OUT/explained; $FOREBAY explain new >> $OUT/explained
+                $FOREBAY run --config $CONFIG -- true 2> $OUT/second'
+            (cat there; seq 9000) | cksum; cat there file | cksum; cd /; umount -l $STORE";
+        let Some(ran) = with_mounts(&site, &script.replace("MAKE", make)) else { return };
+        let ran = ran.expect(0);
+        if ran.stdout == "none\n" {
+            harness::skip(&format!("no image by {make}: {}", ran.stderr));
+            continue;
+        }
+        let read = |name| fs::read_to_string(site.out.join(name)).unwrap();
+        let (second, explained) = (read("second"), read("explained"));
+        let told = format!("{make}: {ran:?}\n{second}\n{explained}");
+        let sums: Vec<_> = ran.stdout.lines().collect();
+        assert!(sums.len() == 3 && sums.iter().all(|sum| *sum == sums[0]), "{told}");
+        let said = if buffered { 0 } else { 1 };
+        let reason = "its file system has no files of 1.75 TiB";
+        // At the start of both runs, of the file that is there and the one that is not, and at the
+        // end.
+        let start = format!("its files cannot be buffered: {reason}");
+        assert_eq!(ran.stderr.matches(&start).count(), said, "{told}");
+        assert_eq!(second.matches(&start).count(), said, "{told}");
+        assert_eq!(explained.matches("its files cannot be buffered").count(), 2 * said, "{told}");
+        let end = format!("could not be buffered: {reason}");
+        assert_eq!(ran.stderr.matches(&end).count(), said, "{told}");
+        assert!(!ran.stderr.contains("nothing was buffered"), "{told}");
+        assert_eq!(ran.stderr.contains("all on the store"), buffered, "{told}");
+    }
+}
+
 #[test]
 fn a_store_that_turns_read_only_keeps_the_data_in_the_tiers() {
     let site = Site::new(&LAZY);

@@ -1,7 +1,9 @@
 //! `forebay stop` while programs have files open, and what happens when a node manager stands
 //! still.
 
-use crate::harness::{self, LAZY, LONG, Setup, Site, TINY, is_alive, kill, paused, sees, wait_for};
+use crate::harness::{
+    self, LAZY, LONG, Setup, Site, TINY, is_alive, kill, paused, sees, wait_for, with_mounts,
+};
 use rustix::process::Signal;
 use std::fs;
 use std::time::Instant;
@@ -595,4 +597,22 @@ fn stops_and_joins_under_load_lose_and_undo_nothing() {
     joins.into_iter().for_each(|join| drop(join.end().expect(0)));
     assert!(stops >= STOPS, "FOREBAY_SEED={seed}: {stops} stops");
     quiet(&site);
+}
+
+/// `forebay stop && umount STORE`: the manager has nothing open there when the command returns.
+#[test]
+fn a_store_can_be_unmounted_when_its_manager_was_stopped_or_its_data_recovered() {
+    let site = Site::new(&LAZY);
+    let script = "for round in {1..20}; do
+            mount -t tmpfs none $STORE
+            $FOREBAY node --config $CONFIG 2> /dev/null & manager=$!
+            until $FOREBAY status 2> /dev/null | grep -q 'node manager'; do sleep 0.01; done
+            (cd $STORE; $FOREBAY run --config $CONFIG -- bash -c 'for i in {1..50}; do echo $i > file-$i; done')
+            if [ $((round % 2)) = 0 ]; then kill -9 $manager; wait $manager; $FOREBAY recover
+            else $FOREBAY stop --config $CONFIG; fi > /dev/null 2>&1 || echo failed
+            umount $STORE && echo free || { umount -l $STORE; echo busy; }
+            wait
+        done";
+    let Some(ran) = with_mounts(&site, script) else { return };
+    assert_eq!(ran.stdout, "free\n".repeat(20), "{ran:?}");
 }

@@ -896,3 +896,37 @@ fn salvage_and_recover_name_files_as_they_are_named_last() {
     assert!(!recovered.stderr.contains("store/old ("), "{recovered:?}");
     assert_eq!(fs::read_to_string(site.store.join("a/new-2")).unwrap(), "1\n2\n");
 }
+
+/// Each file is told by where it lies when the drain is over.
+#[test]
+fn what_was_moved_while_no_manager_ran_is_not_told_by_the_path_of_another() {
+    let site = Site::new(&LAZY);
+    crash(
+        &site,
+        "echo one > moved; echo two > stays; echo three > gone; echo four > $'no\\xff text'",
+    );
+    fs::create_dir(site.store.join("below")).unwrap();
+    for (from, to) in [("moved", "below/moved"), ("gone", "below/gone")] {
+        fs::rename(site.store.join(from), site.store.join(to)).unwrap();
+    }
+    fs::write(site.store.join("moved"), "other\n").unwrap();
+    let recovered = site.recover().expect(0);
+    let contents = ["below/moved", "below/gone", "stays", "moved"]
+        .map(|name| fs::read_to_string(site.store.join(name)).unwrap());
+    assert_eq!(contents, ["one\n", "three\n", "two\n", "other\n"], "{recovered:?}");
+    let says = |start: &str, name: &str, end: &str| {
+        let line = format!("forebay: recovered {start}{}/{name} ({end}", site.store.display());
+        recovered.stderr.contains(&line)
+    };
+    let elsewhere = "). It lies elsewhere now";
+    assert!(
+        says("the file that was opened as ", "moved", &format!("4 B{elsewhere}")),
+        "{recovered:?}"
+    );
+    assert!(
+        says("the file that was opened as ", "gone", &format!("6 B{elsewhere}")),
+        "{recovered:?}"
+    );
+    assert!(says("", "stays", "4 B)\n"), "{recovered:?}");
+    assert!(says("", "no\u{fffd} text", "5 B)\n"), "{recovered:?}");
+}

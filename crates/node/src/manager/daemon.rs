@@ -1,6 +1,7 @@
 //! The node manager from start to end.
 
 mod left;
+mod markers;
 mod neighbours;
 mod threads;
 
@@ -17,6 +18,7 @@ use crate::manager::retire::{Progress, Retirement};
 use crate::manager::takeover::{register_manager, take_over};
 use crate::memory::Memory;
 use crate::node::{Node, Rounds};
+use crate::observe::status::unbuffered;
 use crate::observe::trace::Trace;
 use crate::organize::stage::Requests;
 use crate::recovery::open::{Fresh, open};
@@ -27,6 +29,7 @@ use forebay_pool::clock::Timer;
 use forebay_pool::message::Message;
 use forebay_pool::{crash, private};
 use left::{keep_configs, left_out, place_journal, rebuild_all, start_journal, write_config};
+use markers::note_markers;
 use neighbours::{refuse_elsewhere, refuse_overlap};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
@@ -69,7 +72,8 @@ pub struct Options {
 pub struct Started {
     /// What was brought to the store of a segment that is gone.
     pub rebuilt: Option<Rebuilt>,
-    /// Which other managers may serve the same directories, and which tiers are left out.
+    /// Which other managers may serve the same directories, which tiers are left out, and of which
+    /// directories no file can be buffered.
     pub warnings: Vec<String>,
 }
 
@@ -187,6 +191,7 @@ pub fn serve(
     let stores = node.header().store.iter();
     stores.for_each(|store| store.left_to_manager.store(leaves, Ordering::Relaxed));
     note_mounts(&node);
+    note_markers(&node);
     keep_configs(&node)?;
     node.journal = place_journal(&node);
     if opened.found {
@@ -208,7 +213,8 @@ pub fn serve(
         node.header().manager_pid.store(0, Ordering::Release);
         return Err(too_few_descriptors(wanted));
     }
-    let warnings = guard.warning.iter().cloned().chain(left_out(&node)).collect();
+    let warnings = guard.warning.iter().cloned().chain(left_out(&node));
+    let warnings = warnings.chain(unbuffered(&node.segment)).collect();
     ready(Started { rebuilt, warnings })?;
     fresh.into_iter().for_each(Fresh::keep);
     let ending = Manager { node: &node, options, signals }.run(&mut control);
@@ -217,6 +223,10 @@ pub fn serve(
     node.header().manager_pid.store(0, Ordering::Release);
     crash::point("manager.gone");
     if ending == Ending::Drained {
+        // When its pool is gone it has ended, as far as others know: a store may be unmounted. What
+        // has to be unmapped until the process is gone takes a while.
+        node.descriptors.close_all();
+        drop(guard);
         remove(&node, runtime);
     }
     Ok(ending)

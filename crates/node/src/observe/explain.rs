@@ -4,6 +4,7 @@
 //! policies.
 
 use crate::observe::in_force::InForce;
+use crate::observe::markers::{are_refused, taken_by};
 use crate::observe::status::Observer;
 use forebay_client::{hierarchy, question};
 use forebay_placement::cost::Speeds;
@@ -28,6 +29,8 @@ pub struct Explanation {
     pub directory: PathBuf,
     /// The directory's files are not buffered.
     pub bypass: bool,
+    /// It is to be buffered, and cannot be: see [`crate::markers`].
+    pub unbufferable: bool,
     /// The directory's files have this mode where neither rule nor run say anything.
     pub mode: Option<Mode>,
     /// Its state, if it is in the file table.
@@ -189,6 +192,8 @@ impl Observer {
         Some(Explanation {
             path: path.to_owned(),
             bypass: stores[store].bypass != 0,
+            unbufferable: stores[store].bypass == 0
+                && taken_by(path).map_or_else(|| are_refused(&stores[store]), |taken| !taken),
             mode: Mode::from_code(stores[store].mode as u8),
             directory,
             file: record.map(state_of),

@@ -6,6 +6,7 @@
 // First: its macro takes the place of that of the standard library in all that follow.
 #[macro_use]
 pub mod log;
+pub mod markers;
 
 pub mod explain;
 pub mod holders;

@@ -2,17 +2,25 @@
 
 use crate::observe::holders::Holder;
 use crate::observe::in_force::InForce;
+use crate::observe::markers::{are_refused, describe};
 use crate::usage::{dirty_bytes, ranges, scratch_bytes, whole_buckets_of};
 use forebay_placement::TierId;
 use forebay_placement::schema::{Mode, Settings, Trigger};
 use forebay_pool::free_map::USED;
-use forebay_pool::layout::{ClientSlot, Counter, FileFlags, JobRecord, retirement, slot_state};
+use forebay_pool::layout::{
+    ClientSlot, Counter, FileFlags, JobRecord, StoreHeader, retirement, slot_state,
+};
 use forebay_pool::segment::{open_pool, text};
 use forebay_pool::{FileId, Segment, SegmentError, clock, liveness};
 use rustix::fd::AsFd;
+use std::ffi::OsStr;
+use std::io::ErrorKind;
 use std::ops::Range;
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
+use std::time::UNIX_EPOCH;
 
 /// Corrupt ranges that are named.
 pub const CORRUPT_MAX: usize = 100;
@@ -80,6 +88,8 @@ pub struct JobStatus {
 pub struct FileStatus {
     /// Where it was opened.
     pub path: String,
+    /// The same, byte for byte.
+    pub place: PathBuf,
     /// Its inode number and time of birth, in nanoseconds since 1970 (0 if its store has none).
     pub identity: (u64, u64),
     /// Its size in bytes.
@@ -96,6 +106,24 @@ pub struct FileStatus {
     pub conflict: bool,
 }
 
+impl FileStatus {
+    /// Whether it lies where it was opened; `None` if that cannot be seen.
+    pub fn is_in_place(&self) -> Option<bool> {
+        let found = match self.place.symlink_metadata() {
+            Ok(found) => found,
+            Err(error) => {
+                let gone = [ErrorKind::NotFound, ErrorKind::NotADirectory].contains(&error.kind());
+                return (gone && self.place.is_absolute()).then_some(false);
+            }
+        };
+        let (inode, born_ns) = self.identity;
+        let born = found.created().ok().and_then(|born| born.duration_since(UNIX_EPOCH).ok());
+        let is_same_birth =
+            born_ns == 0 || born.is_none_or(|born| born.as_nanos() == born_ns.into());
+        Some(found.ino() == inode && is_same_birth)
+    }
+}
+
 /// How it stands with a file that cannot be flushed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failing {
@@ -107,6 +135,14 @@ pub struct Failing {
 
 /// Ranges of a file that are listed.
 const RANGES_MAX: usize = 8;
+
+/// What to say of directories whose files cannot be buffered.
+pub(crate) fn unbuffered(segment: &Segment) -> impl Iterator<Item = String> {
+    let header = segment.header();
+    let stores = header.store[..header.stores as usize].iter();
+    let path = |store: &StoreHeader| text(&store.path).to_string_lossy().into_owned();
+    stores.filter(|store| are_refused(store)).map(move |store| describe(&path(store)))
+}
 
 impl Observer {
     /// Maps the pool at `path`.
@@ -194,6 +230,23 @@ impl Observer {
             .collect()
     }
 
+    /// What to say of directories whose files cannot be buffered.
+    pub fn unbuffered(&self) -> Vec<String> {
+        unbuffered(&self.0).collect()
+    }
+
+    /// Directories that are to be buffered, with the opens of files there that were not, because
+    /// such a file cannot be.
+    pub fn unmarked(&self) -> Vec<(String, u32)> {
+        let header = self.0.header();
+        let stores = header.store[..header.stores as usize].iter();
+        let count = |store: &StoreHeader| {
+            let path = text(&store.path).to_string_lossy().into_owned();
+            (path, store.unmarked.load(Ordering::Relaxed))
+        };
+        stores.filter(|store| store.bypass == 0).map(count).collect()
+    }
+
     /// Files that are ahead of the store.
     pub fn files(&self) -> Vec<FileStatus> {
         let ahead = self.0.files().live().filter(|&file| {
@@ -215,6 +268,7 @@ impl Observer {
                     }
                     true
                 });
+                let path = self.0.path_of(record);
                 let now = clock::stamp(clock::realtime_coarse_ns());
                 let left = record.retry_at.load(Ordering::Relaxed).wrapping_sub(now);
                 let retry_ms = if left > u32::MAX / 2 { 0 } else { left };
@@ -227,7 +281,8 @@ impl Observer {
                     dirty,
                     ranges,
                     conflict: record.has(FileFlags::CONFLICT),
-                    path: String::from_utf8_lossy(&self.0.path_of(record)).into_owned(),
+                    path: String::from_utf8_lossy(&path).into_owned(),
+                    place: PathBuf::from(OsStr::from_bytes(&path)),
                     size: record.size.load(Ordering::Acquire),
                     errno,
                 }

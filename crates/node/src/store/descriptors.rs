@@ -544,6 +544,11 @@ impl Descriptors {
         segment.file(file).clear(FileFlags::HELD);
     }
 
+    /// Closes all that are kept: no thread flushes any more.
+    pub fn close_all(&self) {
+        self.map().of_file.clear();
+    }
+
     fn keep(&self, segment: &Segment, file: FileId, kept: Kept) {
         let mut map = self.map();
         if !kept.to_open {

@@ -104,6 +104,16 @@ pub struct TierHeader {
     pub path: [u8; LONG_PATH_BYTES],
 }
 
+/// Whether a store's files take a [`crate::Marker`].
+pub mod markers {
+    /// Not known: no file of it was opened yet.
+    pub const UNKNOWN: u32 = 0;
+    /// Those of most file systems do.
+    pub const TAKEN: u32 = 1;
+    /// Its file system can have no files that are so large.
+    pub const REFUSED: u32 = 2;
+}
+
 /// A managed directory of a backing store.
 #[repr(C)]
 pub struct StoreHeader {
@@ -118,6 +128,10 @@ pub struct StoreHeader {
     /// 1: programs leave to the node manager what they need not write there themselves, because it
     /// injects faults. Set by each manager for itself.
     pub left_to_manager: AtomicU32,
+    /// Whether files there take a marker, see [`markers`].
+    pub markers: AtomicU32,
+    /// Opens of files there that were not buffered, because they take no marker.
+    pub unmarked: AtomicU32,
     /// The mount by which the node manager reaches it; 0 where the kernel does not tell. Set by
     /// each manager for itself.
     pub mount: AtomicU64,
@@ -132,4 +146,4 @@ pub struct StoreHeader {
 pin_size!(DeviceSpeed, 24);
 pin_size!(SparseHeader, 32);
 pin_size!(TierHeader, 4296);
-pin_size!(StoreHeader, 4192);
+pin_size!(StoreHeader, 4200);
