@@ -606,7 +606,7 @@ fn a_store_can_be_unmounted_when_its_manager_was_stopped_or_its_data_recovered()
     let script = "for round in {1..20}; do
             mount -t tmpfs none $STORE
             $FOREBAY node --config $CONFIG 2> /dev/null & manager=$!
-            until $FOREBAY status 2> /dev/null | grep -q 'node manager'; do sleep 0.01; done
+            until $FOREBAY status 2> /dev/null | grep -q \"node manager $manager\"; do sleep 0.01; done
             (cd $STORE; $FOREBAY run --config $CONFIG -- bash -c 'for i in {1..50}; do echo $i > file-$i; done')
             if [ $((round % 2)) = 0 ]; then kill -9 $manager; wait $manager; $FOREBAY recover
             else $FOREBAY stop --config $CONFIG; fi > /dev/null 2>&1 || echo failed
