@@ -3,7 +3,7 @@
 //! a part of it back has what a disk may look like that was never told to sync. Without debug
 //! assertions all of this is nothing.
 //!
-//! DIR/DEVICE-INODE-BIRTH has for each page that was changed a head of five words, and the old bytes:
+//! DIR/DEVICE-INODE-BIRTH has for each page that was changed a head of five words, and what it was:
 //! time, kind (0: write, 1: sync, 2: new size, 3: sync of some bytes), offset, number of old bytes,
 //! old size of the file. A sync of some bytes has their number, in a word, instead of old bytes.
 //! DIR/DEVICE-all has the syncs of all its files.

@@ -1,4 +1,4 @@
-//! The room of sparse slots is taken from a file tier, and power is lost before, amid or after that:
+//! The room of sparse slots is taken from a file tier, and power is lost before, amid or after it:
 //! the old bytes are back, or the records of the slots, or both.
 
 use super::model::{Contents, Line, Model, Step};
@@ -206,7 +206,7 @@ impl Powered<'_> {
         wait_for("the room of slots", LONG, || (self.taken() <= most).then_some(()));
     }
 
-    /// Loses power, and brings back what was not lost. Returns whether a manager says that something
+    /// Loses power, and brings back what was not lost. Returns whether a manager says that anything
     /// is lost, or what is wrong.
     fn lose(self, fate: fn(&Path) -> Fate, seed: u64) -> Result<bool, String> {
         let Powered { harness, undo, folder, model, .. } = self;
