@@ -114,8 +114,8 @@ impl Folders {
 
 impl Bench<'_> {
     fn folders(&self, system: &System, name: &str) -> Result<Folders, String> {
-        // Another name for each: file systems may place directories by their names.
-        let name = format!("{name}-{}", system.name.replace(' ', "-"));
+        // Another name for each, and in each run: directories may be placed by their names.
+        let name = format!("{name}-{}-{}", system.name.replace(' ', "-"), std::process::id());
         let own = system.parent.join(&name);
         fs::create_dir(&own).map_err(|e| site::failed(&own, &e))?;
         let other = elsewhere(&own, &self.buffered)?;

@@ -70,7 +70,7 @@ impl Bench<'_> {
                 self.add_count(work, system, MANAGER, counts, (few.manager, many.manager));
             }
             if tools.callgrind && !work.starts {
-                let [few, many] = COUNTS.map(|count| self.instructions(work, system, count));
+                let [few, many] = COUNTS.map(|count| self.fewest_instructions(work, system, count));
                 self.add_count(work, system, INSTRUCTIONS, COUNTS, (few?, many?));
             }
         }
@@ -85,10 +85,13 @@ impl Bench<'_> {
         [few, many]: [u64; 2],
         counted: (Option<u64>, Option<u64>),
     ) {
-        if let (Some(first), Some(second)) = counted {
-            let each = (second as f64 - first as f64) / (many - few) as f64;
+        // Fewer for more operations: something else was counted, too.
+        if let (Some(first), Some(second)) = counted
+            && let Some(more) = second.checked_sub(first)
+        {
+            let each = more as f64 / (many - few) as f64;
             let name = format!("{} ({what})", work.name);
-            self.measured.add(&name, system.name, Unit::Count, each.max(0.0));
+            self.measured.add(&name, system.name, Unit::Count, each);
         }
     }
 
@@ -121,6 +124,22 @@ impl Bench<'_> {
         let mut watch = Server::start("strace", &mut command, &log)?;
         watch.wait(|| fs::read_to_string(&log).is_ok_and(|said| said.contains("attached")))?;
         Ok((watch, out))
+    }
+
+    /// The fewest instructions of some runs of so many operations: a thread that waits for another
+    /// one spins for a while.
+    fn fewest_instructions(
+        &self,
+        work: &Work,
+        system: &System,
+        count: u64,
+    ) -> Result<Option<u64>, String> {
+        let mut fewest = None;
+        for _ in 0..self.measured.rounds {
+            let counted = self.instructions(work, system, count)?;
+            fewest = fewest.into_iter().chain(counted).min();
+        }
+        Ok(fewest)
     }
 
     /// The instructions of a run of so many operations, the program's own.
