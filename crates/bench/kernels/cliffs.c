@@ -129,6 +129,15 @@ static void make_many(const char *name, size_t bytes)
         make(named(name, i), bytes);
 }
 
+/* A new file of a page, closed; its name is in `path`. */
+static void create(long number)
+{
+    static char page[PAGE];
+    int file = open_file(named("file", number), O_WRONLY | O_CREAT | O_EXCL);
+    write_all(file, page, PAGE, 0);
+    need(close(file) == 0, "close");
+}
+
 static int64_t spent_ns(void)
 {
     struct timespec own;
@@ -198,12 +207,10 @@ static void read_1m_buffers(void) { transfer_buffers(MIB, 0); }
 /* As compilers and linkers leave programs. */
 static void chmod_written(void)
 {
-    static char page[PAGE];
     begin();
     for (long i = 0; i < count; i++) {
-        int file = open_file(named("file", i), O_WRONLY | O_CREAT | O_EXCL);
-        write_all(file, page, PAGE, 0);
-        need(close(file) == 0 && chmod(path, 0755) == 0, "chmod");
+        create(i);
+        need(chmod(path, 0755) == 0, "chmod");
     }
     end();
 }
@@ -254,25 +261,19 @@ static void ioctl_getflags(void)
 
 static void create_close(void)
 {
-    static char page[PAGE];
     begin();
-    for (long i = 0; i < count; i++) {
-        int file = open_file(named("file", i), O_WRONLY | O_CREAT | O_EXCL);
-        write_all(file, page, PAGE, 0);
-        need(close(file) == 0, "close");
-    }
+    for (long i = 0; i < count; i++)
+        create(i);
     end();
 }
 
 static void create_unlink(void)
 {
-    static char page[PAGE];
     struct stat found;
     begin();
     for (long i = 0; i < count; i++) {
-        int file = open_file(named("file", i), O_WRONLY | O_CREAT | O_EXCL);
-        write_all(file, page, PAGE, 0);
-        need(close(file) == 0 && stat(path, &found) == 0 && unlink(path) == 0, path);
+        create(i);
+        need(stat(path, &found) == 0 && unlink(path) == 0, path);
     }
     end();
 }

@@ -86,7 +86,6 @@ struct Bench<'a> {
     program: PathBuf,
     /// The preload library that does nothing.
     empty: PathBuf,
-    plain: PathBuf,
     buffered: PathBuf,
     /// Where tools write what they count.
     scratch: PathBuf,
@@ -205,7 +204,7 @@ fn measure(
     let systems = [
         System { name: TMPFS, parent: memory.folder("plain")? },
         System { name: PAGE_CACHE, parent: plain.clone() },
-        System { name: PRELOADED, parent: plain.clone() },
+        System { name: PRELOADED, parent: plain },
         System { name: FOREBAY, parent: buffered.clone() },
     ];
     let tops = [memory.path(""), store.path("")].into_iter();
@@ -242,8 +241,7 @@ fn measure(
     say("waiting until the pool is there");
     let manager = forebay.serve(store)?;
     let scratch = memory.folder("counts")?;
-    let mut bench =
-        Bench { program, empty, plain, buffered, scratch, forebay, manager, measured, say };
+    let mut bench = Bench { program, empty, buffered, scratch, forebay, manager, measured, say };
     for round in 1..=rounds {
         let mut base = 0.0;
         for work in std::iter::once(&NOTHING).chain(works.iter().copied()) {
@@ -267,7 +265,7 @@ fn measure(
     let tools = Tools::find(&mut bench.measured.notes);
     for work in works.iter().filter(|work| work.name != OPEN_MANY) {
         (bench.say)(&format!("counting: {}", work.name));
-        bench.count(work, &tools)?;
+        bench.count(work, &systems, &tools)?;
     }
     let mut measured = bench.measured;
     for work in &works {

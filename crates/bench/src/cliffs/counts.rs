@@ -51,20 +51,20 @@ struct Counted {
 
 impl Bench<'_> {
     /// Counts what a work takes, beside the plain directory.
-    pub(super) fn count(&mut self, work: &Work, tools: &Tools) -> Result<(), String> {
+    pub(super) fn count(
+        &mut self,
+        work: &Work,
+        systems: &[System],
+        tools: &Tools,
+    ) -> Result<(), String> {
         // What a script takes is that of other programs.
         if work.script.is_some() {
             return Ok(());
         }
-        let systems = [PAGE_CACHE, FOREBAY].map(|name| {
-            let parent = if name == FOREBAY { &self.buffered } else { &self.plain };
-            System { name, parent: parent.clone() }
-        });
-        for system in &systems {
+        for system in systems.iter().filter(|system| [PAGE_CACHE, FOREBAY].contains(&system.name)) {
             if tools.strace {
                 let counts = if work.starts { FEW } else { COUNTS };
-                let runs = counts.map(|count| self.counted_calls(work, system, count));
-                let [few, many] = runs;
+                let [few, many] = counts.map(|count| self.counted_calls(work, system, count));
                 let (few, many) = (few?, many?);
                 self.add_count(work, system, CALLS, counts, (few.calls, many.calls));
                 self.add_count(work, system, MANAGER, counts, (few.manager, many.manager));
