@@ -2,9 +2,8 @@
 
 use crate::text::counted;
 use forebay_node::Config;
-use forebay_node::removed::{is_of, kept};
+use forebay_node::removed::kept;
 use forebay_node::runtime::Runtime;
-use forebay_node::status::FileStatus;
 use std::path::{Path, PathBuf};
 
 /// Files that are named; the others are counted.
@@ -52,13 +51,8 @@ impl Aside {
         }
     }
 
-    /// Whether this file has been set aside since the last look.
-    pub fn has_new(&self, file: &FileStatus) -> bool {
-        self.added().iter().any(|(path, _)| is_of(path, file.identity))
-    }
-
     /// Where files are that have been set aside since the last look, and since when.
-    fn added(&self) -> Vec<(PathBuf, i64)> {
+    pub fn added(&self) -> Vec<(PathBuf, i64)> {
         let mut now = kept(&self.config, &self.runtime);
         now.retain(|found| !self.told.contains(found));
         now

@@ -28,7 +28,7 @@ use rustix::io::Errno;
 use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// How long a worker waits for messages on their way.
@@ -86,7 +86,7 @@ pub(crate) struct Node {
     pub memory: Memory,
     /// Bit n: the device of file tier n takes no room of slots back.
     pub keeps_slots: AtomicU32,
-    /// Files, with their records' generations, that are nowhere and could not be set aside.
+    /// See [`Node::not_set_aside`].
     pub not_set_aside: Mutex<HashSet<(FileId, u32)>>,
 }
 
@@ -142,6 +142,11 @@ impl Node {
     /// A stamp for the calling thread; to be kept by it.
     pub fn new_owner() -> Owner {
         Owner::new(MANAGER_SLOT, THREADS.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Files, with their records' generations, that are nowhere and could not be set aside.
+    pub fn not_set_aside(&self) -> MutexGuard<'_, HashSet<(FileId, u32)>> {
+        self.not_set_aside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn header(&self) -> &Header {

@@ -7,6 +7,7 @@ use crate::task::task_flags;
 use crate::text::bytes;
 use crate::watch::Watch;
 use forebay_node::fsck;
+use forebay_node::removed::is_of;
 use forebay_node::runtime::Runtime;
 use forebay_node::status::{FileStatus, Observer};
 use forebay_node::{Config, Connection};
@@ -199,9 +200,10 @@ fn try_to_drain(runtime: &Runtime, aside: Option<&Aside>) -> Option<Result<(), S
         Ok(_) => Vec::new(),
         Err(_) => Observer::of(&runtime.pool).map(|left| left.files()).unwrap_or_default(),
     };
+    let added = aside.map(Aside::added).unwrap_or_default();
     for file in files {
         let is_left = left.iter().any(|left| left.path == file.path);
-        if !is_left && !aside.is_some_and(|aside| aside.has_new(&file)) {
+        if !is_left && !added.iter().any(|(path, _)| is_of(path, file.identity)) {
             eprintln!("forebay: {}", describe_recovered(&file));
         }
     }

@@ -11,7 +11,6 @@ use forebay_pool::free_map::USED;
 use forebay_pool::layout::FileFlags;
 use forebay_pool::{FileId, SlotRecord};
 use rustix::io::Errno;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -108,8 +107,7 @@ pub(crate) fn is_fading(node: &Node, file: FileId) -> bool {
         && record.last_errno() != Errno::NODEV.raw_os_error();
     let may_be_set_aside = || {
         let is = (file, record.generation.load(Ordering::Acquire));
-        let refused = node.not_set_aside.lock().unwrap_or_else(PoisonError::into_inner);
-        is_lost(node, file) && !refused.contains(&is)
+        is_lost(node, file) && !node.not_set_aside().contains(&is)
     };
     (is_removed || may_be_set_aside())
         && node.segment.holders(file).all(|pid| !forebay_pool::liveness::is_alive(pid, 0))

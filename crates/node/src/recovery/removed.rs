@@ -82,6 +82,8 @@ pub(crate) struct Keeper {
     folder: Option<PathBuf>,
     /// Bytes beyond which nothing more is set aside there.
     most: u64,
+    /// What is there, once it was summed.
+    used: Option<u64>,
 }
 
 impl Keeper {
@@ -94,7 +96,7 @@ impl Keeper {
         let most = found.map_or(0, |(_, capacity)| capacity);
         let stem = format!("{KEPT_START}{}", runtime.instance);
         let place = found.map(|(path, _)| (path.clone(), stem));
-        Keeper { place, folder: None, most }
+        Keeper { place, folder: None, most, used: None }
     }
 
     /// Makes the file that takes what there is of the one that was opened as `path`.
@@ -108,10 +110,7 @@ impl Keeper {
         inode: u64,
     ) -> Result<OwnedFd, (PathBuf, io::Error)> {
         let wanted = copies::name_of_copy(Some(path), store, inode);
-        let folder = match &self.folder {
-            Some(folder) => folder.clone(),
-            None => self.make_folder()?,
-        };
+        let folder = self.folder()?;
         Ok(copies::create(&folder, &wanted)?.1.into())
     }
 
@@ -132,11 +131,11 @@ impl Keeper {
             let path = path.display().to_string();
             move |error: io::Error| format!("{path}: {error}")
         };
-        let folder = match &self.folder {
-            Some(folder) => folder.clone(),
-            None => self.make_folder().map_err(|(path, error)| explain(&path)(error))?,
-        };
-        let used = files_in(&folder).iter().map(|(_, found)| found.blocks() * 512).sum::<u64>();
+        let folder = self.folder().map_err(|(path, error)| explain(&path)(error))?;
+        let taken = |found: &fs::Metadata| found.blocks() * 512;
+        let used = *self
+            .used
+            .get_or_insert_with(|| files_in(&folder).iter().map(|(_, found)| taken(found)).sum());
         if used.saturating_add(bytes) > self.most {
             return Err(format!(
                 "{} has {used} bytes already, and may have {}; remove what is not wanted",
@@ -171,11 +170,17 @@ impl Keeper {
             Ok(whole)
         };
         // A name may be too long now, or a folder's.
-        place(Path::new(&named)).or_else(|_| place(&unnamed)).map_err(explain(&folder))
+        let placed = place(Path::new(&named)).or_else(|_| place(&unnamed));
+        let placed = placed.map_err(explain(&folder))?;
+        self.used = Some(used + out.metadata().map_or(bytes, |found| taken(&found)));
+        Ok(placed)
     }
 
     /// A folder that no other user can have made.
-    fn make_folder(&mut self) -> Result<PathBuf, (PathBuf, io::Error)> {
+    fn folder(&mut self) -> Result<PathBuf, (PathBuf, io::Error)> {
+        if let Some(folder) = &self.folder {
+            return Ok(folder.clone());
+        }
         let Some((tier, stem)) = &self.place else {
             return Err((PathBuf::new(), io::ErrorKind::NotFound.into()));
         };
@@ -224,7 +229,7 @@ mod tests {
         let make = || {
             let stem = "forebay-0123456789abcdef".to_owned();
             let place = Some((tier.path().to_owned(), stem));
-            Keeper { place, folder: None, most: 0 }.make_folder().unwrap()
+            Keeper { place, folder: None, most: 0, used: None }.folder().unwrap()
         };
         assert_eq!(make(), usual);
         assert_eq!(make(), usual);

@@ -10,19 +10,18 @@ use crate::recovery::inspect::{Inspected, inspect};
 use crate::recovery::removed::Keeper;
 use crate::recovery::salvage::copy_resident;
 use crate::store::beneath::Known;
+use crate::usage::path_of_file;
 use forebay_pool::clock::{Timer, stamp_age};
 use forebay_pool::layout::*;
 use forebay_pool::opens::Opens;
 use forebay_pool::{FileId, Owner, crash};
 use rustix::io::Errno;
 use std::collections::HashMap;
-use std::ffi::OsString;
 use std::fs;
-use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 
 /// How long a file has to be missing.
@@ -142,14 +141,13 @@ fn set_aside(
     {
         return;
     }
-    let path = PathBuf::from(OsString::from_vec(segment.path_of(record)));
+    let path = path_of_file(segment, record);
     let keeps = |why: &str| {
         eprintln!(
             "{}: it is nowhere, and what the tiers have of it cannot be set aside: {why}; it stays there",
             path.display()
         );
-        let is = (file, record.generation.load(Ordering::Acquire));
-        node.not_set_aside.lock().unwrap_or_else(PoisonError::into_inner).insert(is);
+        node.not_set_aside().insert((file, record.generation.load(Ordering::Acquire)));
     };
     if let Some(why) = hidden(node) {
         return keeps(&why);
@@ -165,7 +163,7 @@ fn set_aside(
     };
     crash::point("aside.kept");
     if !unchanged() {
-        copy.map(std::fs::remove_file);
+        copy.map(fs::remove_file);
         return;
     }
     if let Some(journal) = &node.journal {
