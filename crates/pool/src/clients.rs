@@ -40,6 +40,6 @@ impl Segment {
     /// Gives a reserved slot back: the fork failed.
     pub fn cancel_slot(&self, slot: u32) {
         self.descriptions().release_all(slot);
-        self.client(slot).vacate();
+        self.clients().vacate(slot);
     }
 }

@@ -32,6 +32,7 @@ use crate::layout::{
     description_state,
 };
 use crate::owner::Owner;
+use crate::slot_bits::SlotBits;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// The lowest marker, 1.25 TiB. The highest one is below 1.75 TiB: what files can have at least on
@@ -120,8 +121,8 @@ pub struct Descriptions<'a> {
     pub ready: &'a AtomicU32,
     /// Raised before a child gets what its parent holds.
     pub forks: &'a AtomicU32,
-    /// One past the highest client slot ever used.
-    pub slots: &'a AtomicU32,
+    /// Which client slots processes have: the others hold none.
+    pub slots: SlotBits<'a>,
     /// Where the next search for a free one starts.
     pub cursor: &'a AtomicU32,
 }
@@ -151,11 +152,6 @@ impl<'a> Descriptions<'a> {
         self.ready().div_ceil(64)
     }
 
-    /// Client slots of which there are bits.
-    fn slots(self) -> usize {
-        self.held.len() / self.count().div_ceil(64).max(1) as usize
-    }
-
     /// Word `word` of the bits of the descriptions that `slot` holds.
     #[inline(always)]
     pub fn held(self, slot: u32, word: u32) -> &'a AtomicU64 {
@@ -163,14 +159,10 @@ impl<'a> Descriptions<'a> {
         let words = self.count().div_ceil(64);
         let piece = (word / PIECE_WORDS) as usize;
         // Mostly there is one.
-        let before = if piece == 0 { 0 } else { piece * self.slots() * PIECE_WORDS as usize };
+        let before =
+            if piece == 0 { 0 } else { piece * self.slots.count as usize * PIECE_WORDS as usize };
         let at = slot as usize * words.min(PIECE_WORDS) as usize + (word % PIECE_WORDS) as usize;
         &self.held[(before + at).min(self.held.len() - 1)]
-    }
-
-    /// The slots of programs, as of when `high` was read: no more than there are bits of.
-    fn used(self, high: u32) -> core::ops::Range<u32> {
-        1..high.min(self.slots() as u32)
     }
 
     #[inline(always)]
@@ -181,8 +173,7 @@ impl<'a> Descriptions<'a> {
     /// Word `word` of the bits of those that any slot holds. A process may have joined, and hold
     /// one, since the last look.
     fn held_by_any(self, word: u32) -> u64 {
-        let used = self.used(self.slots.load(Ordering::SeqCst));
-        used.fold(0, |all, slot| all | self.held(slot, word).load(Ordering::SeqCst))
+        self.slots.iter().fold(0, |all, slot| all | self.held(slot, word).load(Ordering::SeqCst))
     }
 
     /// Those of which the bits are in word `word`.
@@ -243,7 +234,7 @@ impl<'a> Descriptions<'a> {
             return false;
         }
         crash::point("description.closing");
-        let is_wanted = self.used(self.slots.load(Ordering::SeqCst)).any(|slot| {
+        let is_wanted = self.slots.iter().any(|slot| {
             let (place, bit) = self.held_bit(slot, id);
             joins(slot) || place.load(Ordering::SeqCst) & bit != 0
         });
@@ -277,7 +268,7 @@ impl<'a> Descriptions<'a> {
 
     /// Whether some other slot than `slot` holds `id`.
     pub fn held_elsewhere(self, slot: u32, id: u32) -> bool {
-        self.used(self.slots.load(Ordering::Acquire)).any(|other| {
+        self.slots.iter().any(|other| {
             let (place, bit) = self.held_bit(other, id);
             other != slot && place.load(Ordering::SeqCst) & bit != 0
         })
@@ -407,7 +398,7 @@ impl<'a> Descriptions<'a> {
                 && description.flags.load(Ordering::Relaxed).contains(DescriptionFlags::WRITE)
         };
         // The bits of a few slots are less to look at than all descriptions.
-        if self.used(self.slots.load(Ordering::Acquire)).len() <= FEW_SLOTS {
+        if self.slots.iter().nth(FEW_SLOTS).is_none() {
             return (0..self.words()).any(|word| {
                 let held = self.held_by_any(word);
                 held != 0 && self.ids_in(word).any(|id| held >> (id % 64) & 1 == 1 && writes(id))
@@ -465,7 +456,7 @@ impl<'a> Descriptions<'a> {
                 })
             })
         };
-        self.used(self.slots.load(Ordering::SeqCst)).filter(holds)
+        self.slots.iter().filter(holds)
     }
 
     /// Lets all descriptions of `file` have seen its errors as far as `seen`. The caller holds the

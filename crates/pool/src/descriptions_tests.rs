@@ -5,6 +5,7 @@ use crate::descriptions::Descriptions;
 use crate::layout::{Description, DescriptionFlags, FileRecord};
 use crate::owner::Owner;
 use crate::plain::zeroed;
+use crate::slot_bits::SlotBits;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// The first record.
@@ -19,7 +20,7 @@ struct Plain {
     held: Box<[AtomicU64]>,
     ready: AtomicU32,
     forks: AtomicU32,
-    slots: AtomicU32,
+    taken: [AtomicU64; 1],
     cursor: AtomicU32,
 }
 
@@ -31,13 +32,14 @@ impl Plain {
             held: zeroed(SLOTS as usize * count.div_ceil(64)),
             ready: AtomicU32::new(count as u32),
             forks: AtomicU32::new(0),
-            slots: AtomicU32::new(SLOTS),
+            taken: [AtomicU64::new((1 << SLOTS) - 1)],
             cursor: AtomicU32::new(0),
         }
     }
 
     fn view(&self) -> Descriptions<'_> {
-        let Plain { all, held, ready, forks, slots, cursor, .. } = self;
+        let Plain { all, held, ready, forks, taken, cursor, .. } = self;
+        let slots = SlotBits { words: taken, count: SLOTS };
         Descriptions { all, held, ready, forks, slots, cursor }
     }
 
@@ -160,7 +162,7 @@ fn slots_beyond_those_that_there_are_hold_nothing() {
     let marker = plain.open(0, Owner::new(SLOTS - 1, 0)).unwrap();
     let last = plain.view().held(SLOTS - 1, 1);
     last.store(1, Ordering::Relaxed);
-    plain.slots.store(u32::MAX, Ordering::Relaxed);
+    plain.taken[0].store(u64::MAX, Ordering::Relaxed);
     assert!(plain.view().holders(FILE).eq([SLOTS - 1]));
     assert!(!plain.view().held_elsewhere(SLOTS - 1, 64));
     assert!(plain.view().is_wanted(marker));
@@ -224,7 +226,7 @@ fn a_table_grows_by_whole_pieces_when_all_are_in_use() {
     let (segment, _file) = crate::segment::anonymous(&geometry).unwrap();
     let identity = crate::Identity { device: 1, inode: 2 };
     let (me, child) = (Owner::new(1, 0), 2);
-    segment.header().clients_high.store(3, Ordering::Relaxed);
+    (1..3).for_each(|slot| segment.clients().taken.set(slot));
     let file = segment.with_file_or_new(identity, me, |file, _| file).unwrap();
     let open = || segment.open_description(file, DescriptionFlags::READ, me);
     for _ in 0..DESCRIPTIONS_PIECE {

@@ -50,7 +50,7 @@ pub use forebay_placement::{NodeId, TIERS_MAX, TierId};
 /// The first bytes of every segment.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FOREBAY\0");
 /// Raised with every change of these files that changes a layout.
-pub const LAYOUT_VERSION: u32 = 21;
+pub const LAYOUT_VERSION: u32 = 22;
 /// Pages of a bucket; `valid` and `dirty` are one word each.
 pub const PAGES_PER_BUCKET: u32 = 64;
 /// Managed directories.
@@ -89,6 +89,8 @@ pub const FILES_PIECE: u32 = 1 << 13;
 pub const FILES_MAX: u32 = 1 << 20;
 /// Most open-file descriptions of a pool: a marker has 18 bits for them.
 pub const DESCRIPTIONS_MAX: u32 = 1 << 18;
+/// Most client slots.
+pub const CLIENTS_MAX: u32 = 1024;
 /// Sparse slots of a file tier whose tables get memory at a time: 168 KiB.
 pub const SPARSE_PIECE: u32 = 512;
 /// Locks of the file table.

@@ -43,6 +43,7 @@ use owner::Owner;
 use queue::Queue;
 use ranks::{Ranked, Stripe};
 use seq_lock::{LockGuard, RobustSeqLock};
+use slot_bits::SlotBits;
 use std::cell::Cell;
 use sync::{AtomicU32, AtomicU64, Ordering, pause};
 
@@ -209,6 +210,9 @@ mod seq_lock;
 #[allow(dead_code, clippy::modulo_one)]
 #[path = "../src/files/shared_lock.rs"]
 mod shared_lock;
+#[allow(dead_code)]
+#[path = "../src/slot_bits.rs"]
+mod slot_bits;
 #[allow(dead_code)]
 #[path = "../src/clients/slots.rs"]
 mod slots;
@@ -1349,30 +1353,31 @@ fn a_reader_sees_the_block_before_or_after_its_demotion() {
 struct File {
     record: FileRecord,
     slots: [ClientSlot; 4],
-    clients_high: AtomicU32,
+    taken: [AtomicU64; 1],
     manager: (AtomicU32, AtomicU64, AtomicU32),
     unrecorded: [AtomicU32; 1],
     content: UnsafeCell<u32>,
 }
 
 impl File {
-    fn new(clients_high: u32) -> Arc<File> {
+    /// Slots 2 and 3 are taken, and slot 1 if `taken` is 1.
+    fn new(taken: u64) -> Arc<File> {
         let none = || AtomicU32::new(0);
         let file = File {
             record: FileRecord::new(),
             slots: std::array::from_fn(|_| ClientSlot::new()),
-            clients_high: AtomicU32::new(clients_high),
+            taken: [AtomicU64::new(0)],
             manager: (AtomicU32::new(1), AtomicU64::new(0), none()),
             unrecorded: [none()],
             content: UnsafeCell::new(0),
         };
         // Loom's guarantees for SeqCst begin with the first SeqCst store.
         file.record.exclusive.store(0, Ordering::SeqCst);
-        file.clients_high.store(clients_high, Ordering::SeqCst);
+        file.taken[0].store(0b1100 | taken << 1, Ordering::SeqCst);
         for slot in &file.slots {
             slot.shared_locks[0].store(0, Ordering::SeqCst);
         }
-        for slot in [0, 1, 2, 3].into_iter().filter(|&slot| slot != 1 || clients_high > 1) {
+        for slot in [0, 1, 2, 3].into_iter().filter(|&slot| slot != 1 || taken == 1) {
             file.slots[slot].state.store(slot_state::LIVE, Ordering::SeqCst);
         }
         Arc::new(file)
@@ -1382,7 +1387,7 @@ impl File {
         let (pid, start, epoch) = &self.manager;
         Clients {
             slots: &self.slots,
-            high: &self.clients_high,
+            taken: SlotBits { words: &self.taken, count: 4 },
             manager: (pid, start),
             manager_epoch: epoch,
             unrecorded: &self.unrecorded,
@@ -1417,7 +1422,7 @@ impl File {
 #[test]
 fn exclusive_use_is_exclusive() {
     explore(Some(4), || {
-        let file = File::new(2);
+        let file = File::new(1);
         let visitor = {
             let file = file.clone();
             thread::spawn(move || file.visit(1))
@@ -1440,7 +1445,7 @@ fn exclusive_use_is_exclusive() {
 #[test]
 fn a_visitor_may_come_again() {
     explore(None, || {
-        let file = File::new(1);
+        let file = File::new(0);
         let visitor = {
             let file = file.clone();
             thread::spawn(move || {
@@ -1459,7 +1464,7 @@ fn a_visitor_may_come_again() {
 #[test]
 fn a_new_client_is_not_overlooked() {
     explore(None, || {
-        let file = File::new(1);
+        let file = File::new(0);
         let visitor = {
             let file = file.clone();
             thread::spawn(move || {
@@ -1505,7 +1510,7 @@ struct Table {
     held: [AtomicU64; 2],
     ready: AtomicU32,
     forks: AtomicU32,
-    slots: AtomicU32,
+    taken: [AtomicU64; 1],
     cursor: AtomicU32,
 }
 
@@ -1526,7 +1531,7 @@ impl Table {
             held: [zero(), zero()],
             ready: AtomicU32::new(1),
             forks: none(),
-            slots: none(),
+            taken: [zero()],
             cursor: none(),
         };
         let chain = table.lock(owner(0));
@@ -1534,7 +1539,7 @@ impl Table {
         drop(chain);
         // Loom's guarantees for SeqCst begin with the first SeqCst store.
         table.records[0].opens.store(0, Ordering::SeqCst);
-        table.slots.store(2, Ordering::SeqCst);
+        table.taken[0].store(0b10, Ordering::SeqCst);
         table.all[0].word.store(state.into(), Ordering::SeqCst);
         table.all[0].file.store(file, Ordering::SeqCst);
         table.held.iter().for_each(|word| word.store(0, Ordering::SeqCst));
@@ -1542,7 +1547,8 @@ impl Table {
     }
 
     fn descriptions(&self) -> Descriptions<'_> {
-        let Table { all, held, ready, forks, slots, cursor, .. } = self;
+        let Table { all, held, ready, forks, taken, cursor, .. } = self;
+        let slots = SlotBits { words: taken, count: 2 };
         Descriptions { all, held, ready, forks, slots, cursor }
     }
 
@@ -1808,7 +1814,7 @@ struct Freed {
     is_closed: AtomicU32,
     ready: AtomicU32,
     forks: AtomicU32,
-    slots: AtomicU32,
+    taken: [AtomicU64; 1],
     cursor: AtomicU32,
 }
 
@@ -1821,7 +1827,7 @@ impl Freed {
             is_closed: AtomicU32::new(0),
             ready: AtomicU32::new(1),
             forks: AtomicU32::new(0),
-            slots: AtomicU32::new(4),
+            taken: [AtomicU64::new(0)],
             cursor: AtomicU32::new(0),
         };
         // Loom's guarantees for SeqCst begin with the first SeqCst store.
@@ -1829,7 +1835,7 @@ impl Freed {
         for word in [&freed.joining, &freed.is_closed, &freed.forks] {
             word.store(0, Ordering::SeqCst);
         }
-        freed.slots.store(4, Ordering::SeqCst);
+        freed.taken[0].store(0b1110, Ordering::SeqCst);
         freed.all[0].in_flight.store(0, Ordering::SeqCst);
         freed.all[0].word.store(description_state::LIVE.into(), Ordering::SeqCst);
         holders.iter().for_each(|&slot| freed.view().hold(slot, 0));
@@ -1837,7 +1843,8 @@ impl Freed {
     }
 
     fn view(&self) -> Descriptions<'_> {
-        let Freed { all, held, ready, forks, slots, cursor, .. } = self;
+        let Freed { all, held, ready, forks, taken, cursor, .. } = self;
+        let slots = SlotBits { words: taken, count: 4 };
         Descriptions { all, held, ready, forks, slots, cursor }
     }
 

@@ -469,7 +469,7 @@ fn no_word_in_shared_memory_brings_the_manager_down() {
         record.device.store(found.dev(), Ordering::Relaxed);
         record.inode.store(found.ino(), Ordering::Relaxed);
         segment.set_path(record, victim.as_os_str().as_encoded_bytes());
-        let slots = segment.header().clients_high.load(Ordering::Relaxed);
+        let slots = segment.clients().used().map(|(slot, _)| slot + 1).max().unwrap_or(1);
         for _ in 0..200 {
             let value = match random.below(5) {
                 0 => 0,

@@ -151,6 +151,7 @@ impl Housekeeper {
                 self.uses_ended = now;
                 self.end_uses();
             }
+            self.node.segment.clients().note_taken();
             self.watch_standing(now);
             self.look_at_tiers(now);
             self.sweep(now);
@@ -195,24 +196,21 @@ pub(crate) fn is_full(errno: Errno) -> bool {
 /// Whether the manager has anything that some process may still want.
 pub(crate) fn is_idle(node: &Node) -> bool {
     let segment = &node.segment;
-    (1..segment.header().clients_high.load(Ordering::Acquire))
-        .all(|slot| segment.client(slot).state.load(Ordering::Acquire) == slot_state::FREE)
+    segment.clients().taken().next().is_none()
 }
 
 /// Whether a process lives that uses the segment, and not only the slots of some are still to be
 /// freed.
 pub(crate) fn has_living(node: &Node) -> bool {
     let segment = &node.segment;
-    let high = segment.header().clients_high.load(Ordering::Acquire);
-    (1..high).any(|slot| {
-        let client = segment.client(slot);
+    segment.clients().used().any(|(_, client)| {
         let (pid, start) =
             (client.pid.load(Ordering::Acquire), client.start.load(Ordering::Acquire));
         let may_live = |child| liveness::is_alive(child, 0);
         match client.state.load(Ordering::Acquire) {
             slot_state::FREE => false,
             // Looked at in each round, and reaped unless the child may live.
-            slot_state::RESERVED if segment.client(slot).child().is_none_or(may_live) => true,
+            slot_state::RESERVED if client.child().is_none_or(may_live) => true,
             _ => liveness::is_alive(pid, start),
         }
     })

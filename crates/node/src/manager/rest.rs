@@ -107,7 +107,6 @@ fn sum_of(segment: &Segment) -> u64 {
     let mut sum = DefaultHasher::new();
     let mut add = |word: &AtomicU32| word.load(Ordering::Relaxed).hash(&mut sum);
     let words = [
-        &header.clients_high,
         &header.manager_epoch,
         &header.files_high,
         &header.description_cursor,
@@ -129,7 +128,7 @@ fn sum_of(segment: &Segment) -> u64 {
     let descriptions = segment.descriptions();
     for (slot, client) in segment.clients().used() {
         let state = client.state.load(Ordering::Acquire);
-        state.hash(&mut sum);
+        (slot, state).hash(&mut sum);
         if state == slot_state::FREE {
             continue;
         }

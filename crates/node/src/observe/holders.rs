@@ -83,8 +83,7 @@ pub fn holders(segment: &Segment) -> Vec<Holder> {
     let header = segment.header();
     let now = clock::stamp(clock::realtime_coarse_ns());
     let mut found: BTreeMap<u32, Holder> = BTreeMap::new();
-    for slot in 1..header.clients_high.load(Ordering::Acquire).min(header.clients) {
-        let client = segment.client(slot);
+    for (slot, client) in segment.clients().used() {
         let since = client.standing.load(Ordering::Relaxed);
         let standing_ms = clock::stamp_age(now, since);
         if since == 0

@@ -7,9 +7,7 @@ use crate::usage::{dirty_bytes, ranges, scratch_bytes, whole_buckets_of};
 use forebay_placement::TierId;
 use forebay_placement::schema::{Mode, Settings, Trigger};
 use forebay_pool::free_map::USED;
-use forebay_pool::layout::{
-    ClientSlot, Counter, FileFlags, JobRecord, StoreHeader, retirement, slot_state,
-};
+use forebay_pool::layout::{ClientSlot, Counter, FileFlags, JobRecord, StoreHeader, retirement};
 use forebay_pool::segment::{open_pool, text};
 use forebay_pool::{FileId, Segment, SegmentError, clock, liveness};
 use rustix::fd::AsFd;
@@ -333,8 +331,8 @@ impl Observer {
             value: counter.value.load(Ordering::Relaxed),
         };
         let mut sums: Vec<_> = header.past.all().iter().map(of).collect();
-        for slot in 1..header.clients_high.load(Ordering::Acquire) {
-            for (sum, counter) in sums.iter_mut().zip(self.0.client(slot).counters.all()) {
+        for (_, client) in self.0.clients().used() {
+            for (sum, counter) in sums.iter_mut().zip(client.counters.all()) {
                 // Programs write them: whatever stands there is shown.
                 sum.value = sum.value.wrapping_add(counter.value.load(Ordering::Relaxed));
             }
@@ -344,10 +342,7 @@ impl Observer {
 
     /// Live client processes.
     pub fn clients(&self) -> usize {
-        let header = self.0.header();
-        (1..header.clients_high.load(Ordering::Acquire))
-            .filter(|&slot| self.0.client(slot).state.load(Ordering::Acquire) != slot_state::FREE)
-            .count()
+        self.0.clients().taken().count()
     }
 
     /// Process ids of the clients that live, in ascending order.
@@ -361,10 +356,7 @@ impl Observer {
     }
 
     fn living(&self, is_meant: impl Fn(&ClientSlot) -> bool) -> Vec<u32> {
-        let high = self.0.header().clients_high.load(Ordering::Acquire);
-        let in_use =
-            |client: &&ClientSlot| client.state.load(Ordering::Acquire) != slot_state::FREE;
-        let clients = (1..high).map(|slot| self.0.client(slot)).filter(in_use);
+        let clients = self.0.clients().taken().map(|(_, client)| client);
         let of = |client: &ClientSlot| {
             let (pid, start) = (&client.pid, &client.start);
             (pid.load(Ordering::Acquire), start.load(Ordering::Acquire))

@@ -3,13 +3,14 @@
 use super::Findings;
 use crate::BucketId;
 use crate::layout::*;
+use crate::owner::MANAGER_SLOT;
 use crate::segment::Segment;
 use crate::sync::Ordering;
 
 pub(super) fn check(findings: &mut Findings<'_>) {
     let segment: &Segment = findings.segment;
     let header = segment.header();
-    let high = header.clients_high.load(Ordering::Acquire);
+    let taken = segment.clients().taken;
     for slot in 0..header.clients {
         let client = segment.client(slot);
         let place = format_args!("client {slot}").to_string();
@@ -17,8 +18,8 @@ pub(super) fn check(findings: &mut Findings<'_>) {
         if state > slot_state::REAPING {
             findings.repaired(&place, format!("unknown state {state}"));
         }
-        if slot >= high && state != slot_state::FREE {
-            findings.repaired(&place, "in use behind the mark of those that are");
+        if slot != MANAGER_SLOT && state != slot_state::FREE && !taken.has(slot) {
+            findings.repaired(&place, "in use without the mark of those that are");
         }
         for cached in &client.buckets {
             let bucket = cached.load(Ordering::Acquire);

@@ -77,9 +77,7 @@ fn each_flipped_bit_of_what_never_changes_is_found() {
 #[test]
 fn marks_beyond_their_tables_are_refused_or_repaired() {
     let (segment, file) = filled();
-    for mark in
-        [&segment.header().clients_high, &segment.header().files_high, &segment.header().ram_ready]
-    {
+    for mark in [&segment.header().files_high, &segment.header().ram_ready] {
         let before = mark.load(Ordering::Relaxed);
         mark.fetch_xor(1 << 30, Ordering::Relaxed);
         assert!(matches!(Segment::attach(file.as_fd()), Err(SegmentError::Damaged(_))));
@@ -174,7 +172,7 @@ fn damage_that_could_lose_data_is_refused() {
 fn what_a_killed_process_leaves_is_no_finding() {
     let (segment, _file) = filled();
     let dead = Owner::new(3, 1);
-    segment.header().clients_high.store(4, Ordering::Relaxed);
+    segment.clients().taken.set(3);
     segment.client(3).state.store(slot_state::LIVE, Ordering::Relaxed);
     let _inside = segment.enter_table(dead);
     // In the middle of filling a fresh bucket that no entry names yet.

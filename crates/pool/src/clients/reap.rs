@@ -48,7 +48,7 @@ impl Segment {
         self.header().past.take_over(&client.counters);
         // The next process's use of the same bucket is another one.
         client.last_bucket.store(0, Ordering::Relaxed);
-        client.vacate();
+        self.clients().vacate(slot);
         Some(inside)
     }
 

@@ -7,6 +7,7 @@ use crate::crash;
 use crate::layout::{ClientSlot, LockScope, SharedLock, UNRECORDED, slot_state};
 use crate::liveness;
 use crate::owner::{MANAGER_SLOT, Owner};
+use crate::slot_bits::SlotBits;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Process numbers are below 2^22 (Linux's PID_MAX_LIMIT); beside a child's stand the lower bits of
@@ -20,8 +21,8 @@ const PID_MASK: u32 = (1 << PID_BITS) - 1;
 pub struct Clients<'a> {
     /// The slots; the first is the node manager's.
     pub slots: &'a [ClientSlot],
-    /// One past the highest slot ever used.
-    pub high: &'a AtomicU32,
+    /// Which of them processes have.
+    pub taken: SlotBits<'a>,
     /// The process of the node manager, 0 if there is none, and when it started.
     pub manager: (&'a AtomicU32, &'a AtomicU64),
     /// Which of the managers that came one after the other it is.
@@ -107,7 +108,7 @@ impl ClientSlot {
 
     /// Frees the slot, of which nothing is held. The process that reserves it next must not be
     /// taken for the process that had it, nor for one whose child that was for.
-    pub(crate) fn vacate(&self) {
+    fn vacate(&self) {
         self.pid.store(0, Ordering::Release);
         self.child.store(0, Ordering::Release);
         self.unrecorded.store(0, Ordering::SeqCst);
@@ -125,19 +126,38 @@ impl<'a> Clients<'a> {
         self.slots.get(slot as usize).unwrap_or(&self.slots[MANAGER_SLOT as usize])
     }
 
-    /// The slots that were ever used by programs, with their numbers.
+    /// The slots of programs that may live, or that are still to be reaped, with their numbers. One
+    /// that becomes free meanwhile may be among them.
     pub fn used(self) -> impl Iterator<Item = (u32, &'a ClientSlot)> {
-        (1..self.end()).map(move |slot| (slot, self.get(slot)))
+        self.taken.iter().map(move |slot| (slot, self.get(slot)))
     }
 
-    /// One past the last of the slots that were ever used, whatever a damaged mark says.
-    pub(crate) fn end(self) -> u32 {
-        self.high.load(Ordering::SeqCst).min(self.slots.len() as u32)
-    }
-
-    /// Those of processes that may live, or that are still to be reaped.
-    fn taken(self) -> impl Iterator<Item = (u32, &'a ClientSlot)> {
+    /// The same, but for those that are free.
+    pub fn taken(self) -> impl Iterator<Item = (u32, &'a ClientSlot)> {
         self.used().filter(|(_, slot)| slot.state.load(Ordering::SeqCst) != slot_state::FREE)
+    }
+
+    /// The same, and the manager's.
+    pub(crate) fn all_used(self) -> impl Iterator<Item = (u32, &'a ClientSlot)> {
+        core::iter::once((MANAGER_SLOT, self.get(MANAGER_SLOT))).chain(self.used())
+    }
+
+    /// Sees to it that each slot that is not free has its bit: a process that was killed while it
+    /// took one may have left it without. For the node manager, which alone takes bits away.
+    pub fn note_taken(self) {
+        for (slot, client) in (0u32..).zip(self.slots).skip(1) {
+            let is_free = client.state.load(Ordering::SeqCst) == slot_state::FREE;
+            if !is_free && !self.taken.has(slot) {
+                self.taken.set(slot);
+            }
+        }
+    }
+
+    /// Frees `slot`, of which nothing is held.
+    pub(crate) fn vacate(self, slot: u32) {
+        self.taken.clear(slot);
+        crash::point("slot.unnoted");
+        self.get(slot).vacate();
     }
 
     /// Claims a slot for process `pid` that started at `start`. `None` when all are in use.
@@ -162,6 +182,7 @@ impl<'a> Clients<'a> {
                 continue;
             }
             crash::point("slot.reserved");
+            self.taken.set(slot);
             // The start before the process: with that of an earlier one it would be taken for dead.
             client.start.store(start, Ordering::Release);
             client.pid.store(pid, Ordering::SeqCst);
@@ -171,7 +192,6 @@ impl<'a> Clients<'a> {
             client.generation.fetch_add(1, Ordering::AcqRel);
             // Different clients start their searches in different places.
             client.bucket_hint.store(slot.wrapping_mul(37), Ordering::Relaxed);
-            self.high.fetch_max(slot + 1, Ordering::SeqCst);
             return Some(slot);
         }
         None

@@ -2,10 +2,11 @@
 
 use crate::Identity;
 use crate::clients::Clients;
-use crate::layout::{ClientSlot, UNRECORDED};
+use crate::layout::{ClientSlot, UNRECORDED, slot_state};
 use crate::liveness;
 use crate::owner::{MANAGER_SLOT, Owner};
 use crate::plain::zeroed;
+use crate::slot_bits::SlotBits;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// A number that no process has.
@@ -13,7 +14,7 @@ const DEAD_PID: u32 = u32::MAX - 7;
 
 struct Plain {
     slots: Box<[ClientSlot]>,
-    high: AtomicU32,
+    taken: [AtomicU64; 1],
     manager: (AtomicU32, AtomicU64, AtomicU32),
     unrecorded: [AtomicU32; UNRECORDED],
 }
@@ -23,7 +24,7 @@ impl Plain {
     fn new(count: usize) -> Plain {
         Plain {
             slots: zeroed(count),
-            high: AtomicU32::new(1),
+            taken: [AtomicU64::new(0)],
             manager: (AtomicU32::new(0), AtomicU64::new(0), AtomicU32::new(0)),
             unrecorded: [const { AtomicU32::new(0) }; UNRECORDED],
         }
@@ -33,7 +34,7 @@ impl Plain {
         let (pid, start, epoch) = &self.manager;
         Clients {
             slots: &self.slots,
-            high: &self.high,
+            taken: SlotBits { words: &self.taken, count: self.slots.len() as u32 },
             manager: (pid, start),
             manager_epoch: epoch,
             unrecorded: &self.unrecorded,
@@ -57,7 +58,7 @@ fn a_child_is_named_for_one_reservation_only() {
     assert_eq!(client.child(), None);
     client.note_child(generation, 4_194_303);
     assert_eq!(client.child(), Some(4_194_303));
-    client.vacate();
+    clients.vacate(slot);
     assert_eq!(client.child(), None);
     // A parent that comes late.
     client.note_child(generation, 9);
@@ -77,9 +78,10 @@ fn slots_are_taken_until_all_are_in_use_and_again_when_one_is_free() {
     let (pid, start) = me();
     let taken: Vec<_> = (0..4).map(|_| clients.claim(pid, start)).collect();
     assert_eq!(taken, [Some(1), Some(2), Some(3), None]);
-    assert_eq!(plain.high.load(Ordering::Relaxed), 4);
+    assert!(clients.used().map(|(slot, _)| slot).eq(1..4));
     assert_eq!(clients.slot_of(pid, start), Some(1));
-    clients.get(1).vacate();
+    clients.vacate(1);
+    assert!(clients.used().map(|(slot, _)| slot).eq(2..4));
     assert_eq!(clients.slot_of(pid, start), Some(2));
     assert_eq!(clients.claim(pid, start), Some(1));
 }
@@ -115,11 +117,11 @@ fn openers_and_jobs_are_those_of_slots_in_use() {
         clients.get(slot).job.store(5, Ordering::Relaxed);
     }
     assert!(clients.openers().eq([7, 9]) && clients.has_of_job(5));
-    clients.get(slots[0]).vacate();
+    clients.vacate(slots[0]);
     clients.get(slots[2]).end_open();
     assert_eq!(clients.openers().count(), 0);
     assert!(clients.has_of_job(5));
-    clients.get(slots[2]).vacate();
+    clients.vacate(slots[2]);
     assert!(!clients.has_of_job(5));
 }
 
@@ -137,18 +139,30 @@ fn files_without_a_record_are_forgotten_with_the_last_process_that_may_use_them(
     clients.note_unrecorded(other, Owner::new(parent, 2));
     clients.forget_unrecorded();
     assert!(clients.is_unrecorded(one) && clients.is_unrecorded(other));
-    clients.get(parent).vacate();
+    clients.vacate(parent);
     clients.forget_unrecorded();
     assert!(clients.is_unrecorded(one) && clients.is_unrecorded(other));
-    clients.get(child).vacate();
+    clients.vacate(child);
     assert!(clients.is_unrecorded(one));
     clients.forget_unrecorded();
     assert!(!clients.is_unrecorded(one) && !clients.is_unrecorded(other));
 }
 
 #[test]
-fn slots_beyond_those_that_there_are_were_never_used() {
+fn slots_beyond_those_that_there_are_are_never_used() {
     let plain = Plain::new(4);
-    plain.high.store(u32::MAX, Ordering::Relaxed);
+    plain.taken[0].store(u64::MAX, Ordering::Relaxed);
     assert!(plain.view().used().map(|(slot, _)| slot).eq(1..4));
+}
+
+/// Killed between two steps of taking a slot, or of freeing it.
+#[test]
+fn a_slot_that_is_taken_without_its_bit_gets_it() {
+    let plain = Plain::new(4);
+    plain.slots[2].state.store(slot_state::RESERVED, Ordering::Relaxed);
+    plain.slots[3].state.store(slot_state::REAPING, Ordering::Relaxed);
+    let clients = plain.view();
+    assert_eq!(clients.used().count(), 0);
+    clients.note_taken();
+    assert!(clients.used().map(|(slot, _)| slot).eq(2..4));
 }

@@ -187,12 +187,7 @@ impl SharedGuard<'_> {
     }
 }
 
-impl<'a> Clients<'a> {
-    /// All slots that were ever used, that of the manager included.
-    pub(crate) fn all_used(self) -> impl Iterator<Item = (u32, &'a ClientSlot)> {
-        (0..self.end()).map(move |slot| (slot, self.get(slot)))
-    }
-
+impl Clients<'_> {
     /// Takes `file` for `owner` alone and waits until no other thread is inside it. `look` is asked
     /// now and then whether the wait for a thread goes on.
     ///

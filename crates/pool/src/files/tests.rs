@@ -5,6 +5,7 @@ use crate::plain::zeroed;
 use crate::ranks::Stripe;
 use crate::segment::{anonymous, set_text};
 use crate::seq_lock::RobustSeqLock;
+use crate::slot_bits::SlotBits;
 use crate::sync::{AtomicU32, AtomicU64};
 use rustix::fd::AsFd;
 
@@ -386,7 +387,7 @@ fn free_records_are_taken_again_from_the_lowest_on() {
 #[test]
 fn a_new_manager_looks_at_all_files() {
     let (segment, _file) = anonymous(&Geometry::for_tiers(4096, &[64 << 18])).unwrap();
-    segment.header().clients_high.store(3, Ordering::SeqCst);
+    (1..3).for_each(|slot| segment.clients().taken.set(slot));
     let me = Owner::new(1, 0);
     let open = |inode| {
         let identity = Identity { device: 1, inode };
@@ -406,7 +407,7 @@ fn a_new_manager_looks_at_all_files() {
 fn threads_that_are_inside_wait_for_no_second_shared_lock() {
     let (segment, _file) = anonymous(&Geometry::for_tiers(4096, &[64 << 18])).unwrap();
     let id = Identity { device: 1, inode: 1 };
-    segment.header().clients_high.store(2, Ordering::SeqCst);
+    segment.clients().taken.set(1);
     let owners: Vec<_> = (0..SHARED_LOCKS as u32).map(|thread| Owner::new(1, thread)).collect();
     let outer: Vec<_> = owners.iter().map(|&owner| segment.enter_table(owner)).collect();
     let file = segment.with_file_or_new(id, owners[0], |file, _| file).unwrap();
@@ -488,7 +489,7 @@ fn errors_of_a_file_before_are_told_to_none_that_has_the_new_one_open() {
 #[test]
 fn exclusive_use_waits_for_those_inside() {
     let (segment, _file) = anonymous(&Geometry::for_tiers(4096, &[64 << 18])).unwrap();
-    segment.header().clients_high.store(3, Ordering::Relaxed);
+    (1..3).for_each(|slot| segment.clients().taken.set(slot));
     let (reader, truncater) = (Owner::new(1, 0), Owner::new(2, 0));
     let inside = segment.try_enter(FileId::from_raw(5), reader).unwrap();
     std::thread::scope(|scope| {
@@ -518,11 +519,11 @@ fn exclusive_use_waits_for_those_inside() {
 fn slots_and_a_record_are_enough_to_enter_a_file_and_to_have_it_alone() {
     let (slots, record) = (zeroed::<ClientSlot>(3), &zeroed::<FileRecord>(1)[0]);
     let (reader, other) = (Owner::new(1, 1), Owner::new(2, 1));
-    let high = AtomicU32::new(3);
+    let words = [AtomicU64::new(0b110)];
     let manager = (&AtomicU32::new(0), &AtomicU64::new(0));
     let clients = Clients {
         slots: &slots,
-        high: &high,
+        taken: SlotBits { words: &words, count: 3 },
         manager,
         manager_epoch: manager.0,
         unrecorded: &[const { AtomicU32::new(0) }; UNRECORDED],

@@ -1,9 +1,9 @@
 //! What a segment is sized by, and where its sections lie.
 
 use super::{
-    BucketMeta, ClientSlot, DESCRIPTIONS_MAX, Description, FILES_MAX, FILES_PIECE, FileRecord,
-    Header, IndexNode, LONGER_PATH_BYTES, PAGES_PER_BUCKET, PATH_BYTES, RuleRecord, STRIPES,
-    SlotChecksums, SparsePages,
+    BucketMeta, CLIENTS_MAX, ClientSlot, DESCRIPTIONS_MAX, Description, FILES_MAX, FILES_PIECE,
+    FileRecord, Header, IndexNode, LONGER_PATH_BYTES, PAGES_PER_BUCKET, PATH_BYTES, RuleRecord,
+    STRIPES, SlotChecksums, SparsePages,
 };
 use crate::queue::Queue;
 use crate::ranks::Stripe;
@@ -47,7 +47,7 @@ impl Geometry {
             page_size,
             tier_buckets,
             sparse_buckets: Vec::new(),
-            clients: 1024,
+            clients: CLIENTS_MAX,
             files,
             descriptions: DESCRIPTIONS_MAX,
             // Of a file of more than one block.

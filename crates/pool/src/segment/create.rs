@@ -75,7 +75,6 @@ impl Segment {
         header.files_ready = AtomicU32::new(counts.files.min(FILES_PIECE));
         header.descriptions_ready = AtomicU32::new(counts.descriptions.min(DESCRIPTIONS_PIECE));
         header.segment_bytes = offsets.end as u64;
-        header.clients_high = AtomicU32::new(1);
         header.sequence = AtomicU64::new(1);
         let mut first = 0;
         for (number, &buckets) in geometry.tier_buckets.iter().enumerate() {

@@ -2,18 +2,17 @@
 
 use super::Segment;
 use crate::free_map::FREE;
-use crate::layout::{TierId, file_state, slot_state};
+use crate::layout::{TierId, file_state};
 use crate::sync::{AtomicU32, Ordering};
 use crate::{BucketId, FileId, crash};
 
 impl Segment {
-    /// How much of the tables of clients, files, buckets in RAM and descriptions has ever been in
+    /// How much of the tables of files, buckets in RAM and descriptions has ever been in
     /// use, and how long those are. Processes raise the marks at any time: each is changed in one
     /// step, and never set to what it was when it was looked at.
-    fn marks(&self) -> [(&AtomicU32, u32); 6] {
+    fn marks(&self) -> [(&AtomicU32, u32); 5] {
         let header = self.header();
         [
-            (&header.clients_high, header.clients),
             (&header.files_high, header.files_ready().min(header.files)),
             (&header.ram_ready, self.ram_buckets),
             (&header.tier[TierId::RAM].sparse.ready, self.sparse.len() as u32),
@@ -35,20 +34,17 @@ impl Segment {
     pub(super) fn has_bounded_marks(&self) -> bool {
         let is_bounded = |(mark, most): (&AtomicU32, u32)| mark.load(Ordering::Acquire) <= most;
         self.marks().into_iter().chain(self.slot_marks()).all(is_bounded)
-            && self.header().clients_high.load(Ordering::Acquire) >= 1
     }
 
     pub(super) fn bound_marks(&self) {
         for (mark, most) in self.marks().into_iter().chain(self.slot_marks()) {
             mark.fetch_min(most, Ordering::AcqRel);
         }
-        self.header().clients_high.fetch_max(1, Ordering::AcqRel);
     }
 
     /// Raises the marks to what is in use behind them. For a manager that takes over.
     pub(crate) fn raise_marks(&self) {
-        let client =
-            |&slot: &u32| self.client(slot).state.load(Ordering::Acquire) != slot_state::FREE;
+        self.clients().note_taken();
         let file = |&file: &u32| {
             self.file(FileId::from_raw(file)).state.load(Ordering::Acquire) != file_state::FREE
         };
@@ -57,7 +53,7 @@ impl Segment {
                 .is_some_and(|meta| meta.state.load(Ordering::Acquire) != FREE)
         };
         let sparse = |&number: &u32| bucket(&(self.sparse.start + number));
-        let uses: [&dyn Fn(&u32) -> bool; 4] = [&client, &file, &bucket, &sparse];
+        let uses: [&dyn Fn(&u32) -> bool; 3] = [&file, &bucket, &sparse];
         for ((mark, most), used) in self.marks().into_iter().zip(uses) {
             let last = (mark.load(Ordering::Acquire)..most).rev().find(used);
             crash::point("recover.marks");

@@ -290,8 +290,8 @@ impl Segment {
     pub fn await_readers(&self) -> bool {
         fence(Ordering::SeqCst);
         let mut backoff = Backoff::default();
-        for number in 0..self.clients().end() {
-            for place in &self.client(number).shared_locks {
+        for (number, client) in self.clients().all_used() {
+            for place in &client.shared_locks {
                 let seen = place.load(Ordering::SeqCst);
                 while seen != 0 && place.load(Ordering::SeqCst) == seen {
                     if backoff.is_spent() {

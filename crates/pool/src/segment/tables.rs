@@ -14,6 +14,7 @@ use crate::layout::{
 };
 use crate::owner::{MANAGER_SLOT, Owner};
 use crate::queue::Queue;
+use crate::slot_bits::SlotBits;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::watches::Watches;
 use crate::{BucketId, FileId, Identity, liveness};
@@ -63,11 +64,17 @@ impl Segment {
         let header = self.header();
         Clients {
             slots: self.slice(self.offsets.clients, header.clients as usize),
-            high: &header.clients_high,
+            taken: self.slot_bits(),
             manager: (&header.manager_pid, &header.manager_start),
             manager_epoch: &header.manager_epoch,
             unrecorded: &header.unrecorded,
         }
+    }
+
+    #[inline(always)]
+    fn slot_bits(&self) -> SlotBits<'_> {
+        let header = self.header();
+        SlotBits { words: &header.clients_taken, count: header.clients }
     }
 
     /// [`Clients::get`], without what else belongs to the view, as of [`Segment::bucket`].
@@ -136,7 +143,7 @@ impl Segment {
             held: self.slice(self.offsets.bitmaps, slots * (count / 64)),
             ready: &header.descriptions_ready,
             forks: &header.forks,
-            slots: &header.clients_high,
+            slots: self.slot_bits(),
             cursor: &header.description_cursor,
         }
     }

@@ -16,9 +16,9 @@ impl Housekeeper {
     /// Notes which clients do not go on with what they are inside of, so that people can be told of
     /// them: a process may be stopped there, or swapped out.
     pub(super) fn watch_standing(&mut self, now: u32) {
-        let segment = &self.node.segment;
-        for slot in 1..segment.header().clients_high.load(Ordering::Acquire) {
-            let client = segment.client(slot);
+        let clients = self.node.segment.clients();
+        self.standing.retain(|&slot, _| clients.taken.has(slot));
+        for (slot, client) in clients.used() {
             let inside = client.shared_locks.iter().any(|word| word.load(Ordering::Relaxed) != 0);
             if !inside || client.state.load(Ordering::Acquire) != slot_state::LIVE {
                 self.standing.remove(&slot);
@@ -48,9 +48,10 @@ impl Housekeeper {
 
     pub(super) fn look_at_clients(&mut self) {
         let node = Arc::clone(&self.node);
-        let segment = &node.segment;
-        for slot in 1..segment.header().clients_high.load(Ordering::Acquire) {
-            let client = segment.client(slot);
+        let clients = node.segment.clients();
+        self.clients.retain(|&slot, _| clients.taken.has(slot));
+        self.heirs.retain(|&slot, _| clients.taken.has(slot));
+        for (slot, client) in clients.used() {
             let generation = client.generation.load(Ordering::Acquire);
             match client.state.load(Ordering::Acquire) {
                 slot_state::LIVE => {
