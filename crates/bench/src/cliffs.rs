@@ -11,7 +11,7 @@ mod works;
 use self::counts::Tools;
 use self::works::{NOTHING, OPEN_MANY, WORKS, Work};
 use crate::measured::{Claim, Measured, Unit};
-use crate::micro::{FOREBAY, Forebay, PAGE_CACHE, TMPFS};
+use crate::micro::{Backing, FOREBAY, Forebay, PAGE_CACHE, TMPFS};
 use crate::server::{self, Server};
 use crate::site::{self, Site};
 use crate::{Options, Scale};
@@ -29,6 +29,8 @@ const PRELOADED: &str = "empty preload";
 const READY: &str = "ready";
 const EMPTY: &str = "int forebay_bench_empty;\n";
 const MIB: u64 = 1 << 20;
+/// A parallel file system's speed, of a store in a configuration.
+const SLOW_STORE: &str = "emulate = { bandwidth = \"200MB/s\", latency = \"1ms\" }\n";
 const ROUNDS: u32 = 3;
 /// Descriptors that a process has beside those of [`OPEN_MANY`]; cliffs.c counts with the same.
 const SPARE: u64 = 64;
@@ -79,6 +81,19 @@ pub fn cliffs(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Measured, 
 struct System {
     name: &'static str,
     parent: PathBuf,
+    /// What runs the program there, and its node manager; `None`: nothing.
+    under: Option<(Forebay, Server)>,
+}
+
+impl System {
+    fn plain(name: &'static str, parent: PathBuf) -> System {
+        System { name, parent, under: None }
+    }
+
+    /// The process of its node manager.
+    fn manager(&self) -> Option<u32> {
+        self.under.as_ref().map(|(_, manager)| manager.id())
+    }
 }
 
 /// All that rounds have in common.
@@ -89,8 +104,6 @@ struct Bench<'a> {
     buffered: PathBuf,
     /// Where tools write what they count.
     scratch: PathBuf,
-    forebay: Forebay,
-    manager: Server,
     measured: Measured,
     say: &'a mut dyn FnMut(&str),
 }
@@ -151,7 +164,7 @@ impl Bench<'_> {
     fn command(
         &self,
         work: &Work,
-        system: &str,
+        system: &System,
         folders: &Folders,
         count: u64,
         wrapped: &[String],
@@ -159,11 +172,11 @@ impl Bench<'_> {
         let program = self.program.display().to_string();
         let mut words = wrapped.iter().chain([&program]);
         let first = Path::new(words.next().unwrap_or(&program));
-        let mut command = match system {
-            FOREBAY => self.forebay.run(first),
-            _ => Command::new(first),
+        let mut command = match &system.under {
+            Some((forebay, _)) => forebay.run(first),
+            None => Command::new(first),
         };
-        if system == PRELOADED {
+        if system.name == PRELOADED {
             command.env("LD_PRELOAD", &self.empty);
         }
         command.args(words).args(Self::words(work, folders, count, false));
@@ -173,14 +186,12 @@ impl Bench<'_> {
     /// What a work costs in a system.
     fn cost(&self, work: &Work, system: &System, count: u64, name: &str) -> Result<Cost, String> {
         let folders = self.prepare(work, system, count, name)?;
-        let mut command = self.command(work, system.name, &folders, count, &[]);
-        let manager = || server::cpu_ns(self.manager.id());
+        let mut command = self.command(work, system, &folders, count, &[]);
+        let manager = || system.manager().map_or(Ok(0), server::cpu_ns);
         let (before, printed) = server::run_from(&mut command, READY, manager)?;
         let mut cost = parse(&printed)?;
-        if system.name == FOREBAY {
-            // The run has drained: what it left to the manager is done.
-            cost.manager = manager()?.saturating_sub(before) as f64 / 1e9;
-        }
+        // The run has drained: what it left to the manager is done.
+        cost.manager = manager()?.saturating_sub(before) as f64 / 1e9;
         folders.remove()?;
         Ok(cost)
     }
@@ -201,18 +212,17 @@ fn measure(
     measured.is_drawn = false;
     let buffered = store.folder("buffered")?;
     let plain = store.folder("plain")?;
-    let systems = [
-        System { name: TMPFS, parent: memory.folder("plain")? },
-        System { name: PAGE_CACHE, parent: plain.clone() },
-        System { name: PRELOADED, parent: plain },
-        System { name: FOREBAY, parent: buffered.clone() },
-    ];
-    let tops = [memory.path(""), store.path("")].into_iter();
-    tops.chain(systems.iter().map(|system| system.parent.clone())).for_each(|top| spread(&top));
-    // As a run without a configuration has it.
-    let policy = "[flush]\ntrigger = \"periodic\"\n";
-    let forebay =
-        Forebay::with_policy(options, store, "forebay.toml", &buffered, size.pool, policy)?;
+    let tops = [memory.path(""), store.path(""), plain.clone(), buffered.clone()];
+    tops.iter().for_each(|top| spread(top));
+    let serve = |name: &'static str, config: &str, parent: PathBuf, lines: &str| {
+        spread(&parent);
+        let backing = Backing { path: &parent, lines };
+        // As a run without a configuration has it.
+        let policy = "[flush]\ntrigger = \"periodic\"\n";
+        let forebay = Forebay::with_policy(options, store, config, &backing, size.pool, policy)?;
+        let manager = forebay.serve(store)?;
+        Ok::<_, String>(System { name, parent, under: Some((forebay, manager)) })
+    };
     let times = |count: u64| options.scale.of(count, count.min(16));
     let refused = refused(times, getrlimit(Resource::Nofile).maximum);
     let missing = |work: &Work| {
@@ -239,9 +249,14 @@ fn measure(
         }
     }
     say("waiting until the pool is there");
-    let manager = forebay.serve(store)?;
     let scratch = memory.folder("counts")?;
-    let mut bench = Bench { program, empty, buffered, scratch, forebay, manager, measured, say };
+    let systems = [
+        System::plain(TMPFS, memory.folder("plain")?),
+        System::plain(PAGE_CACHE, plain.clone()),
+        System::plain(PRELOADED, plain),
+        serve(FOREBAY, "forebay.toml", buffered.clone(), "")?,
+    ];
+    let mut bench = Bench { program, empty, buffered, scratch, measured, say };
     for round in 1..=rounds {
         let mut base = 0.0;
         for work in std::iter::once(&NOTHING).chain(works.iter().copied()) {
@@ -262,6 +277,24 @@ fn measure(
             }
         }
     }
+    let [bypassed, slow] = ["slow-bypassed", "slow"].map(|name| store.folder(name));
+    let bypass = format!("mode = \"bypass\"\n{SLOW_STORE}");
+    let slow_systems = [
+        serve(PAGE_CACHE, "bypassed.toml", bypassed?, &bypass)?,
+        serve(FOREBAY, "slow.toml", slow?, SLOW_STORE)?,
+    ];
+    for work in works.iter().filter(|work| work.is_of_files()) {
+        for round in 1..=rounds {
+            (bench.say)(&format!("round {round} of {rounds}, on a slow store: {}", work.name));
+            for turn in 0..slow_systems.len() {
+                let system = &slow_systems[(turn + round as usize) % slow_systems.len()];
+                let name = format!("{}-slow-{round}", work.name);
+                let cost = bench.cost(work, system, times(work.count), &name)?;
+                let rate = cost.operations / cost.elapsed.max(1e-9);
+                bench.measured.add(&slow_row(work), system.name, Unit::Rate, rate);
+            }
+        }
+    }
     let tools = Tools::find(&mut bench.measured.notes);
     for work in works.iter().filter(|work| work.name != OPEN_MANY) {
         (bench.say)(&format!("counting: {}", work.name));
@@ -273,11 +306,16 @@ fn measure(
         let of = (work.name, FOREBAY);
         measured.claims.push(Claim::ratio(work.name, of, (work.name, against), 1.0 / work.most));
     }
+    for row in works.iter().filter(|work| work.is_of_files()).map(|work| slow_row(work)) {
+        measured.claims.push(Claim::ratio(&row, (&row, FOREBAY), (&row, PAGE_CACHE), 1.0));
+    }
     measured.notes.push(format!(
         "Forebay: RAM tier of {} MiB, flushed every second. Operations a second of CPU time, the \
          program's and, for Forebay, the manager's until all is on the store. `(elapsed)`: a second \
          that passed. `empty preload`: in the plain directory with a preload library that does \
-         nothing.",
+         nothing. `(slow store)`: runs a second that passed, over an emulated store of 200 MB/s and \
+         1 ms for each transfer; `page cache` is the same program on that store with `mode = \
+         \"bypass\"`.",
         size.pool / MIB
     ));
     Ok(measured)
@@ -324,6 +362,11 @@ fn elsewhere(folder: &Path, buffered: &Path) -> Result<PathBuf, String> {
         return Err(format!("{}: it is buffered, or on another device", found.display()));
     }
     Ok(found)
+}
+
+/// The row of a work on a slow store.
+fn slow_row(work: &Work) -> String {
+    format!("{} (slow store)", work.name)
 }
 
 fn add(measured: &mut Measured, work: &str, system: &str, cost: &Cost) {

@@ -362,6 +362,13 @@ pub(crate) struct Forebay {
     config: PathBuf,
 }
 
+/// A store of a configuration: its directory, and what else is said of it.
+pub(crate) struct Backing<'a> {
+    pub path: &'a Path,
+    /// Lines `key = value`.
+    pub lines: &'a str,
+}
+
 impl Forebay {
     /// With a RAM tier of so many bytes, flushed on exit.
     pub fn new(
@@ -372,7 +379,8 @@ impl Forebay {
         bytes: u64,
     ) -> Result<Forebay, String> {
         let policy = "[flush]\ntrigger = \"on-exit\"\n";
-        Forebay::with_policy(options, site, name, store, bytes, policy)
+        let backing = Backing { path: store, lines: "" };
+        Forebay::with_policy(options, site, name, &backing, bytes, policy)
     }
 
     /// With a RAM tier of so many bytes, and these lines about flushing.
@@ -380,15 +388,16 @@ impl Forebay {
         options: &Options,
         site: &Site,
         name: &str,
-        store: &Path,
+        backing: &Backing<'_>,
         bytes: u64,
         policy: &str,
     ) -> Result<Forebay, String> {
         let config = site.path(name);
         let text = format!(
-            "{policy}[[backing]]\npath = \"{}\"\n\
+            "{policy}[[backing]]\npath = \"{}\"\n{}\
              [[tier]]\nname = \"ram\"\nkind = \"ram\"\ncapacity = {bytes}\n",
-            store.display()
+            backing.path.display(),
+            backing.lines
         );
         fs::write(&config, text).map_err(|e| site::failed(&config, &e))?;
         let runtime = site.path(&format!("{name}-run"));

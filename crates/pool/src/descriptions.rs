@@ -176,6 +176,15 @@ impl<'a> Descriptions<'a> {
         self.slots.iter().fold(0, |all, slot| all | self.held(slot, word).load(Ordering::SeqCst))
     }
 
+    /// Those that `slot` holds.
+    pub fn held_of(self, slot: u32) -> impl Iterator<Item = u32> {
+        let words = (0..self.words()).map(move |word| (word, self.held(slot, word)));
+        let some = words.map(|(word, place)| (word, place.load(Ordering::SeqCst)));
+        some.filter(|(_, bits)| *bits != 0).flat_map(move |(word, bits)| {
+            self.ids_in(word).filter(move |id| bits >> (id % 64) & 1 == 1)
+        })
+    }
+
     /// Those of which the bits are in word `word`.
     fn ids_in(self, word: u32) -> impl Iterator<Item = u32> + Clone {
         word * 64..(word * 64 + 64).min(self.ready())
@@ -399,10 +408,7 @@ impl<'a> Descriptions<'a> {
         };
         // The bits of a few slots are less to look at than all descriptions.
         if self.slots.iter().nth(FEW_SLOTS).is_none() {
-            return (0..self.words()).any(|word| {
-                let held = self.held_by_any(word);
-                held != 0 && self.ids_in(word).any(|id| held >> (id % 64) & 1 == 1 && writes(id))
-            });
+            return self.slots.iter().any(|slot| self.held_of(slot).any(writes));
         }
         let is_held = |id: u32| self.held_by_any(id / 64) >> (id % 64) & 1 == 1;
         (0..self.ready()).any(|id| writes(id) && is_held(id))
@@ -448,14 +454,8 @@ impl<'a> Descriptions<'a> {
 
     /// The slots that hold a description of `file`.
     pub fn holders(self, file: FileId) -> impl Iterator<Item = u32> {
-        let holds = move |slot: &u32| {
-            (0..self.words()).any(|word| {
-                let held = self.held(*slot, word).load(Ordering::SeqCst);
-                self.ids_in(word).any(|id| {
-                    held >> (id % 64) & 1 == 1 && self.get(id).file.load(Ordering::Acquire) == file
-                })
-            })
-        };
+        let is_of = move |id: u32| self.get(id).file.load(Ordering::Acquire) == file;
+        let holds = move |slot: &u32| self.held_of(*slot).any(is_of);
         self.slots.iter().filter(holds)
     }
 

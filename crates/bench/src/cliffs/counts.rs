@@ -100,13 +100,10 @@ impl Bench<'_> {
         let out = self.scratch.join("calls");
         let words = ["strace", "-f", "-c", "-U", "calls,name", "-o"];
         let folders = self.prepare(work, system, count, "count")?;
-        let watch = match system.name {
-            FOREBAY => Some(self.watch_manager(&words)?),
-            _ => None,
-        };
+        let watch = system.manager().map(|pid| self.watch_manager(pid, &words)).transpose()?;
         let mut wrapped = words.map(str::to_owned).to_vec();
         wrapped.push(out.display().to_string());
-        server::run(&mut self.command(work, system.name, &folders, count, &wrapped))?;
+        server::run(&mut self.command(work, system, &folders, count, &wrapped))?;
         let manager = watch.map(|(watch, file)| {
             drop(watch);
             total(&file)
@@ -116,11 +113,10 @@ impl Bench<'_> {
     }
 
     /// Lets strace count the node manager's calls, if it may, to a file that it writes at its end.
-    fn watch_manager(&self, words: &[&str]) -> Result<(Server, PathBuf), String> {
+    fn watch_manager(&self, pid: u32, words: &[&str]) -> Result<(Server, PathBuf), String> {
         let [out, log] = ["manager", "strace.log"].map(|name| self.scratch.join(name));
         let mut command = Command::new(words[0]);
-        let pid = self.manager.id().to_string();
-        command.args(&words[1..]).arg(&out).args(["-p", &pid]);
+        command.args(&words[1..]).arg(&out).args(["-p", &pid.to_string()]);
         let mut watch = Server::start("strace", &mut command, &log)?;
         watch.wait(|| fs::read_to_string(&log).is_ok_and(|said| said.contains("attached")))?;
         Ok((watch, out))
@@ -154,7 +150,7 @@ impl Bench<'_> {
         let words = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"];
         let mut wrapped = words.map(str::to_owned).to_vec();
         wrapped.push(format!("--log-file={}", log.display()));
-        server::run(&mut self.command(work, system.name, &folders, count, &wrapped))?;
+        server::run(&mut self.command(work, system, &folders, count, &wrapped))?;
         folders.remove()?;
         let said = fs::read_to_string(&log).map_err(|e| site::failed(&log, &e))?;
         let number = said.lines().find_map(|line| line.split_once("Collected :"));

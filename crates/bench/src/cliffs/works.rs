@@ -37,6 +37,13 @@ pub(super) struct Work {
 /// operations.
 pub(super) const NOTHING: Work = work("nothing", 1, 1.0);
 
+impl Work {
+    /// Whether it is a program that has files to read and write.
+    pub fn is_of_files(&self) -> bool {
+        self.script.is_some() && !self.starts
+    }
+}
+
 const fn work(name: &'static str, count: u64, most: f64) -> Work {
     Work { name, count, most, starts: false, script: None }
 }

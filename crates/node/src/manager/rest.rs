@@ -13,7 +13,6 @@ use super::housekeeping::Housekeeper;
 use super::jobs;
 use crate::node::Node;
 use forebay_pool::clock::{Timer, stamp_age};
-use forebay_pool::descriptions::Descriptions;
 use forebay_pool::layout::*;
 use forebay_pool::segment::Segment;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -139,7 +138,7 @@ fn sum_of(segment: &Segment) -> u64 {
         wide(&client.start, &mut sum);
         client.shared_locks.iter().for_each(|word| wide(word, &mut sum));
         client.counters.all().iter().for_each(|counter| wide(counter.value, &mut sum));
-        for id in held(descriptions, slot) {
+        for id in descriptions.held_of(slot) {
             id.hash(&mut sum);
             let description = segment.description(id);
             wide(&description.word, &mut sum);
@@ -157,14 +156,6 @@ fn sum_of(segment: &Segment) -> u64 {
         }
     }
     sum.finish()
-}
-
-/// The descriptions that a slot holds.
-fn held(descriptions: Descriptions<'_>, slot: u32) -> impl Iterator<Item = u32> {
-    (0..descriptions.words()).flat_map(move |word| {
-        let bits = descriptions.held(slot, word).load(Ordering::Relaxed);
-        (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| word * 64 + bit)
-    })
 }
 
 /// Whether nothing is left to be done for any file, description or run. A process that changes
