@@ -2,6 +2,7 @@
 
 use crate::text::counted;
 use forebay_node::Config;
+use forebay_node::log::shown;
 use forebay_node::removed::kept;
 use forebay_node::runtime::Runtime;
 use std::path::{Path, PathBuf};
@@ -68,7 +69,7 @@ impl Aside {
                  remove what is not wanted:"
             );
             for (path, _) in new.iter().take(NAMED_MAX) {
-                text.push_str(&format!("\n  {}", path.display()));
+                text.push_str(&format!("\n  {}", shown(path)));
             }
             if new.len() > NAMED_MAX {
                 text.push_str(&format!("\n  and {} more", new.len() - NAMED_MAX));

@@ -5,6 +5,7 @@ use crate::task;
 use crate::text::{bytes, counted, files as files_of};
 use crate::watch::Watch;
 use forebay_node::Connection;
+use forebay_node::log::shown;
 use forebay_node::runtime::Runtime;
 use forebay_node::status::{FileStatus, Observer};
 use forebay_pool::clock::Timer;
@@ -375,7 +376,7 @@ impl Stuck {
             let unfinished = counted(files.len(), "file is", "files are");
             let mut text = format!("{unfinished} not finished:");
             for (path, pids) in files.iter().take(20) {
-                text.push_str(&format!("\n  {path}"));
+                text.push_str(&format!("\n  {}", shown(path)));
                 if !pids.is_empty() {
                     text.push_str(&format!(": in use by {}", processes(pids)));
                 }
@@ -428,7 +429,7 @@ pub fn describe(files: &[FileStatus]) -> String {
             ),
             Some(errno) => std::io::Error::from_raw_os_error(errno).to_string(),
         };
-        text.push_str(&format!("\n  {}: {why}", file.path));
+        text.push_str(&format!("\n  {}: {why}", shown(&file.path)));
     }
     if files.len() > 20 {
         text.push_str(&format!("\n  and {} more; see `forebay status`", files.len() - 20));

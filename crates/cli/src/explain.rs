@@ -4,6 +4,7 @@ use crate::text::{bytes, fitted};
 use clap::Args;
 use forebay_node::explain::{Candidate, Explanation, Extent, Placement, Way};
 use forebay_node::in_force::{InForce, Source};
+use forebay_node::log::shown;
 use forebay_node::markers::WHY;
 use forebay_node::profile::{bandwidth, latency};
 use forebay_node::runtime::Runtime;
@@ -70,7 +71,7 @@ fn canonical(path: &Path) -> Result<PathBuf, String> {
 fn show(observer: &Observer, runtime: &Runtime, found: &Explanation, all: bool) -> String {
     let mut text = String::new();
     let line = &mut text;
-    let _ = writeln!(line, "{}", found.path.display());
+    let _ = writeln!(line, "{}", shown(&found.path));
     let mode = match (found.bypass, found.mode) {
         _ if found.unbufferable => ", not buffered".to_owned(),
         (true, _) => ", not buffered (mode bypass)".to_owned(),

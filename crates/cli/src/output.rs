@@ -4,6 +4,7 @@
 //! their names, without numbers.
 
 use crate::text::without_numbers;
+use forebay_node::log::printable;
 use rustix::io::{Errno, FdFlags};
 use std::fmt;
 use std::io::{self, ErrorKind, Write};
@@ -63,7 +64,10 @@ macro_rules! eprintln {
 
 /// Writes to the standard output. [`finish`] tells of an error.
 pub fn write(text: fmt::Arguments<'_>) {
-    print_by(|| io::stdout().write_all(without_numbers(&text.to_string()).as_bytes()));
+    print_by(|| {
+        let text = text.to_string();
+        io::stdout().write_all(printable(&without_numbers(&text)).as_bytes())
+    });
 }
 
 /// Lets `print` write to the standard output. [`finish`] tells of an error.

@@ -12,6 +12,7 @@ use crate::trace::Trace;
 use crate::watch::Watch;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
+use forebay_node::log::shown;
 use forebay_node::runtime::Runtime;
 use forebay_node::status::Observer;
 use forebay_node::{Config, Connection};
@@ -313,7 +314,7 @@ fn describe_left(runtime: &Runtime) -> String {
     };
     let (left, manager) = (observer.files(), observer.manager());
     let path = match &left[..] {
-        [only] => only.path.clone(),
+        [only] => shown(&only.path),
         _ => observer.stores().join(" "),
     };
     format!(

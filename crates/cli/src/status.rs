@@ -5,6 +5,7 @@ use crate::explain::in_force;
 use crate::text::{bytes, counted};
 use crate::watch::stopped;
 use forebay_node::holders::{Holder, What};
+use forebay_node::log::shown;
 use forebay_node::runtime::{Runtime, newest_last_log};
 use forebay_node::status::{Count, FileStatus, JobStatus, Observer, TierStatus};
 use serde_core::Serialize as _;
@@ -272,8 +273,10 @@ fn show(runtime: &Runtime, observer: &Observer) {
     }
     for (path, range) in observer.corrupt() {
         println!(
-            "  CORRUPT  {path}: bytes {}..{} cannot be read from their tier",
-            range.start, range.end
+            "  CORRUPT  {}: bytes {}..{} cannot be read from their tier",
+            shown(&path),
+            range.start,
+            range.end
         );
     }
     if observer.conflicts() > 0 {
@@ -300,14 +303,14 @@ fn show_files(mut files: Vec<FileStatus>, all: bool) {
         let is_trouble = file.errno.is_some() || file.conflict;
         Reverse((is_trouble, file.dirty, file.size))
     });
-    let shown = if all { files.len() } else { files.len().min(FILES_SHOWN) };
-    for file in &files[..shown] {
+    let named = if all { files.len() } else { files.len().min(FILES_SHOWN) };
+    for file in &files[..named] {
         let error = file.errno.map_or(String::new(), |errno| {
             format!("  FAILING: {}{}", io::Error::from_raw_os_error(errno), advice(errno))
         });
         let conflict =
             if file.conflict { "  CONFLICT: changed on the store by others" } else { "" };
-        println!("  ahead    {} ({}){error}{conflict}", file.path, bytes(file.size));
+        println!("  ahead    {} ({}){error}{conflict}", shown(&file.path), bytes(file.size));
         if let Some(failing) = &file.failing {
             let ranges: Vec<_> =
                 file.ranges.iter().map(|r| format!("{}-{}", r.start, r.end)).collect();
@@ -322,7 +325,7 @@ fn show_files(mut files: Vec<FileStatus>, all: bool) {
             );
         }
     }
-    let rest = &files[shown..];
+    let rest = &files[named..];
     if !rest.is_empty() {
         let left = rest.iter().map(|file| file.dirty).sum();
         println!(

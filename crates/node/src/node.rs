@@ -7,6 +7,7 @@ use crate::devices::power_loss::PowerLossBatch;
 use crate::instance::runtime::Runtime;
 use crate::journal::{self, Journal};
 use crate::memory::Memory;
+use crate::observe::log::shown;
 use crate::observe::trace::Trace;
 use crate::store::descriptors::Descriptors;
 use crate::usage::{buckets_of, dirty_bytes, for_each_bucket_of, have_few_blocks, ranges};
@@ -26,6 +27,8 @@ use forebay_tiers::Throttled;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -151,6 +154,11 @@ impl Node {
 
     pub fn header(&self) -> &Header {
         self.segment.header()
+    }
+
+    /// The path of a file, for people.
+    pub fn shown_path(&self, record: &FileRecord) -> String {
+        shown(OsStr::from_bytes(&self.segment.path_of(record)))
     }
 
     pub fn tiers(&self) -> impl DoubleEndedIterator<Item = TierId> + ExactSizeIterator + use<> {
@@ -420,8 +428,7 @@ impl Node {
         if flushes && !self.segment.file(file).has(FileFlags::FAILING) {
             new = pages;
         }
-        let path =
-            String::from_utf8_lossy(&self.segment.path_of(self.segment.file(file))).into_owned();
+        let path = self.shown_path(self.segment.file(file));
         let start = meta.block.load(Ordering::Relaxed) * self.segment.bucket_bytes() as u64;
         for range in ranges(new, self.segment.page_bytes() as u64) {
             let (from, to) = (start + range.start, start + range.end);

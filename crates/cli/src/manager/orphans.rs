@@ -7,6 +7,7 @@ use crate::task::task_flags;
 use crate::text::bytes;
 use crate::watch::Watch;
 use forebay_node::fsck;
+use forebay_node::log::shown;
 use forebay_node::removed::is_of;
 use forebay_node::runtime::Runtime;
 use forebay_node::status::{FileStatus, Observer};
@@ -213,7 +214,7 @@ fn try_to_drain(runtime: &Runtime, aside: Option<&Aside>) -> Option<Result<(), S
 /// Says of a file that its data is on the store, and where: a program without Forebay may have
 /// moved it while no manager ran.
 fn describe_recovered(file: &FileStatus) -> String {
-    let (path, size) = (&file.path, bytes(file.size));
+    let (path, size) = (shown(&file.path), bytes(file.size));
     if file.is_in_place() != Some(false) {
         return format!("recovered {path} ({size})");
     }

@@ -76,7 +76,7 @@ impl Flusher {
         self.node.segment.file(file).report(errno.raw_os_error() as u32);
         if self.postpone(file) {
             let record = self.node.segment.file(file);
-            let path = String::from_utf8_lossy(&self.node.segment.path_of(record)).into_owned();
+            let path = self.node.shown_path(record);
             eprintln!("flush of {path}: {errno}; the data is kept and tried again");
         }
     }

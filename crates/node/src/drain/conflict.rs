@@ -80,7 +80,7 @@ fn tell(node: &Node, file: FileId, what: &str) {
     let record = node.segment.file(file);
     record.set(FileFlags::CONFLICT);
     node.header().conflicts.fetch_add(1, Ordering::AcqRel);
-    let path = String::from_utf8_lossy(&node.segment.path_of(record)).into_owned();
+    let path = node.shown_path(record);
     eprintln!(
         "conflict: {path}: changed on the store by another program: {what}; what is buffered of it is \
          written over that, the rest stays theirs"

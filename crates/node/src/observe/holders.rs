@@ -1,6 +1,7 @@
 //! Processes that hold something in shared memory and do not go on: stopped, in a debugger, or
 //! swapped out. What they hold is theirs, and others wait for it: people are told of them.
 
+use crate::observe::log::shown;
 use forebay_pool::clock::Timer;
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::{SharedLock, slot_state};
@@ -55,7 +56,7 @@ pub enum What {
 
 impl std::fmt::Display for Held {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let path = &self.path;
+        let path = shown(&self.path);
         match &self.what {
             What::Bytes(range) => write!(f, "bytes {}-{} of {path}", range.start, range.end),
             What::File => write!(f, "all of {path}"),

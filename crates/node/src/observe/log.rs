@@ -1,7 +1,9 @@
 //! What the node manager says: lines on standard error, which is its log, each with the time.
 
-use std::fmt;
+use std::borrow::Cow;
+use std::fmt::{self, Write as _};
 use std::io::{self, Write};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -21,11 +23,37 @@ pub fn begin() {
 
 /// Writes text to the standard error, in one piece. An error is not told: there is no other place.
 pub fn tell(text: fmt::Arguments<'_>) {
+    let text = text.to_string();
     let text = match IS_LOG.load(Ordering::Relaxed) {
-        true => lines(&text.to_string()),
-        false => format!("{text}\n"),
+        true => lines(&printable(&text)),
+        false => format!("{}\n", printable(&text)),
     };
     let _ = io::stderr().write_all(text.as_bytes());
+}
+
+/// A text that does nothing to a terminal but fill lines: other control characters, which names of
+/// files may have, are written as escapes.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    escaped(text, |one| one.is_control() && !['\n', '\t'].contains(&one))
+}
+
+/// A path within a line: a name of several lines, too, is in one.
+pub fn shown(path: &(impl AsRef<Path> + ?Sized)) -> String {
+    escaped(&path.as_ref().to_string_lossy(), char::is_control).into_owned()
+}
+
+fn escaped(text: &str, is_meant: impl Fn(char) -> bool) -> Cow<'_, str> {
+    if !text.contains(&is_meant) {
+        return Cow::Borrowed(text);
+    }
+    let mut safe = String::with_capacity(text.len() + 8);
+    for one in text.chars() {
+        match is_meant(one) {
+            true => drop(write!(safe, "{}", one.escape_default())),
+            false => safe.push(one),
+        }
+    }
+    Cow::Owned(safe)
 }
 
 /// A text as it stands in a log: each line with the time.
@@ -81,6 +109,15 @@ mod tests {
         ] {
             assert_eq!(utc(UNIX_EPOCH + Duration::from_secs(seconds)), wanted);
         }
+    }
+
+    #[test]
+    fn names_cannot_move_the_cursor_or_begin_a_line() {
+        let name = "/a/\u{1b}[2Jb\u{9b}3\r\nforebay: all is safe\tc";
+        let safe = "/a/\\u{1b}[2Jb\\u{9b}3\\r";
+        assert_eq!(printable(name), format!("{safe}\nforebay: all is safe\tc"));
+        assert_eq!(shown(name), format!("{safe}\\nforebay: all is safe\\tc"));
+        assert!(matches!(printable("/usual/näme"), Cow::Borrowed("/usual/näme")));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 use super::Housekeeper;
 use crate::drain::{is_lost, may_be_lost};
 use crate::node::Node;
+use crate::observe::log::shown;
 use crate::profile::mounts::may_hide_part_of;
 use crate::recovery::inspect::{Inspected, inspect};
 use crate::recovery::removed::Keeper;
@@ -145,7 +146,7 @@ fn set_aside(
     let keeps = |why: &str| {
         eprintln!(
             "{}: it is nowhere, and what the tiers have of it cannot be set aside: {why}; it stays there",
-            path.display()
+            shown(&path)
         );
         node.not_set_aside().insert((file, record.generation.load(Ordering::Acquire)));
     };
@@ -176,10 +177,10 @@ fn set_aside(
         Some(copy) => eprintln!(
             "{} was removed, or moved away, by a program without Forebay before its data was on the store: the \
              data is in {}; remove that if it is not wanted",
-            path.display(),
-            copy.display()
+            shown(&path),
+            shown(&copy)
         ),
-        None => eprintln!("{} was removed, or moved away", path.display()),
+        None => eprintln!("{} was removed, or moved away", shown(&path)),
     }
 }
 
