@@ -21,6 +21,7 @@ struct Plain {
     ready: AtomicU32,
     forks: AtomicU32,
     taken: [AtomicU64; 1],
+    high: AtomicU32,
     cursor: AtomicU32,
 }
 
@@ -33,13 +34,14 @@ impl Plain {
             ready: AtomicU32::new(count as u32),
             forks: AtomicU32::new(0),
             taken: [AtomicU64::new((1 << SLOTS) - 1)],
+            high: AtomicU32::new(SLOTS),
             cursor: AtomicU32::new(0),
         }
     }
 
     fn view(&self) -> Descriptions<'_> {
-        let Plain { all, held, ready, forks, taken, cursor, .. } = self;
-        let slots = SlotBits { words: taken, count: SLOTS };
+        let Plain { all, held, ready, forks, taken, high, cursor, .. } = self;
+        let slots = SlotBits { words: taken, high, count: SLOTS };
         Descriptions { all, held, ready, forks, slots, cursor }
     }
 
@@ -163,6 +165,7 @@ fn slots_beyond_those_that_there_are_hold_nothing() {
     let last = plain.view().held(SLOTS - 1, 1);
     last.store(1, Ordering::Relaxed);
     plain.taken[0].store(u64::MAX, Ordering::Relaxed);
+    plain.high.store(u32::MAX, Ordering::Relaxed);
     assert!(plain.view().holders(FILE).eq([SLOTS - 1]));
     assert!(!plain.view().held_elsewhere(SLOTS - 1, 64));
     assert!(plain.view().is_wanted(marker));

@@ -1354,6 +1354,7 @@ struct File {
     record: FileRecord,
     slots: [ClientSlot; 4],
     taken: [AtomicU64; 1],
+    taken_high: AtomicU32,
     manager: (AtomicU32, AtomicU64, AtomicU32),
     unrecorded: [AtomicU32; 1],
     content: UnsafeCell<u32>,
@@ -1367,6 +1368,7 @@ impl File {
             record: FileRecord::new(),
             slots: std::array::from_fn(|_| ClientSlot::new()),
             taken: [AtomicU64::new(0)],
+            taken_high: AtomicU32::new(0),
             manager: (AtomicU32::new(1), AtomicU64::new(0), none()),
             unrecorded: [none()],
             content: UnsafeCell::new(0),
@@ -1374,6 +1376,7 @@ impl File {
         // Loom's guarantees for SeqCst begin with the first SeqCst store.
         file.record.exclusive.store(0, Ordering::SeqCst);
         file.taken[0].store(0b1100 | taken << 1, Ordering::SeqCst);
+        file.taken_high.store(4, Ordering::SeqCst);
         for slot in &file.slots {
             slot.shared_locks[0].store(0, Ordering::SeqCst);
         }
@@ -1387,7 +1390,7 @@ impl File {
         let (pid, start, epoch) = &self.manager;
         Clients {
             slots: &self.slots,
-            taken: SlotBits { words: &self.taken, count: 4 },
+            taken: SlotBits { words: &self.taken, high: &self.taken_high, count: 4 },
             manager: (pid, start),
             manager_epoch: epoch,
             unrecorded: &self.unrecorded,
@@ -1511,6 +1514,7 @@ struct Table {
     ready: AtomicU32,
     forks: AtomicU32,
     taken: [AtomicU64; 1],
+    taken_high: AtomicU32,
     cursor: AtomicU32,
 }
 
@@ -1532,6 +1536,7 @@ impl Table {
             ready: AtomicU32::new(1),
             forks: none(),
             taken: [zero()],
+            taken_high: none(),
             cursor: none(),
         };
         let chain = table.lock(owner(0));
@@ -1540,6 +1545,7 @@ impl Table {
         // Loom's guarantees for SeqCst begin with the first SeqCst store.
         table.records[0].opens.store(0, Ordering::SeqCst);
         table.taken[0].store(0b10, Ordering::SeqCst);
+        table.taken_high.store(2, Ordering::SeqCst);
         table.all[0].word.store(state.into(), Ordering::SeqCst);
         table.all[0].file.store(file, Ordering::SeqCst);
         table.held.iter().for_each(|word| word.store(0, Ordering::SeqCst));
@@ -1547,8 +1553,8 @@ impl Table {
     }
 
     fn descriptions(&self) -> Descriptions<'_> {
-        let Table { all, held, ready, forks, taken, cursor, .. } = self;
-        let slots = SlotBits { words: taken, count: 2 };
+        let Table { all, held, ready, forks, taken, taken_high: high, cursor, .. } = self;
+        let slots = SlotBits { words: taken, high, count: 2 };
         Descriptions { all, held, ready, forks, slots, cursor }
     }
 
@@ -1815,6 +1821,7 @@ struct Freed {
     ready: AtomicU32,
     forks: AtomicU32,
     taken: [AtomicU64; 1],
+    taken_high: AtomicU32,
     cursor: AtomicU32,
 }
 
@@ -1828,6 +1835,7 @@ impl Freed {
             ready: AtomicU32::new(1),
             forks: AtomicU32::new(0),
             taken: [AtomicU64::new(0)],
+            taken_high: AtomicU32::new(0),
             cursor: AtomicU32::new(0),
         };
         // Loom's guarantees for SeqCst begin with the first SeqCst store.
@@ -1836,6 +1844,7 @@ impl Freed {
             word.store(0, Ordering::SeqCst);
         }
         freed.taken[0].store(0b1110, Ordering::SeqCst);
+        freed.taken_high.store(4, Ordering::SeqCst);
         freed.all[0].in_flight.store(0, Ordering::SeqCst);
         freed.all[0].word.store(description_state::LIVE.into(), Ordering::SeqCst);
         holders.iter().for_each(|&slot| freed.view().hold(slot, 0));
@@ -1843,8 +1852,8 @@ impl Freed {
     }
 
     fn view(&self) -> Descriptions<'_> {
-        let Freed { all, held, ready, forks, taken, cursor, .. } = self;
-        let slots = SlotBits { words: taken, count: 4 };
+        let Freed { all, held, ready, forks, taken, taken_high: high, cursor, .. } = self;
+        let slots = SlotBits { words: taken, high, count: 4 };
         Descriptions { all, held, ready, forks, slots, cursor }
     }
 

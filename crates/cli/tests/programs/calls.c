@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -42,5 +43,7 @@ int main(int count, char **words)
     struct stat found;
     REPEAT("stat", stat(words[0], &found), 0)
     REPEAT("open", close(open(path, O_RDWR)), 0)
+    REPEAT("truncate", ftruncate(fd, i % 2 ? 1 << 20 : 1 << 19), 0)
+    REPEAT("map", munmap(mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, fd, 0), 4096), 0)
     return 0;
 }

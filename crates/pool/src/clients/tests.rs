@@ -15,6 +15,7 @@ const DEAD_PID: u32 = u32::MAX - 7;
 struct Plain {
     slots: Box<[ClientSlot]>,
     taken: [AtomicU64; 1],
+    high: AtomicU32,
     manager: (AtomicU32, AtomicU64, AtomicU32),
     unrecorded: [AtomicU32; UNRECORDED],
 }
@@ -25,6 +26,7 @@ impl Plain {
         Plain {
             slots: zeroed(count),
             taken: [AtomicU64::new(0)],
+            high: AtomicU32::new(0),
             manager: (AtomicU32::new(0), AtomicU64::new(0), AtomicU32::new(0)),
             unrecorded: [const { AtomicU32::new(0) }; UNRECORDED],
         }
@@ -34,7 +36,11 @@ impl Plain {
         let (pid, start, epoch) = &self.manager;
         Clients {
             slots: &self.slots,
-            taken: SlotBits { words: &self.taken, count: self.slots.len() as u32 },
+            taken: SlotBits {
+                words: &self.taken,
+                high: &self.high,
+                count: self.slots.len() as u32,
+            },
             manager: (pid, start),
             manager_epoch: epoch,
             unrecorded: &self.unrecorded,
@@ -152,6 +158,7 @@ fn files_without_a_record_are_forgotten_with_the_last_process_that_may_use_them(
 fn slots_beyond_those_that_there_are_are_never_used() {
     let plain = Plain::new(4);
     plain.taken[0].store(u64::MAX, Ordering::Relaxed);
+    plain.high.store(u32::MAX, Ordering::Relaxed);
     assert!(plain.view().used().map(|(slot, _)| slot).eq(1..4));
 }
 

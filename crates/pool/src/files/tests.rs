@@ -519,11 +519,11 @@ fn exclusive_use_waits_for_those_inside() {
 fn slots_and_a_record_are_enough_to_enter_a_file_and_to_have_it_alone() {
     let (slots, record) = (zeroed::<ClientSlot>(3), &zeroed::<FileRecord>(1)[0]);
     let (reader, other) = (Owner::new(1, 1), Owner::new(2, 1));
-    let words = [AtomicU64::new(0b110)];
+    let (words, high) = ([AtomicU64::new(0b110)], AtomicU32::new(3));
     let manager = (&AtomicU32::new(0), &AtomicU64::new(0));
     let clients = Clients {
         slots: &slots,
-        taken: SlotBits { words: &words, count: 3 },
+        taken: SlotBits { words: &words, high: &high, count: 3 },
         manager,
         manager_epoch: manager.0,
         unrecorded: &[const { AtomicU32::new(0) }; UNRECORDED],

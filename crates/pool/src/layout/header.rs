@@ -59,6 +59,8 @@ pub struct Header {
     pub manager_epoch: AtomicU32,
     /// Start time of the manager's process, in clock ticks after boot.
     pub manager_start: AtomicU64,
+    /// One past the highest client slot ever used.
+    pub clients_high: AtomicU32,
     /// A bit for each client slot that a process has, see [`crate::slot_bits`].
     pub clients_taken: [AtomicU64; CLIENTS_MAX as usize / 64],
     /// One past the highest bucket of the RAM tier that ever had memory; those below have it, but

@@ -74,7 +74,8 @@ impl Segment {
     #[inline(always)]
     fn slot_bits(&self) -> SlotBits<'_> {
         let header = self.header();
-        SlotBits { words: &header.clients_taken, count: header.clients }
+        let (words, high) = (&header.clients_taken, &header.clients_high);
+        SlotBits { words, high, count: header.clients }
     }
 
     /// [`Clients::get`], without what else belongs to the view, as of [`Segment::bucket`].
