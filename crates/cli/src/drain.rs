@@ -14,6 +14,7 @@ use forebay_pool::message::Message;
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::io::Errno;
 use rustix::termios::tcgetwinsize;
+use std::collections::VecDeque;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -60,11 +61,33 @@ pub enum Drained {
     Lost,
 }
 
+/// How fast something is lately: what stands still has no end in sight, however fast it was.
+#[derive(Default)]
+struct Recent {
+    /// What was done, and when, the oldest first: of the last [`Recent::SPAN`], and one before.
+    looks: VecDeque<(Duration, u64)>,
+}
+
+impl Recent {
+    const SPAN: Duration = Duration::from_secs(5);
+
+    /// Bytes a second, when `done` are done at a time since the beginning.
+    fn rate(&mut self, at: Duration, done: u64) -> f64 {
+        self.looks.push_back((at, done));
+        while self.looks.get(1).is_some_and(|&(second, _)| at.saturating_sub(second) > Self::SPAN) {
+            self.looks.pop_front();
+        }
+        let (since, before) = self.looks[0];
+        done.saturating_sub(before) as f64 / at.saturating_sub(since).as_secs_f64().max(1e-3)
+    }
+}
+
 /// How a drain comes along, for people.
 pub struct Progress {
     what: &'static str,
     since: Instant,
     most: u64,
+    recent: Recent,
     bar: Option<ProgressBar>,
     line: Option<Instant>,
     /// Of the last line: it could not say how long it will take.
@@ -80,6 +103,7 @@ impl Progress {
             what,
             since: Instant::now(),
             most: 0,
+            recent: Recent { looks: VecDeque::from([(Duration::ZERO, 0)]) },
             bar: None,
             line: None,
             is_vague: false,
@@ -95,11 +119,11 @@ impl Progress {
     /// Shows that `left` bytes are left, if it takes long enough for that.
     pub fn show(&mut self, left: u64) {
         self.most = self.most.max(left);
+        let done = self.most - left;
+        let rate = self.recent.rate(self.since.elapsed(), done);
         if self.most == 0 || self.since.elapsed() < SHORT && !self.always {
             return;
         }
-        let done = self.most - left;
-        let rate = done as f64 / self.since.elapsed().as_secs_f64().max(1e-3);
         let left_seconds = if rate > 0.0 { left as f64 / rate } else { f64::INFINITY };
         let safe = safe_at(SystemTime::now(), left_seconds);
         if std::io::stderr().is_terminal() {
@@ -114,9 +138,9 @@ impl Progress {
             bar.set_prefix(safe);
             bar.set_length(self.most);
             bar.set_position(done);
-        } else if self.is_time_for_a_line(done > 0) {
+        } else if self.is_time_for_a_line(rate > 0.0) {
             self.line = Some(Instant::now());
-            self.is_vague = done == 0;
+            self.is_vague = rate <= 0.0;
             eprintln!(
                 "forebay: {}: {} of {} done, {}/s, {safe}",
                 self.what,
@@ -452,6 +476,17 @@ mod tests {
         assert_eq!(safe_at(noon, 43_200.0), "43200 s left, safe at 00:00:00 UTC");
         assert_eq!(safe_at(noon, f64::INFINITY), "no end in sight");
         assert_eq!(safe_at(noon, 1e9), "no end in sight");
+    }
+
+    #[test]
+    fn what_stands_still_has_no_rate() {
+        let mut recent = Recent::default();
+        let mut rate = |seconds, done| recent.rate(Duration::from_secs(seconds), done);
+        assert_eq!(rate(0, 0), 0.0);
+        assert_eq!((rate(1, 100), rate(4, 400)), (100.0, 100.0));
+        // Of the last five seconds.
+        assert_eq!((rate(8, 400), rate(10, 400)), (300.0 / 7.0, 0.0));
+        assert_eq!(rate(12, 600), 25.0);
     }
 
     #[test]
