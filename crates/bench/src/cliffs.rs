@@ -220,7 +220,7 @@ fn measure(
         // As a run without a configuration has it.
         let policy = "[flush]\ntrigger = \"periodic\"\n";
         let forebay = Forebay::with_policy(options, store, config, &backing, size.pool, policy)?;
-        let manager = forebay.serve(store)?;
+        let manager = forebay.serve()?;
         Ok::<_, String>(System { name, parent, under: Some((forebay, manager)) })
     };
     let times = |count: u64| options.scale.of(count, count.min(16));

@@ -124,7 +124,7 @@ fn measure(
     let fresh =
         Forebay::new(options, store, "fresh.toml", &store.folder("fresh")?, size.pool_bytes() / 4)?;
     say("waiting until the pool is there");
-    let manager = forebay.serve(store)?;
+    let manager = forebay.serve()?;
     let before = forebay.writes()?;
     let idle = Duration::from_millis(options.scale.of(5_000, 200));
 
@@ -411,10 +411,11 @@ impl Forebay {
     }
 
     /// A node manager whose pool is there completely.
-    pub fn serve(&self, site: &Site) -> Result<Server, String> {
+    pub fn serve(&self) -> Result<Server, String> {
         let mut command = self.forebay("node");
         command.arg("--config").arg(&self.config);
-        let mut server = Server::start("forebay node", &mut command, &site.path("node.log"))?;
+        let log = self.config.with_extension("log");
+        let mut server = Server::start("forebay node", &mut command, &log)?;
         let mut failure = None;
         server.wait(|| match server::run(&mut self.forebay("status")) {
             Ok(status) => status.contains("  tier ") && !status.contains("when set up"),

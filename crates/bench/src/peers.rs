@@ -92,7 +92,7 @@ pub fn peers(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Measured, S
             Err(why) => measured.notes.push(format!("NOT MEASURED: {}: {why}", peer.name)),
         }
     }
-    let _manager = forebay.serve(&store)?;
+    let _manager = forebay.serve()?;
     let before = forebay.writes()?;
     for round in 1..=rounds {
         for turn in 0..places.len() {

@@ -143,7 +143,7 @@ impl<'a> Clients<'a> {
     }
 
     /// Sees to it that each slot that is not free has its bit: a process that was killed while it
-    /// took one may have left it without. For the node manager, which alone takes bits away.
+    /// took one may have left it without. For the node manager.
     pub fn note_taken(self) {
         for (slot, client) in (0u32..).zip(self.slots).skip(1) {
             let is_free = client.state.load(Ordering::SeqCst) == slot_state::FREE;
