@@ -1,6 +1,6 @@
 //! What the placement policies make a difference to, on emulated devices: one unmodified C program
 //! that writes files in steps; an index which it reads again and again, six files that fit, and one
-//! that is larger than the fast tiers; that reads a set beside a stream; that makes one large write.
+//! that is larger than the fast tiers; that reads a set beside a stream; and one large write.
 //!
 //! Nothing is flushed while a program runs, and it deletes its files at its end, so that the times
 //! are those of the tiers.
