@@ -1,6 +1,6 @@
 //! What the placement policies make a difference to, on emulated devices: one unmodified C program
-//! that writes an index which it reads again and again, six files that fit, and one that is larger
-//! than the fast tiers; one that reads a set beside a stream; one large write.
+//! that writes files in steps; an index which it reads again and again, six files that fit, and one
+//! that is larger than the fast tiers; that reads a set beside a stream; and one large write.
 //!
 //! Nothing is flushed while a program runs, and it deletes its files at its end, so that the times
 //! are those of the tiers.
@@ -41,9 +41,10 @@ const STORE: (u64, u64) = (23_000_000, 27_600_000);
 const STORE_SMALL: (u64, u64) = (736_000_000, 883_200_000);
 
 /// The works: the kernel's name of each, and what it is.
-const WORKS: [(&str, &str); 4] = [
+const WORKS: [(&str, &str); 5] = [
     ("data", "write, data-intensive"),
     ("compute", "write, compute-intensive"),
+    ("mixed", "write files of all sizes"),
     ("hot", "read a hot set beside a stream"),
     ("large", "one large write"),
 ];
@@ -81,7 +82,7 @@ pub fn policies(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Measured
             }
         }
     }
-    let [data, compute, hot, large] = WORKS.map(|(_, what)| what);
+    let [data, compute, _, hot, large] = WORKS.map(|(_, what)| what);
     measured.claims = vec![
         Claim::ratio("data-intensive", (data, LOCALITY), (data, BANDWIDTH), 1.0),
         Claim::ratio("compute-intensive", (compute, BANDWIDTH), (compute, LOCALITY), 2.0),
@@ -141,8 +142,9 @@ impl Run<'_> {
         fs::write(&config, self.config(lines)).map_err(|e| site::failed(&config, &e))?;
         let (trace, status) = (self.site.path("trace.csv"), self.site.path("status.json"));
         let folder = self.site.path("pfs");
-        // What is still on its way down is on its way to where it was placed.
-        let script = "\"$0\" \"$1\" \"$2\" \"$3\" && sleep 1 && \"$4\" status --json > \"$5\" && rm \"$1\"/*";
+        // What is still on its way down is on its way to where it was placed; what was removed is
+        // forgotten before the end of the run drains the rest.
+        let script = "\"$0\" \"$1\" \"$2\" \"$3\" && sleep 1 && \"$4\" status --json > \"$5\" && rm \"$1\"/* && sleep 0.5";
         let mut command = Command::new(&self.options.forebay);
         command.arg("run").arg("--config").arg(&config).arg("--trace").arg(&trace);
         command.args(["--", "sh", "-c", script]).arg(self.program).arg(&folder).arg(self.work);

@@ -118,12 +118,16 @@ impl Segment {
         futex::wake_all(wanted);
     }
 
-    /// Notes that a block in RAM, whose bucket the caller has locked, goes to the file tier `tier`,
-    /// and wakes that tier's placer.
+    /// Notes that a block in RAM goes to the file tier `tier`. [`Segment::wake_bound`] tells the
+    /// placers.
     pub fn bind(&self, meta: &BucketMeta, tier: TierId) {
         meta.bound_for.store(tier.index() as u16, Ordering::Relaxed);
+        self.header().tier[tier].bound.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Wakes the placers of tiers for which blocks are [bound](Segment::bind).
+    pub fn wake_bound(&self) {
         let header = self.header();
-        header.tier[tier].bound.fetch_add(1, Ordering::Relaxed);
         // A placer that has not seen this says that it is asleep before it looks at the futex.
         header.blocks_bound.fetch_add(1, Ordering::SeqCst);
         if header.placers_asleep.swap(0, Ordering::SeqCst) != 0 {

@@ -49,9 +49,17 @@ const SMALL_JOURNAL: Setup = Setup {
     ..SMALLEST
 };
 
+/// What lies below takes long to read, and goes up in exchange for what is colder.
+const EXCHANGING: Setup = Setup {
+    flush: "trigger = \"on-exit\"\n[placement]\npolicy = \"hot-data\"",
+    nvme_emulate: Some("{ bandwidth = \"20MB/s\", latency = \"20us\" }"),
+    ..SMALLEST
+};
+
 /// The beginnings of the names of a manager's points.
-const PREFIXES: [&str; 20] = [
+const PREFIXES: [&str; 21] = [
     "aside",
+    "exchange",
     "register",
     "bucket",
     "description",
@@ -454,6 +462,37 @@ fn pages_under_writeback_survive_a_crash_in_recovery() {
         });
         let wanted: Vec<_> = kills.iter().map(|kill| kill.point.clone()).collect();
         assert_eq!(points, wanted);
+    }
+    recover(&harness, &[]);
+    harness.end_manager();
+}
+
+/// A manager dies when blocks have gone down and those that they are exchanged for have not come
+/// up, and when both have.
+#[test]
+fn exchanges_that_were_killed_lose_nothing() {
+    let Some(harness) = Harness::new(&EXCHANGING) else { return };
+    const MIB: usize = 1 << 20;
+    let write = |file, bytes, seed| Step::Write { file, at: 0, bytes, seed, pieces: false };
+    // File 0 leaves RAM for the others, and is then read for longer than reads count as one.
+    let mut steps = vec![write(0, 3 * MIB, 1)];
+    steps.extend((1..5).map(|file| write(file, MIB, 1 + u64::from(file))));
+    steps.extend([Step::Read { file: 0 }; 30]);
+    let lines = alone(&steps);
+    let contents = Contents::new();
+    let kill = |point: &str| Kill { role: "node", point: point.into(), number: 1 };
+    for then in [Then::Replaced, Then::Killed] {
+        for point in ["exchange.gone", "exchange.come"] {
+            let kills = [kill(point), kill("recover.buckets")];
+            // Whether a look exchanges anything depends on how many reads were counted by then.
+            let is_hit = (0..20).any(|_| {
+                let points = check(&harness, 0, (&contents, &lines), &kills, || {
+                    crash_manager(&harness, &contents, &lines, &kills, then)
+                });
+                points.first().map(String::as_str) == Some(point)
+            });
+            assert!(is_hit, "{point} is not reached");
+        }
     }
     recover(&harness, &[]);
     harness.end_manager();

@@ -195,3 +195,76 @@ fn a_rule_puts_the_huge_file_below_and_leaves_the_fast_tiers_to_the_others() {
     assert_eq!(seen.of("huge", "bb"), 75 * MIB, "{seen:?}");
     assert_eq!(seen.moved("demote"), 0, "{seen:?}");
 }
+
+/// What takes long to read or to write below RAM, so that a stream keeps RAM full.
+const SLOW_HIERARCHY: &str = r#"
+[flush]
+trigger = "on-exit"
+[[backing]]
+path = "store"
+[[tier]]
+name = "ram"
+kind = "ram"
+capacity = "16MiB"
+[[tier]]
+name = "nvme"
+kind = "file"
+path = "nvme"
+capacity = "64MiB"
+emulate = { bandwidth = "60MB/s", latency = "20us" }
+[[tier]]
+name = "bb"
+kind = "file"
+path = "bb"
+capacity = "2GiB"
+emulate = { bandwidth = "30MB/s", latency = "60us" }
+"#;
+
+/// Bytes of a set of 6 MiB that lie in RAM after it was read twenty times, or until most came up,
+/// beside a stream that keeps RAM full; what came up; and what RAM held then. Before, all of it lay
+/// below.
+fn hot_beside_cold(policy: &str) -> (u64, u64, u64) {
+    let site = Site::new(&TINY);
+    fs::create_dir(site.root().join("bb")).unwrap();
+    let settings = format!("[placement]\npolicy = \"{policy}\"\n");
+    fs::write(&site.config, format!("{settings}{SLOW_HIERARCHY}")).unwrap();
+    let trace = site.root().join("trace.csv");
+    let script = r#"set -e
+        in_ram() {
+            "$FOREBAY" explain --all hot | sed 's/^ *lies//' |
+                awk '$2 == ".." && $4 == "ram" { sum += $3 - $1 } END { print 0 + sum }'
+        }
+        dd if=/dev/zero of=hot bs=1M count=6 status=none
+        for part in $(seq 24); do dd if=/dev/zero of=part$part bs=1M count=1 status=none; done
+        dd if=/dev/zero of=stream bs=1M count=1800 status=none & stream=$!
+        sleep 0.5; in_ram
+        for time in $(seq 20); do
+            cat hot > /dev/null; sleep 0.1; now=$(in_ram)
+            [ $now -lt 5242880 ] || break
+        done
+        echo $now; "$FOREBAY" status --json > $OUT/status; kill $stream"#;
+    let (config, trace_name) = (site.config.to_str().unwrap(), trace.to_str().unwrap());
+    let words = ["run", "--config", config, "--trace", trace_name, "--", "bash", "-c", script];
+    let said = site.end(site.forebay(&words)).expect(0).stdout;
+    let in_ram: Vec<u64> = said.lines().map(|line| line.parse().unwrap()).collect();
+    let [0, in_ram] = in_ram[..] else { panic!("{said}") };
+    let status = fs::read_to_string(site.out.join("status")).unwrap();
+    let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+    let used = status[0]["tiers"][0]["used"].as_u64().unwrap();
+    let lines = fs::read_to_string(&trace).unwrap();
+    let came = lines.lines().filter(|line| line.contains("promote,"));
+    let came = came.map(|line| line.rsplit(',').next().unwrap().parse::<u64>().unwrap()).sum();
+    (in_ram, came, used)
+}
+
+/// A tier that has to make room for writers all the time takes a block from below only in exchange
+/// for a colder one.
+#[test]
+fn a_hot_set_below_a_full_tier_comes_up_where_the_policy_compares_hotness() {
+    let (in_ram, came, used) = hot_beside_cold("hot-data");
+    let context = format!("{in_ram} bytes in RAM of {used}, {came} came up");
+    assert!(in_ram >= 5 * MIB && came >= 5 * MIB && used >= 14 * MIB, "{context}");
+    // What comes up when the stream has ended, and RAM has room again, is not meant.
+    let (in_ram, _, used) = hot_beside_cold("max-bandwidth");
+    assert!(in_ram <= MIB && used >= 14 * MIB, "{in_ram} bytes in RAM of {used}");
+}

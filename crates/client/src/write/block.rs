@@ -104,6 +104,7 @@ impl EnteredFile<'_> {
             let written = self.write_bucket(held.bucket(), cursor, part).map(Some);
             if let Some(below) = bound.get() {
                 self.session.segment.bind(held.meta(), below);
+                self.session.segment.wake_bound();
             }
             return written;
         }

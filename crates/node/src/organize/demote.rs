@@ -248,22 +248,25 @@ impl Demoter {
         // Speeds of tiers do not depend on the store.
         let hierarchy = forebay_client::hierarchy(segment, 0);
         let shares = shares(&hierarchy, self.node.watermarks, self.tier.index(), bytes, unit);
-        // The first of the list leave first, to the tier that the demoter itself moves to.
+        // The first of the list leave first. Of what goes to the tier that the demoter itself moves
+        // to, the placer there takes half: while one computes sums, the device works for the other.
         let own = destination(&hierarchy, self.tier.index(), unit);
+        let mut placed = shares.map(|share| (share / unit) as usize);
         if let Destination::Tier(own) = own {
-            spreading.by_ref().take((shares[own] / unit) as usize).for_each(drop);
+            let itself = placed[own].div_ceil(2);
+            placed[own] -= itself;
+            spreading.by_ref().take(itself).for_each(drop);
         }
-        let others = self.tier.below(hierarchy.len());
-        let others = others.filter(|tier| own != Destination::Tier(tier.index()));
         let mut given = Vec::new();
-        for tier in others {
-            for found in spreading.by_ref().take((shares[tier.index()] / unit) as usize) {
+        for tier in self.tier.below(hierarchy.len()) {
+            for found in spreading.by_ref().take(placed[tier.index()]) {
                 if let Some(meta) = segment.bucket(found.bucket) {
                     segment.bind(meta, tier);
                     given.push(*found);
                 }
             }
         }
+        segment.wake_bound();
         given.sort_unstable();
         dirty.retain(|found| given.binary_search(found).is_err());
     }

@@ -42,6 +42,8 @@ pub(crate) struct Mover {
     clients: Vec<Box<dyn Batch>>,
     /// Bytes on their way from one file tier to another.
     staging: Vec<u8>,
+    /// Buckets that were taken as blocks left them, for those that they are exchanged for.
+    given_up: Vec<BucketId>,
     hint: u32,
 }
 
@@ -51,9 +53,40 @@ impl Mover {
             owner,
             clients: node.tiers().map(|tier| node.tier_client(tier)).collect(),
             staging: Vec::new(),
+            given_up: Vec::new(),
             hint: 0,
             node: Arc::clone(node),
         }
+    }
+
+    /// Brings blocks `up` from tier `below` to tier `above` in exchange for as many others there,
+    /// which go `down` to tier `to`: what is free above is no less before, after, or in between.
+    /// Returns how many came up.
+    pub fn exchange(
+        &mut self,
+        (up, below): (&[BlockRef], TierId),
+        (down, above): (&[BlockRef], TierId),
+        to: TierId,
+    ) -> u32 {
+        self.given_up.reserve(down.len());
+        let keeps = |mover: &mut Mover| {
+            let taken = mover.take(above);
+            mover.given_up.extend(taken);
+        };
+        let gone = self.shift_with("demote", down, (above, to), keeps);
+        crash::point("exchange.gone");
+        let room = &up[..up.len().min(gone as usize)];
+        let came = self.shift(room, below, above);
+        crash::point("exchange.come");
+        if !self.given_up.is_empty() {
+            for bucket in self.given_up.drain(..) {
+                self.node.segment.free_bucket(bucket);
+            }
+            if above.is_ram() {
+                self.node.post_room();
+            }
+        }
+        came
     }
 
     /// Moves blocks from tier `from` to tier `to`; returns how many arrived. Those that a thread
@@ -64,11 +97,22 @@ impl Mover {
 
     /// The same, called something else in traces.
     pub fn shift_as(&mut self, what: &str, blocks: &[BlockRef], from: TierId, to: TierId) -> u32 {
+        self.shift_with(what, blocks, (from, to), |_| {})
+    }
+
+    /// The same; `left` is called as soon as a block has left its bucket.
+    fn shift_with(
+        &mut self,
+        what: &str,
+        blocks: &[BlockRef],
+        (from, to): (TierId, TierId),
+        left: impl Fn(&mut Mover),
+    ) -> u32 {
         let mut moved = 0;
         let bucket = self.node.segment.bucket_bytes();
         for batch in blocks.chunks((BATCH_BYTES / bucket).max(1)) {
             let start = clock::realtime_ns();
-            let arrived = self.shift_batch(batch, from, to);
+            let arrived = self.shift_batch(batch, from, to, &left);
             let (above, below) = (self.node.tier_name(from), self.node.tier_name(to));
             let bytes = u64::from(arrived) * bucket as u64;
             self.node.trace.moved(start, what, above, below, bytes);
@@ -77,14 +121,23 @@ impl Mover {
         moved
     }
 
-    fn shift_batch(&mut self, blocks: &[BlockRef], from: TierId, to: TierId) -> u32 {
+    fn shift_batch(
+        &mut self,
+        blocks: &[BlockRef],
+        from: TierId,
+        to: TierId,
+        left: &impl Fn(&mut Mover),
+    ) -> u32 {
         let node = Arc::clone(&self.node);
         let reading = from.is_ram().then(|| node.memory.reads());
         let mut copying = Vec::with_capacity(blocks.len());
         for &found in blocks {
             let small = self.small_pages(&found);
             let target = small.and_then(|pages| self.take_sparse(to, pages));
-            let Some(target) = target.or_else(|| self.take(to)) else { break };
+            let given_up = &mut self.given_up;
+            let is_there = |bucket: &mut BucketId| node.segment.tier_of(*bucket) == to;
+            let target = target.or_else(|| given_up.pop_if(is_there)).or_else(|| self.take(to));
+            let Some(target) = target else { break };
             match self.snapshot(found, target).and_then(|copy| self.keep(copy)) {
                 Some(copy) => copying.push(copy),
                 None => self.node.segment.free_bucket(target),
@@ -97,6 +150,7 @@ impl Mover {
         for (copy, good) in copying.iter().zip(good) {
             if good && self.switch(copy, to) {
                 moved += 1;
+                left(self);
             } else {
                 self.node.segment.free_bucket(copy.to);
             }

@@ -153,6 +153,7 @@ impl Placer {
                 }
             }
         }
+        segment.wake_bound();
         segment.want_room();
     }
 }

@@ -1,21 +1,27 @@
 //! Bringing hot blocks up: one worker looks at what was read from the file tiers, and moves to a
-//! faster tier what is clearly hotter than what lies there.
+//! faster tier what is clearly hotter than what lies there. Where that has no room to spare, blocks
+//! of files whose policy compares hotness are exchanged for the coldest there.
 
 use crate::node::{BlockRef, Node};
 use crate::organize::mover::{BATCH_BYTES, Mover};
 use crate::usage::buckets_of;
-use forebay_placement::TierSnapshot;
+use forebay_client::{hotness_of, policy_of};
 use forebay_placement::hotness::{AccessStats, HALF_LIFE_MS};
-use forebay_placement::promote::{Block, Level, asked, promotes};
+use forebay_placement::leave::{WayDown, way_down};
+use forebay_placement::promote::{Block, Level, asked, exchanges, promotes};
+use forebay_placement::schema::Settings;
+use forebay_placement::{TierSnapshot, Worth};
 use forebay_pool::clock::Timer;
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::*;
-use forebay_pool::{Segment, clock, futex};
+use forebay_pool::{FileId, Segment, clock, futex};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// The least time from one look at what was used to the next.
 const PAUSE: Timer = Timer::ms(100);
+/// A tier exchanges at most one part in so many of itself at a time.
+const PARTS: u64 = 4;
 
 /// The worker that promotes.
 pub(crate) struct Promoter {
@@ -23,6 +29,8 @@ pub(crate) struct Promoter {
     mover: Mover,
     /// What each tier's count of uses was at the last look.
     seen: [u32; TIERS_MAX],
+    /// Of which tiers more blocks are to go up than one look moves.
+    goes_on: [bool; TIERS_MAX],
     /// When the blocks last cooled, and how often they have.
     cooled: (u32, u32),
 }
@@ -32,6 +40,7 @@ impl Promoter {
         Promoter {
             mover: Mover::new(node, Node::new_owner()),
             seen: [0; TIERS_MAX],
+            goes_on: [false; TIERS_MAX],
             cooled: (node.now(), 0),
             node: Arc::clone(node),
         }
@@ -45,9 +54,9 @@ impl Promoter {
             let mut has_looked = false;
             for tier in node.file_tiers() {
                 let used = node.header().tier[tier].used.load(Ordering::Relaxed);
-                if used != self.seen[tier] {
+                if used != self.seen[tier] || self.goes_on[tier] {
                     self.seen[tier] = used;
-                    self.promote(tier);
+                    self.goes_on[tier] = self.promote(tier);
                     has_looked = true;
                 }
             }
@@ -70,8 +79,9 @@ impl Promoter {
         }
     }
 
-    /// Moves the hottest blocks of a tier up, each to the fastest tier that it deserves.
-    fn promote(&mut self, tier: TierId) {
+    /// Moves the hottest blocks of a tier up, each to the fastest tier that it deserves. Whether
+    /// there is more to move, and something did.
+    fn promote(&mut self, tier: TierId) -> bool {
         let node = Arc::clone(&self.node);
         let segment = &node.segment;
         let hierarchy = node.hierarchy();
@@ -79,6 +89,7 @@ impl Promoter {
             blocks(segment, tier).filter(|(block, _)| block.uses > 0).collect();
         hot.sort_unstable_by_key(|(block, _)| std::cmp::Reverse(block.uses));
         let mut least = u32::MAX;
+        let mut goes_on = false;
         for above in TierId::all(tier.index()) {
             let Some(snapshot) = hierarchy.tier(above.index()) else { continue };
             let level = self.level(above, &snapshot);
@@ -88,15 +99,60 @@ impl Promoter {
             // falls below that mark, its demoter makes room.
             let low = (snapshot.capacity as f64 * node.watermarks.low) as u64;
             let room = snapshot.free.saturating_sub(low / 2).min(BATCH_BYTES as u64) / unit;
-            let (up, rest): (Vec<_>, Vec<_>) =
-                hot.into_iter().partition(|(block, _)| promotes(block, &level));
-            let mut up: Vec<BlockRef> = up.into_iter().map(|(_, found)| found).collect();
-            up.truncate(room as usize);
-            up.sort_unstable();
-            self.mover.shift(&up, tier, above);
+            let (mut up, rest): (Vec<_>, Vec<_>) = hot.into_iter().partition(|(block, found)| {
+                promotes(block, &level)
+                    || exchanges(block, &level) && compares_hotness(segment, found.file)
+            });
             hot = rest;
+            let mut more = up.split_off(up.len().min(room as usize));
+            let mut up: Vec<BlockRef> = up.into_iter().map(|(_, found)| found).collect();
+            up.sort_unstable();
+            let came = self.mover.shift(&up, tier, above);
+            more.retain(|(_, found)| compares_hotness(segment, found.file));
+            let most = (snapshot.capacity / PARTS).min(BATCH_BYTES as u64) / unit;
+            let wanted = more.len();
+            more.truncate(most.saturating_sub(came.into()) as usize);
+            let exchanged = self.exchange(&more, tier, above, &level);
+            goes_on |= exchanged > 0 && wanted > exchanged as usize;
         }
         node.header().tier[tier].promotes_at.store(least, Ordering::Relaxed);
+        goes_on
+    }
+
+    /// Brings hot blocks, the hottest first, up to a tier without room to spare, each for a block
+    /// there that is colder; returns how many came.
+    fn exchange(
+        &mut self,
+        hot: &[(Block, BlockRef)],
+        tier: TierId,
+        above: TierId,
+        level: &Level,
+    ) -> u32 {
+        let Some(hottest) = hot.first() else { return 0 };
+        let node = Arc::clone(&self.node);
+        let segment = &node.segment;
+        let mut cold: Vec<_> = blocks(segment, above)
+            .filter(|(block, found)| {
+                exchanges(&hottest.0, &Level { coldest: block.uses, ..*level })
+                    && may_leave(&node, block, found)
+            })
+            .map(|(block, found)| (rank(segment, above, &found), block.uses, found))
+            .collect();
+        cold.sort_unstable();
+        let pairs: Vec<_> = (hot.iter().zip(cold))
+            .take_while(|((block, found), (rival, uses, _))| {
+                exchanges(block, &Level { coldest: *uses, ..*level })
+                    && rank(segment, above, found) >= *rival
+            })
+            .map(|((_, found), (.., rival))| (*found, rival))
+            .collect();
+        let bytes = pairs.len() as u64 * segment.bucket_bytes() as u64;
+        let below = way_down(&node.hierarchy(), above.index(), bytes, true);
+        let (WayDown::Tier(below), false) = (below, pairs.is_empty()) else { return 0 };
+        let (mut up, mut down): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
+        up.sort_unstable();
+        down.sort_unstable();
+        self.mover.exchange((&up, tier), (&down, above), TierId::new(below))
     }
 
     /// A tier as the decision to promote sees it.
@@ -128,6 +184,43 @@ fn blocks(segment: &Segment, tier: TierId) -> impl Iterator<Item = (Block, Block
         let found = BlockRef { file, block: meta.block.load(Ordering::Relaxed), bucket };
         Some((Block::of(access_stats, pinned), found))
     })
+}
+
+/// Whether a block may leave its tier now for another block.
+fn may_leave(node: &Node, block: &Block, found: &BlockRef) -> bool {
+    let segment = &node.segment;
+    !block.pinned
+        && !segment.is_of_pages(found.bucket)
+        && node.moves_down(found.file)
+        && segment.bucket(found.bucket).is_some_and(|meta| {
+            meta.bound_for.load(Ordering::Relaxed) == 0
+                && meta.pages.writeback() == 0
+                && meta.lock.holder().is_none()
+        })
+}
+
+/// What a rule says of a file.
+fn settings_of(segment: &Segment, file: FileId) -> Settings {
+    let rule = segment.header().has_file(file).then(|| segment.rule_of(segment.file(file)));
+    rule.flatten().map(RuleRecord::settings).unwrap_or_default()
+}
+
+/// Whether the policy of a file compares hotness. Where a rule names a tier, none does.
+fn compares_hotness(segment: &Segment, file: FileId) -> bool {
+    let settings = settings_of(segment, file);
+    settings.tier.is_none() && policy_of(segment, &settings).policy().compares_hotness()
+}
+
+/// By what blocks of one file leave a tier before those of another, as its demoter sees it: what it
+/// would take down again at once is not brought up.
+fn rank(segment: &Segment, tier: TierId, found: &BlockRef) -> (u8, Worth) {
+    if !segment.header().has_file(found.file) {
+        return Default::default();
+    }
+    let (record, settings) = (segment.file(found.file), settings_of(segment, found.file));
+    let capacity = u64::from(segment.header().tier[tier].buckets) * segment.bucket_bytes() as u64;
+    let (hotness, size) = (hotness_of(segment, record), record.size.load(Ordering::Relaxed));
+    (settings.priority, policy_of(segment, &settings).policy().worth(hotness, size, capacity))
 }
 
 /// A half-life has passed: the uses of every block count half.
