@@ -12,8 +12,9 @@ use crate::span::{Span, Writable, total};
 use crate::user_buffers::UserBuffers;
 use core::sync::atomic::Ordering;
 use forebay_placement::schema::Lifetime;
-use forebay_pool::interruption;
+use forebay_pool::calls::CallKind;
 use forebay_pool::layout::*;
+use forebay_pool::{clock, interruption};
 use rustix::io::Errno;
 
 /// Bytes from which a read has its beginning fetched ahead: as many as are.
@@ -57,9 +58,32 @@ impl OpenFile<'_> {
     }
 
     fn pread_pieces(&self, pieces: &[Span<'_, Writable>], offset: u64) -> Result<usize, Errno> {
+        if !self.reads_plainly() {
+            return self.pread_recorded(pieces, offset);
+        }
+        self.pread_readable(pieces, offset)
+    }
+
+    /// Whether the description may be read, and nothing is noted of that.
+    #[inline(always)]
+    fn reads_plainly(&self) -> bool {
+        let flags = self.description.flags.load(Ordering::Relaxed);
+        flags & (DescriptionFlags::READ | DescriptionFlags::RECORDED) == DescriptionFlags::READ
+    }
+
+    /// A read that is noted, if the description may be read.
+    #[cold]
+    fn pread_recorded(&self, pieces: &[Span<'_, Writable>], offset: u64) -> Result<usize, Errno> {
         if !self.may(DescriptionFlags::READ) {
             return Err(Errno::BADF);
         }
+        let start_ns = clock::realtime_ns();
+        let got = self.pread_readable(pieces, offset)?;
+        self.note_call(CallKind::Read, start_ns, offset, got);
+        Ok(got)
+    }
+
+    fn pread_readable(&self, pieces: &[Span<'_, Writable>], offset: u64) -> Result<usize, Errno> {
         let record = self.record;
         if let [piece] = pieces {
             if piece.len() >= PREFETCH_FROM {
@@ -147,7 +171,7 @@ impl OpenFile<'_> {
     fn read_on(&self, pieces: &[Span<'_, Writable>]) -> Option<Result<usize, Errno>> {
         let (record, description) = (self.record, self.description);
         let length = total(pieces).filter(|&length| length > 0)?;
-        if !self.may(DescriptionFlags::READ) {
+        if !self.reads_plainly() {
             return None;
         }
         if length >= PREFETCH_FROM {
