@@ -61,7 +61,20 @@ impl OpenFile<'_> {
         if !self.reads_plainly() {
             return self.pread_recorded(pieces, offset);
         }
-        self.pread_readable(pieces, offset)
+        let record = self.record;
+        if let [piece] = pieces {
+            if piece.len() >= PREFETCH_FROM {
+                self.session.segment.prefetch(record, offset);
+            }
+            let owner = self.session.owner();
+            let inside = self.enter_restarting(owner)?;
+            let done = inside.read_at_once(piece, offset);
+            drop(inside);
+            if done {
+                return Ok(piece.len());
+            }
+        }
+        self.session.restarting(|| self.pread_slowly(pieces, offset))
     }
 
     /// Whether the description may be read, and nothing is noted of that.
@@ -78,26 +91,9 @@ impl OpenFile<'_> {
             return Err(Errno::BADF);
         }
         let start_ns = clock::realtime_ns();
-        let got = self.pread_readable(pieces, offset)?;
+        let got = self.session.restarting(|| self.pread_slowly(pieces, offset))?;
         self.note_call(CallKind::Read, start_ns, offset, got);
         Ok(got)
-    }
-
-    fn pread_readable(&self, pieces: &[Span<'_, Writable>], offset: u64) -> Result<usize, Errno> {
-        let record = self.record;
-        if let [piece] = pieces {
-            if piece.len() >= PREFETCH_FROM {
-                self.session.segment.prefetch(record, offset);
-            }
-            let owner = self.session.owner();
-            let inside = self.enter_restarting(owner)?;
-            let done = inside.read_at_once(piece, offset);
-            drop(inside);
-            if done {
-                return Ok(piece.len());
-            }
-        }
-        self.session.restarting(|| self.pread_slowly(pieces, offset))
     }
 
     #[inline(never)]

@@ -68,6 +68,8 @@ impl Session {
     }
 
     /// Notes that the file at `fd` was opened, and under which path.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn note_open(&self, fd: RawFd, stat: &Stat, is_cut: bool) {
         let Some(calls) = calls() else { return };
         let file = (stat.st_dev, stat.st_ino);
@@ -88,6 +90,7 @@ impl OpenFile<'_> {
 
     /// Notes a call on it that began at `start_ns` and ends now.
     #[cold]
+    #[inline(never)]
     pub(crate) fn note_call(&self, kind: CallKind, start_ns: u64, offset: u64, bytes: usize) {
         let identity = self.record.identity();
         let file = (identity.device, identity.inode);
