@@ -22,6 +22,7 @@ mod manager;
 mod named;
 mod picture;
 mod profile;
+mod recorder;
 mod run;
 mod salvage;
 mod signals;

@@ -4,6 +4,7 @@ use crate::aside::Aside;
 use crate::drain::{self, Drained, Progress};
 use crate::instance::InstanceArguments;
 use crate::manager::{self, Joined};
+use crate::recorder::Recorder;
 use crate::signals;
 use crate::summary::Counts;
 use crate::task;
@@ -37,6 +38,10 @@ pub struct RunArguments {
     /// Record every movement between tiers in this file (CSV)
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    /// Record what the command's processes open, read, write and close in this file (CSV), for
+    /// `forebay simulate --replay`
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
     /// The buffering mode of files for which no rule gives one
     #[arg(long, value_name = "MODE", value_parser = names(Mode::ALL))]
     mode: Option<String>,
@@ -142,11 +147,13 @@ fn begin(
     connection: &Connection,
     runtime: &Runtime,
     arguments: &RunArguments,
+    recorder: Option<&Recorder>,
 ) -> Result<Begun, String> {
     let message = Message::BeginJob {
         mode: code(Mode::ALL, arguments.mode.as_deref(), |mode| mode as u8),
         trigger: code(Trigger::ALL, arguments.trigger.as_deref(), |trigger| trigger as u8),
         reserve: arguments.reserve.unwrap_or(0),
+        recording: recorder.map_or(0, Recorder::number),
     };
     if let Err(errno) = connection.send(message) {
         return Ok(Begun::Gone(errno));
@@ -189,6 +196,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
     manager::drain_orphans(&config, &runtime)?;
     let trace = arguments.trace.as_deref().map(Trace::to).transpose()?;
     let trace = trace.as_ref();
+    let recorder = arguments.record.as_deref().map(Recorder::to).transpose()?;
     // From here on there may be a node manager of ours.
     signals::install()?;
     let joined = manager::join(&config, &mut runtime);
@@ -211,7 +219,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
     }
     let mut tries = 0;
     let job = loop {
-        match begin(&connection, &runtime, arguments)? {
+        match begin(&connection, &runtime, arguments, recorder.as_ref())? {
             Begun::Job(job) => break job,
             Begun::Signalled => break None,
             Begun::Gone(_) if tries < STARTS => match rejoin(&config, &mut runtime, trace) {
@@ -241,6 +249,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
     let status = attend(&mut child, &config, &mut runtime, &mut connection, trace)?;
     let code = exit_code(status);
     let ended = Instant::now();
+    recorder.map_or(Ok(()), |recorder| recorder.write())?;
     for _ in 0..STARTS {
         if let Some(number) = job {
             // One that is gone is noticed by the drain.

@@ -1,6 +1,7 @@
 //! `forebay simulate`: a modelled cluster on a virtual clock.
 
 mod chart;
+mod replay;
 pub(crate) mod report;
 mod scenario;
 mod trace;
@@ -40,7 +41,19 @@ const BUILT_IN: &[(&str, &str)] = &[
 pub struct SimulateArguments {
     /// A scenario file (TOML, see docs/simulator.md), or hermes-fig8, hermes-fig9, hermes-fig10,
     /// hermes-fig11 or scale-10000
-    scenario: String,
+    #[arg(required_unless_present = "replay")]
+    scenario: Option<String>,
+    /// Run again what `forebay run --record` has recorded, on a node of the --config, and show what
+    /// moves between which tiers
+    #[arg(long, value_name = "FILE", requires = "config",
+          conflicts_with_all = ["scenario", "svg", "seed", "sweep", "show"])]
+    replay: Option<PathBuf>,
+    /// The configuration of the recorded run
+    #[arg(long, value_name = "FILE", requires = "replay")]
+    config: Option<PathBuf>,
+    /// What moved in the recorded run (its --trace), to be shown beside
+    #[arg(long, value_name = "FILE", requires = "replay")]
+    trace: Option<PathBuf>,
     /// Print all numbers as JSON
     #[arg(long)]
     json: bool,
@@ -64,19 +77,25 @@ fn builtin_names() -> String {
 
 /// Runs every case of a scenario with every strategy.
 pub fn simulate(arguments: &SimulateArguments) -> Result<ExitCode, String> {
-    let built_in = BUILT_IN.iter().find(|(name, _)| *name == arguments.scenario);
+    if let (Some(recording), Some(config)) = (&arguments.replay, &arguments.config) {
+        replay::replay(recording, config, arguments.trace.as_deref(), arguments.json)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let asked = arguments.scenario.as_deref().unwrap_or_default();
+    let built_in = BUILT_IN.iter().find(|(name, _)| *name == asked);
     if arguments.show {
         let text = match built_in {
             Some((_, text)) => (*text).to_owned(),
-            None => fs::read_to_string(&arguments.scenario)
-                .map_err(|e| format!("{}: cannot be read: {e}", arguments.scenario))?,
+            None => {
+                fs::read_to_string(asked).map_err(|e| format!("{asked}: cannot be read: {e}"))?
+            }
         };
         print!("{text}");
         return Ok(ExitCode::SUCCESS);
     }
     let mut scenario = match built_in {
         Some((name, text)) => Scenario::parse(name, text, Path::new("."))?,
-        None => Scenario::load(Path::new(&arguments.scenario))?,
+        None => Scenario::load(Path::new(asked))?,
     };
     scenario.seed = arguments.seed.unwrap_or(scenario.seed);
     if arguments.sweep {

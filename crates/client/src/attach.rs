@@ -287,6 +287,7 @@ impl Session {
             carried: Arc::default(),
             front,
         };
+        session.join_recording();
         match session.adopt_inherited(told.map_or(Managed::Any, |told| told.managed)) {
             Ok(()) => Ok(session),
             Err(error) => {

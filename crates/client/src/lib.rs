@@ -37,6 +37,7 @@ mod range;
 mod read;
 mod readahead;
 mod readers;
+mod recording;
 mod rename;
 mod rules;
 mod scm_rights;

@@ -5,6 +5,7 @@ use crate::fd::borrow;
 use crate::fd::descriptor_path;
 use crate::open_file::OpenFile;
 use crate::outside;
+use crate::recording;
 use crate::session::Session;
 use crate::store;
 use crate::waiting::surely;
@@ -248,6 +249,9 @@ impl Session {
                 } else if self.segment.names().changes() != names {
                     // In the meantime: this process may have missed it, and that one the record.
                     self.look_for_name(fd);
+                }
+                if made.is_ok() && recording::is_on() {
+                    self.note_open(fd, &seen.stat, flags.contains(OFlags::TRUNC));
                 }
                 made
             });
@@ -631,7 +635,7 @@ fn description_flags(flags: OpenFlags) -> DescriptionFlags {
         OFlags::RDWR => DescriptionFlags::READ | DescriptionFlags::WRITE,
         _ => DescriptionFlags::READ,
     };
-    let mut chosen = access;
+    let mut chosen = access | recording::flags();
     for (flag, ours) in [
         (OFlags::APPEND, DescriptionFlags::APPEND),
         (OFlags::DIRECT, DescriptionFlags::UNCACHED),
@@ -669,7 +673,7 @@ fn start_as_stored(record: &FileRecord, stat: &Stat, user: u32) {
 }
 
 /// readlink of /proc/self/fd/N without allocating.
-fn link_of(fd: RawFd, buffer: &mut core::mem::MaybeUninit<[u8; 4096]>) -> Option<&[u8]> {
+pub(crate) fn link_of(fd: RawFd, buffer: &mut core::mem::MaybeUninit<[u8; 4096]>) -> Option<&[u8]> {
     let path = &mut [0; 32];
     let path = descriptor_path(fd, path);
     // SAFETY: an array that is not initialized is one of such bytes.

@@ -12,8 +12,9 @@ use crate::span::{Span, Writable, total};
 use crate::user_buffers::UserBuffers;
 use core::sync::atomic::Ordering;
 use forebay_placement::schema::Lifetime;
-use forebay_pool::interruption;
+use forebay_pool::calls::CallKind;
 use forebay_pool::layout::*;
+use forebay_pool::{clock, interruption};
 use rustix::io::Errno;
 
 /// Bytes from which a read has its beginning fetched ahead: as many as are.
@@ -57,8 +58,8 @@ impl OpenFile<'_> {
     }
 
     fn pread_pieces(&self, pieces: &[Span<'_, Writable>], offset: u64) -> Result<usize, Errno> {
-        if !self.may(DescriptionFlags::READ) {
-            return Err(Errno::BADF);
+        if !self.reads_plainly() {
+            return self.pread_recorded(pieces, offset);
         }
         let record = self.record;
         if let [piece] = pieces {
@@ -74,6 +75,25 @@ impl OpenFile<'_> {
             }
         }
         self.session.restarting(|| self.pread_slowly(pieces, offset))
+    }
+
+    /// Whether the description may be read, and nothing is noted of that.
+    #[inline(always)]
+    fn reads_plainly(&self) -> bool {
+        let flags = self.description.flags.load(Ordering::Relaxed);
+        flags & (DescriptionFlags::READ | DescriptionFlags::RECORDED) == DescriptionFlags::READ
+    }
+
+    /// A read that is noted, if the description may be read.
+    #[cold]
+    fn pread_recorded(&self, pieces: &[Span<'_, Writable>], offset: u64) -> Result<usize, Errno> {
+        if !self.may(DescriptionFlags::READ) {
+            return Err(Errno::BADF);
+        }
+        let start_ns = clock::realtime_ns();
+        let got = self.session.restarting(|| self.pread_slowly(pieces, offset))?;
+        self.note_call(CallKind::Read, start_ns, offset, got);
+        Ok(got)
     }
 
     #[inline(never)]
@@ -147,7 +167,7 @@ impl OpenFile<'_> {
     fn read_on(&self, pieces: &[Span<'_, Writable>]) -> Option<Result<usize, Errno>> {
         let (record, description) = (self.record, self.description);
         let length = total(pieces).filter(|&length| length > 0)?;
-        if !self.may(DescriptionFlags::READ) {
+        if !self.reads_plainly() {
             return None;
         }
         if length >= PREFETCH_FROM {

@@ -23,6 +23,7 @@ pub(crate) const WORK_LOOK: Timer = Timer::ms(50);
 impl OpenFile<'_> {
     /// Does what a close of the last descriptor of a description asks for.
     pub(crate) fn closing(&self) {
+        self.note_close();
         let written = self.may(DescriptionFlags::WRITE) && self.record.has(FileFlags::DIRTY);
         if !written {
             return;

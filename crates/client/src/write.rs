@@ -14,8 +14,9 @@ use crate::user_buffers::UserBuffers;
 use core::ops::{Deref, Range};
 use core::sync::atomic::Ordering;
 use forebay_placement::schema::Mode;
-use forebay_pool::interruption;
+use forebay_pool::calls::CallKind;
 use forebay_pool::layout::*;
+use forebay_pool::{clock, interruption};
 use rustix::io::Errno;
 
 /// A part of a write.
@@ -107,13 +108,41 @@ impl OpenFile<'_> {
                 result => return result,
             }
         }
+        if self.is_recorded() {
+            return self.write_recorded(pieces, offset, append);
+        }
+        self.write_slowly(pieces, offset, append).map(|(_, written)| written)
+    }
+
+    /// A write that is noted.
+    #[cold]
+    fn write_recorded(
+        &self,
+        pieces: &[Span<'_, Readable>],
+        offset: Option<u64>,
+        append: bool,
+    ) -> Result<usize, Errno> {
+        let start_ns = clock::realtime_ns();
+        let (start, written) = self.write_slowly(pieces, offset, append)?;
+        self.note_call(CallKind::Write, start_ns, start, written);
+        Ok(written)
+    }
+
+    /// Returns where it began, too.
+    #[inline]
+    fn write_slowly(
+        &self,
+        pieces: &[Span<'_, Readable>],
+        offset: Option<u64>,
+        append: bool,
+    ) -> Result<(u64, usize), Errno> {
         let once = || self.write_once(pieces, offset, append);
         let (start, written) = self.session.restarting(once)?;
         // Of a write that is done: whatever becomes of this, it is not made again.
         if written > 0 {
             self.after_write(start..start + written as u64)?;
         }
-        Ok(written)
+        Ok((start, written))
     }
 
     #[inline]
@@ -155,10 +184,11 @@ impl OpenFile<'_> {
     fn write_on(&self, pieces: &[Span<'_, Readable>]) -> Option<Result<usize, Errno>> {
         let (record, description) = (self.record, self.description);
         let length = total(pieces).filter(|&length| length > 0)?;
-        let waits = self.may(DescriptionFlags::SYNC)
+        let flags = description.flags.load(Ordering::Relaxed);
+        let waits = flags.intersects(DescriptionFlags::SYNC | DescriptionFlags::RECORDED)
             || record.mode.load(Ordering::Relaxed) == Mode::Sync as u8
             || self.session.flushes_each_write(record);
-        if waits || !self.may(DescriptionFlags::WRITE) {
+        if waits || !flags.contains(DescriptionFlags::WRITE) {
             return None;
         }
         let owner = self.session.owner();

@@ -22,6 +22,26 @@ use crate::{Destination, Hierarchy, TIERS_MAX, TierSnapshot, Watermarks, destina
 /// Hotness of a file, in accesses per byte, from which its clean blocks are worth a place below.
 const READ_AGAIN: f32 = 1.5;
 
+/// Bytes that a worker moves at once, at most.
+pub const BATCH_BYTES: u64 = 16 << 20;
+/// The least number of pieces in which a tier is emptied.
+const PIECES: u64 = 16;
+
+/// Blocks of `unit` bytes in each piece in which a tier of this capacity is emptied: a writer that
+/// waits for room goes on with the first, and the next sees what has changed. Of a small tier small
+/// ones, or its writers would wait until half of it has gone down.
+///
+/// ```
+/// use forebay_placement::leave::piece_blocks;
+///
+/// assert_eq!(piece_blocks(64 << 20, 1 << 18), 16);
+/// assert_eq!(piece_blocks(64 << 30, 1 << 18), 64);
+/// assert_eq!(piece_blocks(1 << 20, 1 << 18), 1);
+/// ```
+pub fn piece_blocks(capacity: u64, unit: u64) -> u64 {
+    (BATCH_BYTES.min(capacity / PIECES) / unit.max(1)).max(1)
+}
+
 /// What becomes of a block that leaves its tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {

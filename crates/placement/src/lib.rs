@@ -23,7 +23,7 @@ pub mod prefetch;
 pub mod promote;
 mod random;
 mod request;
-mod room;
+pub mod room;
 pub mod schema;
 mod solve;
 

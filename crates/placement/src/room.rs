@@ -43,6 +43,50 @@ pub fn room_needed(snapshot: TierSnapshot, marks: Watermarks, wanted: u64, unit:
     round_up(missing, unit).min(capacity.saturating_sub(free))
 }
 
+/// The least number of turns in which a tier is emptied that plans want to be empty.
+const TURNS: u64 = 4;
+
+/// What presses for room on a tier, besides its watermarks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pressure {
+    /// Room was asked for since the last look.
+    pub asked: bool,
+    /// Writers have waited for room lately.
+    pub is_pressed: bool,
+    /// Bytes that plans want to be free, as [`in_turns`] has it.
+    pub planned: u64,
+}
+
+/// Of `planned` bytes that plans want to be free on a tier, what is made room for at once: in
+/// turns, what leaves first is chosen anew while more is written.
+pub fn in_turns(tier: &TierSnapshot, planned: u64, unit: u64) -> u64 {
+    planned.min(tier.free.saturating_add((tier.capacity / TURNS).max(unit)))
+}
+
+/// Bytes that are to be free on a tier for those that press: what plans want, one bucket for a
+/// writer that has found none, and where writers wait, who come in bursts, all the room that may be
+/// kept.
+///
+/// ```
+/// use forebay_placement::room::{Pressure, in_turns, wanted};
+/// use forebay_placement::{TierSnapshot, Watermarks};
+///
+/// let tier = TierSnapshot { capacity: 100, free: 2, ..TierSnapshot::default() };
+/// let wanted = |pressure| wanted(&tier, Watermarks::default(), pressure, 1);
+/// assert_eq!(wanted(Pressure::default()), 0);
+/// assert_eq!(wanted(Pressure { asked: true, ..Pressure::default() }), 1);
+/// assert_eq!(wanted(Pressure { is_pressed: true, ..Pressure::default() }), 25);
+/// let planned = in_turns(&tier, 90, 1);
+/// assert_eq!(wanted(Pressure { planned, ..Pressure::default() }), 27);
+/// ```
+pub fn wanted(tier: &TierSnapshot, marks: Watermarks, pressure: Pressure, unit: u64) -> u64 {
+    let unit = unit.max(1);
+    let high = (tier.capacity as f64 * marks.high.clamp(0.0, 1.0)) as u64;
+    let asked = if pressure.asked { unit } else { 0 };
+    let pressed = if pressure.is_pressed { high / unit * unit } else { 0 };
+    pressure.planned.max(asked).max(pressed)
+}
+
 /// The first tier below `from` that has `bytes` free, else the backing store.
 pub fn destination(hierarchy: &Hierarchy, from: usize, bytes: u64) -> Destination {
     let mut below = hierarchy.tiers().iter().enumerate().skip(from.saturating_add(1));

@@ -252,6 +252,8 @@ impl DescriptionFlags {
     pub const NO_FOLLOW: DescriptionFlags = DescriptionFlags(1 << 16);
     /// The node manager has it, too, or will get it: the one that gives it up last ends its locks.
     pub const SHARED: DescriptionFlags = DescriptionFlags(1 << 17);
+    /// Its run records the calls of its processes, see [`crate::calls`].
+    pub const RECORDED: DescriptionFlags = DescriptionFlags(1 << 18);
 }
 
 flag_set!(DescriptionFlags);

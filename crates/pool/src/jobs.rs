@@ -53,6 +53,7 @@ impl Segment {
         job.reserved.store(0, Ordering::Relaxed);
         job.free.store(0, Ordering::Relaxed);
         job.cursor.store(0, Ordering::Relaxed);
+        job.recording.store(0, Ordering::Relaxed);
         job.number.store(number, Ordering::Release);
         job.state.store(job_state::STARTING, Ordering::SeqCst);
         Some(number)

@@ -11,6 +11,7 @@ pub mod backoff;
 mod block_guard;
 mod blocks;
 pub mod buckets;
+pub mod calls;
 pub mod check;
 pub mod checksum;
 pub mod checksums;

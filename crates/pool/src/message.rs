@@ -13,7 +13,7 @@
 use crate::FileId;
 
 /// Raised when the format changes.
-pub const MESSAGE_VERSION: u16 = 7;
+pub const MESSAGE_VERSION: u16 = 8;
 /// Bytes of a message.
 pub const MESSAGE_BYTES: usize = 32;
 
@@ -95,6 +95,8 @@ pub enum Message {
         trigger: u8,
         /// Bytes to set aside for all of its files; 0 is what the rules say.
         reserve: u64,
+        /// What [`crate::layout::JobRecord::recording`] is to say.
+        recording: u32,
     },
     /// Answer to `BeginJob`: the processes of the run are to name this job.
     JobBegun {
@@ -139,8 +141,8 @@ impl Message {
             Message::Stage { file, generation, first, blocks } => {
                 (8, file.raw(), generation, first, blocks)
             }
-            Message::BeginJob { mode, trigger, reserve } => {
-                (9, mode.into(), trigger.into(), reserve, 0)
+            Message::BeginJob { mode, trigger, reserve, recording } => {
+                (9, mode.into(), trigger.into(), reserve, recording)
             }
             Message::JobBegun { number } => (10, number, 0, 0, 0),
             Message::NoRoom { bytes, asked } => {
@@ -201,7 +203,12 @@ impl Message {
                 first: long(16).ok()?,
                 blocks: word(24).ok()?,
             },
-            9 => Message::BeginJob { mode: packet[4], trigger: packet[8], reserve: long(16).ok()? },
+            9 => Message::BeginJob {
+                mode: packet[4],
+                trigger: packet[8],
+                reserve: long(16).ok()?,
+                recording: word(24).ok()?,
+            },
             10 => Message::JobBegun { number: word(4).ok()? },
             11 => Message::NoRoom { bytes: long(16).ok()?, asked: long(24).ok()? },
             12 => Message::EndJob { number: word(4).ok()? },
@@ -245,7 +252,7 @@ mod tests {
                 first: u64::MAX - 3,
                 blocks: 4,
             },
-            Message::BeginJob { mode: 3, trigger: 4, reserve: u64::MAX },
+            Message::BeginJob { mode: 3, trigger: 4, reserve: u64::MAX, recording: 5 },
             Message::JobBegun { number: u32::MAX },
             Message::NoRoom { bytes: 1, asked: u64::MAX },
             Message::EndJob { number: 33 },

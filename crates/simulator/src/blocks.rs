@@ -41,6 +41,10 @@ pub(crate) struct Block {
     /// What was acknowledged is gone, and nothing was written since.
     pub lost: bool,
     pub written_ns: u64,
+    /// Since when it has been dirty.
+    pub dirtied_ns: u64,
+    /// In RAM, and on its way down to this level.
+    pub bound: Option<u8>,
     pub access_stats: AccessStats,
 }
 
@@ -54,6 +58,10 @@ pub(crate) struct File {
     pub open: u32,
     /// How often its blocks were used, and how lately.
     pub score: Score,
+    /// Where it ends, and the levels in which some of it has ever been, one bit each: as its record
+    /// in a node's segment says.
+    end: u64,
+    pub seen_in: u8,
 }
 
 impl File {
@@ -90,13 +98,47 @@ impl Blocks {
     pub fn hotness(&self, file: u32, block: u64, now_ms: u32, half_life_ms: u32) -> f32 {
         let file = self.files.get(file as usize);
         file.map_or(0.0, |file| {
-            file.score.per_byte(now_ms, half_life_ms, file.blocks.len() as u64 * block, block)
+            // What is written, where that is followed: a write under way has blocks already.
+            let bytes = match file.end {
+                0 => file.blocks.len() as u64 * block,
+                end => end,
+            };
+            file.score.per_byte(now_ms, half_life_ms, bytes, block)
         })
     }
 
     /// Bytes of a file of blocks of this size.
     pub fn bytes(&self, file: u32, block: u64) -> u64 {
         self.files.get(file as usize).map_or(0, |file| file.blocks.len() as u64 * block)
+    }
+
+    /// Where a file ends, as far as it was written.
+    pub fn written_end(&self, file: u32) -> u64 {
+        self.files.get(file as usize).map_or(0, |file| file.end)
+    }
+
+    /// Notes that a file is written up to here.
+    pub fn grows(&mut self, file: u32, end: u64) {
+        let file = self.file(file);
+        file.end = file.end.max(end);
+    }
+
+    /// Notes that nothing is left of a file.
+    pub fn cut(&mut self, file: u32) {
+        let file = self.file(file);
+        (file.end, file.seen_in) = (0, 0);
+    }
+
+    /// The levels in which some of a file has ever been, one bit each.
+    pub fn seen_in(&self, file: u32) -> u8 {
+        self.files.get(file as usize).map_or(0, |file| file.seen_in)
+    }
+
+    /// All blocks of a file, in order.
+    pub fn of_file(&self, file: u32) -> Vec<BlockId> {
+        let file = self.files.get(file as usize);
+        let blocks = file.map_or(&[][..], |file| &file.blocks);
+        blocks.iter().copied().filter(|id| *id != NONE).collect()
     }
 
     /// The block of a file, if there is one.
@@ -141,6 +183,8 @@ impl Blocks {
             flushing: false,
             lost: false,
             written_ns: 0,
+            dirtied_ns: 0,
+            bound: None,
             access_stats: AccessStats::default(),
         });
         next

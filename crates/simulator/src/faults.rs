@@ -80,13 +80,14 @@ impl Simulation {
             | Task::Direct { rank, .. }
             | Task::Read { rank, .. } => self.ranks[*rank as usize].node == node,
             Task::Move { node: of, .. } | Task::Flush { node: of, .. } => *of == node,
+            Task::Work { .. } => false,
         }
     }
 
     /// Puts back what a cancelled transfer had taken.
     fn undo(&mut self, task: Task) {
         match task {
-            Task::Open { .. } | Task::Direct { .. } | Task::Read { .. } => {}
+            Task::Open { .. } | Task::Direct { .. } | Task::Read { .. } | Task::Work { .. } => {}
             Task::Write { blocks, .. } => {
                 for (id, _) in blocks {
                     self.blocks[id].writers -= 1;
@@ -186,7 +187,7 @@ impl Simulation {
             on(block.place, block.home)
         };
         match task {
-            Task::Open { .. } | Task::Direct { .. } => false,
+            Task::Open { .. } | Task::Direct { .. } | Task::Work { .. } => false,
             Task::Write { blocks, .. } | Task::Read { blocks, .. } => first(blocks),
             Task::Move { node, from, to, blocks } => {
                 let home = self.blocks[blocks[0].0].home;

@@ -11,6 +11,7 @@ mod cluster;
 mod faults;
 pub mod fluid;
 mod machine;
+mod manager;
 mod organizer;
 mod outcome;
 mod scenario;
@@ -19,8 +20,8 @@ mod strategy;
 mod workload;
 
 pub use cluster::{Cluster, Device, Store, Tier};
-pub use outcome::{Outcome, TierOutcome};
+pub use outcome::{Moved, Outcome, TierOutcome};
 pub use scenario::{Fault, FaultKind, Run, Target};
 pub use simulation::simulate;
-pub use strategy::{Movers, Strategy, Tiers, Trigger};
+pub use strategy::{ManagerSettings, Movers, Strategy, Tiers, Trigger};
 pub use workload::{Op, Phases, Range, ReadFrom, Workload};

@@ -35,6 +35,9 @@ pub struct Outcome {
     pub direct: u64,
     /// For each tier of the strategy, fastest first.
     pub tiers: Vec<TierOutcome>,
+    /// Bytes that moved between each pair of tiers, of a replayed run: whole blocks between tiers,
+    /// what was dirty to the store.
+    pub moved: Vec<Moved>,
     /// Bytes that flushes wrote to the store, twice if a block was.
     pub flushed: u64,
     /// Seconds that an average server of the store was busy.
@@ -70,7 +73,25 @@ pub struct TierOutcome {
     pub capacity: u64,
 }
 
+/// Bytes that moved from one tier to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// The tier's position in the hierarchy.
+    pub from: usize,
+    /// The other's; `None` is the store.
+    pub to: Option<usize>,
+    /// How many.
+    pub bytes: u64,
+}
+
 impl Outcome {
+    pub(crate) fn moved(&mut self, from: usize, to: Option<usize>, bytes: u64) {
+        match self.moved.iter_mut().find(|moved| (moved.from, moved.to) == (from, to)) {
+            Some(moved) => moved.bytes += bytes,
+            None => self.moved.push(Moved { from, to, bytes }),
+        }
+    }
+
     /// Time that an average rank spent in all of its I/O.
     pub fn io_s(&self) -> f64 {
         self.write_s + self.read_s + self.open_s

@@ -4,10 +4,11 @@ mod rank;
 mod read;
 mod shelf;
 mod snapshot;
+mod staged;
 mod write;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
 
 use forebay_placement::admission::Trail;
 use forebay_placement::{Memo, PolicyId};
@@ -18,6 +19,7 @@ use self::shelf::Shelf;
 use crate::blocks::{BlockId, Blocks, Place};
 use crate::fluid::{Fluid, Way};
 use crate::machine::Machine;
+use crate::manager::Manager;
 use crate::outcome::{Outcome, TierOutcome};
 use crate::scenario::Run;
 use crate::strategy::{Tiers, Trigger};
@@ -25,6 +27,8 @@ use crate::workload::{Op, Workload};
 
 /// Decisions that each node's placement engine remembers.
 const MEMO_ENTRIES: usize = 64;
+/// The same of each process of a replayed run.
+const MANAGED_MEMO_ENTRIES: usize = 16;
 /// The time in which hotness halves, in milliseconds: a minute, a few phases of computing.
 pub(crate) const HALF_LIFE_MS: u32 = 60_000;
 /// Something that happens at a known time.
@@ -38,6 +42,10 @@ pub(crate) enum Event {
     Cool,
     /// The fault of this number happens.
     Fault(usize),
+    /// A worker of the node manager is woken, or its pause of this number is over.
+    Work { worker: usize, pause: u64 },
+    /// A transfer of a replayed run is over.
+    Done(usize),
 }
 
 /// A transfer under way.
@@ -55,6 +63,8 @@ pub(crate) enum Task {
     Move { node: u32, from: Place, to: usize, blocks: Vec<(BlockId, u32)> },
     /// Blocks are written to the store; then dropped, if the room is wanted.
     Flush { node: u32, level: usize, blocks: Vec<(BlockId, u32, u64)>, evict: bool },
+    /// A worker of the node manager moves blocks.
+    Work { worker: usize },
 }
 /// A run under way.
 pub(crate) struct Simulation {
@@ -68,6 +78,10 @@ pub(crate) struct Simulation {
     pub ranks: Vec<Rank>,
     pub node_alive: Vec<bool>,
     memos: Vec<Memo>,
+    /// The policy of files for which no rule names one, and in a replay what each policy remembers.
+    pub policy: PolicyId,
+    policy_memos: Vec<Memo>,
+    pub manager: Manager,
     tasks: Vec<Option<Task>>,
     free_tasks: Vec<usize>,
     timers: BinaryHeap<Reverse<(u64, u64, Event)>>,
@@ -113,6 +127,15 @@ impl Simulation {
         let policy = PolicyId::named(&run.strategy.policy).expect("a known policy");
         let memos =
             (0..cluster.nodes).map(|_| Memo::new(policy, cluster.block, MEMO_ENTRIES)).collect();
+        let granularity = run.strategy.manager.as_ref().map_or(0, |settings| settings.granularity);
+        let policy_memos = (0..PolicyId::COUNT)
+            .filter_map(|number| PolicyId::numbered(number as u8))
+            .map(|policy| Memo::new(policy, granularity, MANAGED_MEMO_ENTRIES))
+            .collect();
+        let manager = match run.strategy.manager {
+            Some(_) => Manager::new(levels.len()),
+            None => Manager::default(),
+        };
         let ranks = (0..cluster.ranks()).map(|rank| Rank::new(rank, cluster, run.seed)).collect();
         let outcome = Outcome {
             tiers: levels
@@ -145,18 +168,26 @@ impl Simulation {
             levels,
             shelves,
             memos,
+            policy,
+            policy_memos,
+            manager,
             outcome,
             run,
         }
     }
 
-    /// Files that a trace reads are there before it begins.
+    /// Files that a trace reads are there before it begins, but for those that it makes.
     fn prepare(&mut self) {
         let Workload::Trace(ranks) = &self.run.workload else { return };
         let size = self.run.cluster.block;
+        let made = |op: &Op| if let Op::Create(file) = op { Some(*file) } else { None };
+        let made: HashSet<u32> = ranks.iter().flatten().filter_map(made).collect();
         for (rank, ops) in ranks.iter().enumerate() {
             for op in ops {
                 let Op::Read(range) = op else { continue };
+                if made.contains(&range.file) {
+                    continue;
+                }
                 let end = range.offset + range.bytes;
                 for number in range.offset / size..end.div_ceil(size) {
                     let id = self.blocks.find(range.file, number as u32, self.ranks[rank].node);
@@ -172,10 +203,13 @@ impl Simulation {
         for (number, fault) in self.run.faults.clone().into_iter().enumerate() {
             self.at(fault.at_ns, Event::Fault(number));
         }
-        if let Trigger::Periodic(period_ns) = self.run.strategy.trigger {
+        if let Trigger::Periodic(period_ns) = self.run.strategy.trigger
+            && !self.is_managed()
+        {
             self.at(period_ns.max(1), Event::Tick);
         }
         self.at(u64::from(HALF_LIFE_MS) * 1_000_000, Event::Cool);
+        self.begin_manager();
         for rank in 0..self.ranks.len() as u32 {
             self.next_step(rank);
         }
@@ -245,6 +279,17 @@ impl Simulation {
     }
 
     pub fn start(&mut self, way: Way, bytes: u64, task: Task) {
+        let token = self.token(task);
+        self.fluid.start(way, bytes, token);
+    }
+
+    /// Starts what takes until then.
+    pub fn start_until(&mut self, end_ns: u64, task: Task) {
+        let token = self.token(task);
+        self.at(end_ns, Event::Done(token));
+    }
+
+    fn token(&mut self, task: Task) -> usize {
         let token = match self.free_tasks.pop() {
             Some(token) => token,
             None => {
@@ -253,7 +298,7 @@ impl Simulation {
             }
         };
         self.tasks[token] = Some(task);
-        self.fluid.start(way, bytes, token);
+        token
     }
 
     /// Ends the transfers that `is_wanted`, and returns them in the order in which they began.
@@ -292,6 +337,12 @@ impl Simulation {
                 self.at(self.now_ns() + u64::from(HALF_LIFE_MS) * 1_000_000, Event::Cool);
             }
             Event::Cool => {}
+            Event::Work { worker, pause } => self.resume(worker, pause),
+            Event::Done(token) => {
+                let task = self.tasks[token].take().expect("a transfer ends once");
+                self.free_tasks.push(token);
+                self.complete(task);
+            }
             Event::Fault(number) => self.fault(self.run.faults[number].kind),
         }
     }
@@ -307,6 +358,7 @@ impl Simulation {
             Task::Flush { node, level, blocks, evict } => {
                 self.flushed(node, level, &blocks, evict);
             }
+            Task::Work { worker } => self.work(worker),
         }
     }
 }

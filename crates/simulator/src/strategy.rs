@@ -1,7 +1,9 @@
 //! How data is buffered: which tiers, by which policy, and when and from which nodes it is
 //! flushed.
 
+use crate::cluster::Device;
 use forebay_placement::Costs;
+use forebay_placement::schema::Settings;
 
 /// The tiers that a strategy knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,4 +66,23 @@ pub struct Strategy {
     pub queue_depth: u32,
     /// How the placement engine computes costs.
     pub costs: Costs,
+    /// The node manager that takes the lower pieces of plans to their tiers, in a cluster of one
+    /// node; without one ranks write them there themselves.
+    pub manager: Option<ManagerSettings>,
+}
+
+/// What a node manager's configuration says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ManagerSettings {
+    /// How long a block that is flushed periodically is left alone after a write, in nanoseconds.
+    pub period_ns: u64,
+    /// How long a block stays dirty at most where blocks are flushed in the background, in
+    /// nanoseconds.
+    pub max_age_ns: u64,
+    /// Bytes to which free space is rounded before a placement is decided anew.
+    pub granularity: u64,
+    /// What rules set for each file, by its number.
+    pub files: Vec<Settings>,
+    /// The speeds that plans count with: of each tier, and last of the store.
+    pub speeds: Vec<Device>,
 }

@@ -9,6 +9,8 @@ pub enum Op {
     Compute(u64),
     /// Open a file.
     Open(u32),
+    /// Open a file, and cut it to nothing.
+    Create(u32),
     /// Write a range of a file.
     Write(Range),
     /// Read a range of a file.

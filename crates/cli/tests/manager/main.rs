@@ -14,6 +14,7 @@ mod modes;
 mod organizer;
 mod placement;
 mod read_only;
+mod replay;
 mod runs;
 mod schema;
 mod signals;

@@ -109,16 +109,13 @@ impl Flusher {
         if let Some(errno) = error.or(unread.then_some(Errno::IO)) {
             self.failed(file, born, errno);
         }
-        for (block, good) in begun.iter().zip(good) {
+        for (block, &good) in begun.iter().zip(&good) {
             crash::point("flush.ending");
             self.end(block, good);
             crash::point("flush.ended");
             self.record(block.dirty);
         }
-        let tier = begun
-            .first()
-            .map_or(TierId::RAM, |block| self.node.segment.tier_of(block.dirty.bucket));
-        self.node.trace.moved(start, "flush", self.node.tier_name(tier), "store", bytes);
+        self.trace_flush(start, &begun, &good);
         match error {
             Some(_) => None,
             None if unread => Some(bytes),
@@ -129,6 +126,26 @@ impl Flusher {
                 }
                 Some(bytes)
             }
+        }
+    }
+
+    /// Records what a flush has taken from each tier: a sync's takes a file's blocks wherever they
+    /// lie.
+    fn trace_flush(&self, start: u64, begun: &[InFlight], good: &[bool]) {
+        let (segment, page) = (&self.node.segment, self.node.segment.page_bytes() as u64);
+        for tier in self.node.tiers() {
+            let of_tier = begun
+                .iter()
+                .zip(good)
+                .filter(|(block, good)| **good && segment.tier_of(block.dirty.bucket) == tier);
+            let bytes = of_tier.map(|(block, _)| {
+                let start = block.dirty.block * segment.bucket_bytes() as u64;
+                let runs = PageSet(block.pages).runs();
+                let ends = runs.map(|run| (run.start as u64 * page, run.end as u64 * page));
+                let limit = block.limit.saturating_sub(start);
+                ends.map(|(from, to)| to.min(limit).saturating_sub(from)).sum::<u64>()
+            });
+            self.node.trace.moved(start, "flush", self.node.tier_name(tier), "store", bytes.sum());
         }
     }
 

@@ -487,7 +487,7 @@ impl Receiver<'_> {
                     peer.awaits_end = true;
                     true
                 }
-                Message::BeginJob { mode, trigger, reserve } => {
+                Message::BeginJob { mode, trigger, reserve, recording } => {
                     let begun =
                         rustix::net::sockopt::socket_peercred(&peer.socket).ok().and_then(|run| {
                             Beginning::of(
@@ -495,6 +495,7 @@ impl Receiver<'_> {
                                 run.pid.as_raw_nonzero().get() as u32,
                                 (mode, trigger),
                                 reserve,
+                                recording,
                             )
                         });
                     let good = begun.is_some();

@@ -39,13 +39,20 @@ pub(crate) struct Beginning {
 
 impl Beginning {
     /// Begins the job of the `forebay run` of process `pid`. `None`: there are too many.
-    pub fn of(node: &Node, pid: u32, codes: (u8, u8), reserve: u64) -> Option<Beginning> {
+    pub fn of(
+        node: &Node,
+        pid: u32,
+        codes: (u8, u8),
+        reserve: u64,
+        recording: u32,
+    ) -> Option<Beginning> {
         let segment = &node.segment;
         let start = liveness::start_time(pid).unwrap_or(0);
         let number = segment.begin_job(pid, start)?;
         let job = segment.job(number)?;
         job.mode.store(codes.0, Ordering::Relaxed);
         job.trigger.store(codes.1, Ordering::Relaxed);
+        job.recording.store(recording, Ordering::Relaxed);
         let whose = if reserve > 0 { reserved_for::ALL } else { reserved_for::RULES };
         job.reserved_for.store(whose, Ordering::Relaxed);
         let by_rules = || {

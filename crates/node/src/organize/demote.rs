@@ -6,15 +6,18 @@ use crate::drain::{FlushScope, Flusher};
 use crate::node::{BlockRef, Node};
 use crate::organize::coldest::Coldest;
 use crate::organize::lend::{Lender, SlotLender};
-use crate::organize::mover::{BATCH_BYTES, Mover};
+use crate::organize::mover::Mover;
 use crate::usage::{bytes_of, sparse_of, whole_buckets_of};
 use forebay_client::{hotness_of, policy_of};
 use forebay_placement::admission::Trail;
 use forebay_placement::evict::{Candidate, choose};
 use forebay_placement::hotness::AccessStats;
-use forebay_placement::leave::{Fate, Keeps, Reads, WayDown, fate, keeping_pays, shares, way_down};
+use forebay_placement::leave::{
+    Fate, Keeps, Reads, WayDown, fate, keeping_pays, piece_blocks, shares, way_down,
+};
 use forebay_placement::organizer::{Event, Task, organize};
 use forebay_placement::promote::Level;
+use forebay_placement::room::{Pressure, in_turns, wanted};
 use forebay_placement::{Destination, Hierarchy, destination};
 use forebay_pool::BucketId;
 use forebay_pool::backoff::Backoff;
@@ -30,12 +33,8 @@ use std::time::Instant;
 const LOOK: Timer = Timer::ms(500);
 /// The same while writers wait now and then.
 const LOOK_PRESSED: Timer = Timer::ms(50);
-/// The least number of turns in which a tier is emptied that a plan wants to be empty.
-const TURNS: u64 = 4;
 /// For how long a writer waits for room at most, while none is made.
 const WAIT_MAX: Timer = Timer::seconds(5);
-/// The least number of pieces in which a tier is emptied.
-const PIECES: u64 = 16;
 /// So many times as many blocks as shall leave are considered: those that cost least to move leave.
 const CHOICE: usize = 2;
 
@@ -135,17 +134,16 @@ impl Demoter {
                 self.node.header().tier[below].promotes_at.store(1, Ordering::Relaxed);
             }
         }
-        // What plans want to be free, and one bucket more for a writer that has found none.
         let planned = u64::from(header.room_planned.swap(0, Ordering::Relaxed)) * unit;
-        // In turns, so that what leaves first is chosen anew while more is written.
-        let planned = planned.min(snapshot.free + (snapshot.capacity / TURNS).max(unit));
-        let mut wanted = planned.max(if asked && self.tier.is_ram() { unit } else { 0 });
+        let planned = in_turns(&snapshot, planned, unit);
         let is_pressed = self.has_writer_waiting();
-        if is_pressed && self.tier.is_ram() {
-            // Writes come in bursts that wait: each finds all the room that may be kept.
-            let high = (snapshot.capacity as f64 * self.node.watermarks.high) as u64;
-            wanted = wanted.max(high / unit * unit);
-        }
+        // Programs wait for room in RAM only.
+        let pressure = Pressure {
+            asked: asked && self.tier.is_ram(),
+            is_pressed: is_pressed && self.tier.is_ram(),
+            planned,
+        };
+        let wanted = wanted(&snapshot, self.node.watermarks, pressure, unit);
         let event = Event::Space { tier: self.tier.index(), wanted };
         let tasks = organize(&event, &hierarchy, &self.node.organizer_settings());
         let bytes: u64 = tasks
@@ -173,10 +171,7 @@ impl Demoter {
         victims.add(self.choose(small.blocks(bytes, snapshot.capacity), &hierarchy, Which::Sparse));
         let mut freed = self.evict(&victims.dropped);
         self.post_freed(freed);
-        // In pieces: a writer that waits for room goes on with the first, and the next sees what
-        // changed. Of a small tier small ones, or its writers wait until half of it has gone down.
-        let share = (snapshot.capacity / PIECES) as usize;
-        let piece = (BATCH_BYTES.min(share) / unit as usize).max(1);
+        let piece = piece_blocks(snapshot.capacity, unit) as usize;
         for blocks in victims.kept.chunks(piece) {
             let below = TierId::new(self.tier.index() + 1);
             let moved = self.mover.shift(blocks, self.tier, below);

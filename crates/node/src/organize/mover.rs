@@ -5,6 +5,7 @@ use crate::node::{BlockRef, Node};
 use forebay_device::{Batch, Span, Target, Transfer};
 use forebay_placement::TierId;
 use forebay_placement::hotness::AccessStats;
+use forebay_placement::leave;
 use forebay_placement::promote::promoted;
 use forebay_pool::BucketId;
 use forebay_pool::backoff::Backoff;
@@ -16,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes that move at once.
-pub(crate) const BATCH_BYTES: usize = 16 << 20;
+pub(crate) const BATCH_BYTES: usize = leave::BATCH_BYTES as usize;
 
 /// Slots that are taken back from small files where another block finds none.
 const BACK_AT_ONCE: u32 = 16;

@@ -2,8 +2,9 @@
 //! file tier goes there. Each file tier has its own placer, so that all work at the same time.
 
 use crate::node::{BlockRef, Node};
-use crate::organize::mover::{BATCH_BYTES, Mover};
+use crate::organize::mover::Mover;
 use crate::usage::whole_buckets_of;
+use forebay_placement::leave::piece_blocks;
 use forebay_placement::{Destination, TierId, destination};
 use forebay_pool::clock::{Timer, stamp_age};
 use forebay_pool::free_map::USED;
@@ -20,8 +21,6 @@ const LOOK: Timer = Timer::ms(50);
 const PATIENCE: u32 = 2;
 /// For how long a placer waits that has nothing to do: until it is woken.
 const UNTIL_WOKEN: Timer = Timer::seconds(3600);
-/// The least number of pieces in which RAM is emptied.
-const PIECES: u64 = 16;
 
 /// The worker that takes blocks from RAM to one file tier.
 pub(crate) struct Placer {
@@ -103,7 +102,7 @@ impl Placer {
         let segment = &node.segment;
         let unit = segment.bucket_bytes() as u64;
         let capacity = u64::from(segment.ram_capacity()) * unit;
-        let piece = (BATCH_BYTES.min((capacity / PIECES) as usize) / unit as usize).max(1);
+        let piece = piece_blocks(capacity, unit) as usize;
         let ready = std::mem::take(&mut self.ready);
         let mut placed = 0;
         let spreads = |found: &BlockRef| node.spreads(found.file);

@@ -50,8 +50,9 @@ pub struct JobRecord {
     pub free: AtomicU32,
     /// Where the next search for a free one starts.
     pub cursor: AtomicU32,
-    /// Not used.
-    pub spare: AtomicU32,
+    /// The descriptor, plus one, that its `forebay run` has of the memory in which the calls of its
+    /// processes are recorded, see [`crate::calls`]; 0: they are not.
+    pub recording: AtomicU32,
 }
 
 pin_size!(JobRecord, 40);

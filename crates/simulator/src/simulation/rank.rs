@@ -43,6 +43,12 @@ pub(crate) struct Rank {
     pub todo: VecDeque<Portion>,
     /// Bytes for which it waits in a shelf's queue.
     pub wanted: u64,
+    /// What it has decided about its next block, as it waits for room in RAM: where it goes from
+    /// there.
+    pub(super) decided: Option<Option<usize>>,
+    /// What it writes, and the bytes of that which are left.
+    pub(super) writing: Range,
+    pub(super) ahead: u64,
     pub alive: bool,
     at_barrier: bool,
     pub(super) spent_ns: [u64; 4],
@@ -60,6 +66,9 @@ impl Rank {
             latency_ns: 0,
             todo: VecDeque::new(),
             wanted: 0,
+            decided: None,
+            writing: Range::default(),
+            ahead: 0,
             alive: true,
             at_barrier: false,
             spent_ns: [0; 4],
@@ -88,22 +97,36 @@ impl Simulation {
                 self.arrived += 1;
                 self.check_barrier();
             }
-            Some(Op::Open(file)) => {
+            Some(Op::Open(file) | Op::Create(file)) => {
                 state.kind = Kind::Open;
                 self.blocks.file(file).open += 1;
+                if matches!(op, Some(Op::Create(_))) {
+                    self.cut(file);
+                }
                 self.start(self.machine.open(), 1, Task::Open { rank });
             }
-            Some(Op::Close(file)) => {
-                let file = self.blocks.file(file);
+            Some(Op::Close(number)) => {
+                let file = self.blocks.file(number);
                 file.open = file.open.saturating_sub(1);
-                if file.open == 0 && self.run.strategy.trigger == Trigger::PerFile {
+                let is_last = file.open == 0;
+                if self.is_managed() {
+                    if self.trigger_of(number) == Trigger::PerFile {
+                        self.want_sync(number);
+                    }
+                } else if is_last && self.run.strategy.trigger == Trigger::PerFile {
                     self.flush_all();
                 }
                 self.at(now_ns, Event::Next(rank));
             }
+            // At the end of a file.
+            Some(Op::Write(range) | Op::Read(range)) if range.bytes == 0 => self.end_step(rank),
             Some(Op::Write(range)) => {
                 state.kind = Kind::Write;
-                self.plan_write(rank, range);
+                state.writing = range;
+                match self.is_managed() {
+                    true => self.stage_write(rank, range),
+                    false => self.plan_write(rank, range),
+                }
                 self.write_on(rank);
             }
             Some(Op::Read(range)) => {
@@ -116,6 +139,22 @@ impl Simulation {
                 self.read_on(rank);
             }
         }
+    }
+
+    /// Nothing is left of a file.
+    fn cut(&mut self, file: u32) {
+        for id in self.blocks.of_file(file) {
+            let block = &self.blocks[id];
+            if block.writers > 0 {
+                continue;
+            }
+            self.outcome.replaced += block.dirty;
+            self.drop_block(id);
+            let block = &mut self.blocks[id];
+            (block.valid, block.dirty, block.bound) = (0, 0, None);
+            block.version += 1;
+        }
+        self.blocks.cut(file);
     }
 
     /// Books the time since the last look as what the rank was doing.
@@ -162,7 +201,10 @@ impl Simulation {
         self.ended = true;
         self.outcome.ranks_end_s = self.now_ns() as f64 / 1e9;
         self.outcome.end_s = self.outcome.ranks_end_s;
-        self.flush_all();
+        match self.is_managed() {
+            true => self.drain(),
+            false => self.flush_all(),
+        }
     }
 
     /// The blocks of a range, with the bytes of it in each.

@@ -37,6 +37,15 @@ impl Simulation {
         if !portion.blocks.is_empty() {
             self.ranks[rank as usize].todo.push_front(portion);
         }
+        if self.is_managed() {
+            let from = match place {
+                Place::Tier(level) => Some(usize::from(level)),
+                Place::Store => None,
+            };
+            let end_ns = self.pass(from, false, total);
+            self.start_until(end_ns, Task::Read { rank, blocks });
+            return;
+        }
         let (way, latency_ns) = match place {
             Place::Tier(level) => {
                 let spot = self.spot(home, usize::from(level), file);
@@ -95,6 +104,11 @@ impl Simulation {
         }
         let node = self.ranks[rank as usize].node;
         match self.blocks[blocks[0].0].place {
+            Place::Tier(_) if self.is_managed() => {
+                for &(id, _) in blocks {
+                    self.note_use(id);
+                }
+            }
             Place::Tier(_) => self.promote(node, blocks),
             Place::Store => self.admit(rank, blocks),
         }

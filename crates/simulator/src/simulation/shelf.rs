@@ -101,7 +101,9 @@ impl Simulation {
         shelf.dirty += block.dirty;
         shelf.dirty_blocks += u32::from(block.dirty > 0);
         let file = block.file;
-        self.blocks.file(file).levels[level] += 1;
+        let file = self.blocks.file(file);
+        file.levels[level] += 1;
+        file.seen_in |= 1 << level;
     }
 
     /// Takes a block out of its level and frees its space.

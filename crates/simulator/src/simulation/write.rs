@@ -67,6 +67,9 @@ impl Simulation {
 
     /// Goes on with a rank's write: the next portion that is for one device, or a wait for room.
     pub fn write_on(&mut self, rank: u32) {
+        if self.is_managed() {
+            return self.write_staged(rank);
+        }
         let node = self.ranks[rank as usize].node;
         let size = self.run.cluster.block;
         let Some(mut portion) = self.ranks[rank as usize].todo.pop_front() else {
@@ -179,10 +182,19 @@ impl Simulation {
             let more = dirty - block.dirty;
             self.outcome.replaced += bytes - more;
             self.shelves[shelf].dirty_blocks += u32::from(block.dirty == 0 && dirty > 0);
+            if block.dirty == 0 {
+                block.dirtied_ns = now_ns;
+            }
             self.shelves[shelf].dirty += more;
             block.dirty = dirty;
             self.outcome.written += bytes;
             self.outcome.tiers[level].written += bytes;
+        }
+        if self.is_managed() {
+            for &(id, _) in blocks {
+                self.note_use(id);
+            }
+            return self.write_on(rank);
         }
         if self.run.strategy.trigger == Trigger::PerOperation {
             self.flush(shelf);

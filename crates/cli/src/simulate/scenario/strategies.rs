@@ -118,5 +118,6 @@ pub(super) fn strategy(table: &Table, name: String) -> Result<Strategy> {
         prefetch,
         queue_depth,
         costs,
+        manager: None,
     })
 }

@@ -93,7 +93,7 @@ pub(super) fn base(root: &Table, folder: &Path) -> Result<Base> {
     };
     let trace = match (kind, table.get("trace")) {
         (Kind::Trace, Some(value)) => {
-            Some(trace::load(&folder.join(value.text()?), cluster.ranks())?)
+            Some(trace::load(&folder.join(value.text()?), Some(cluster.ranks()))?.ranks)
         }
         (Kind::Trace, None) => {
             return Err(table.error("trace", "missing; add trace = the path of a CSV file"));

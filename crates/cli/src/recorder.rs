@@ -1,0 +1,169 @@
+//! The file of `forebay run --record`: what the processes of a run did, one step a line, as
+//! `forebay simulate` reads it.
+
+use forebay_pool::calls::{CALLS_MAX, Call, CallKind, Calls};
+use forebay_pool::clock;
+use rustix::fd::{AsRawFd, OwnedFd};
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+/// The first line.
+pub const HEADER: &str = "rank,operation,file,offset,bytes,seconds";
+/// Shorter pauses of a program are left out: they are the recording's.
+const PAUSE_NS: u64 = 1_000;
+const SECOND: u64 = 1_000_000_000;
+
+/// A run's calls, and the file for them.
+pub struct Recorder {
+    path: PathBuf,
+    file: File,
+    memory: OwnedFd,
+    calls: Calls,
+}
+
+impl Recorder {
+    /// Makes the file, and memory for the calls.
+    ///
+    /// # Errors
+    /// The system's, with the file's name.
+    pub fn to(path: &Path) -> Result<Recorder, String> {
+        let failed = |error: &dyn std::fmt::Display| {
+            format!("--record: {}: {error}; give another file", path.display())
+        };
+        let file = File::create(path).map_err(|error| failed(&error))?;
+        let memory = Calls::memory().map_err(|error| failed(&error))?;
+        let calls = Calls::of(&memory).map_err(|error| failed(&error))?;
+        Ok(Recorder { path: path.to_owned(), file, memory, calls })
+    }
+
+    /// What the node manager is told of it, so that the processes of the run find it.
+    pub fn number(&self) -> u32 {
+        self.memory.as_raw_fd() as u32 + 1
+    }
+
+    /// Writes the file once the command has ended.
+    ///
+    /// # Errors
+    /// The system's, with the file's name.
+    pub fn write(mut self) -> Result<(), String> {
+        let text = steps(self.calls.iter(), clock::realtime_ns());
+        self.file
+            .write_all(text.as_bytes())
+            .map_err(|error| format!("--record: {}: {error}", self.path.display()))?;
+        match self.calls.missed() {
+            0 => Ok(()),
+            missed => {
+                eprintln!(
+                    "forebay: --record: {}: has the first {CALLS_MAX} calls; {missed} more were not \
+                     recorded",
+                    self.path.display()
+                );
+                Ok(())
+            }
+        }
+    }
+}
+
+/// The steps of all ranks, each thread of each process one, in the order in which they began. The
+/// command has ended at `end_ns`; until then no drain began.
+fn steps(calls: impl Iterator<Item = Call>, end_ns: u64) -> String {
+    // A file that takes the inode of one that was removed has another path.
+    let mut paths: Vec<Vec<u8>> = Vec::new();
+    let mut path_of: HashMap<(u64, u64), usize> = HashMap::new();
+    let mut steps = Vec::new();
+    for call in calls {
+        let of_file = path_of.get(&(call.device, call.inode)).copied();
+        let Some((at, length, bytes)) = call.path_part() else {
+            steps.push((call, of_file));
+            continue;
+        };
+        let end = (at + bytes.len()).min(length);
+        let part = &bytes[..end.saturating_sub(at)];
+        let known = of_file.filter(|&known| at > 0 || is_of(&paths[known], length, part));
+        let index = known.unwrap_or(paths.len());
+        if known.is_none() {
+            paths.push(vec![b'_'; length]);
+            path_of.insert((call.device, call.inode), index);
+        }
+        if let Some(place) = paths[index].get_mut(at..end) {
+            place.copy_from_slice(part);
+        }
+    }
+    steps.sort_by_key(|(call, _)| call.start_ns);
+    let begin_ns = steps.first().map_or(0, |(call, _)| call.start_ns);
+    // Rank and the end of its last step.
+    let mut ranks: HashMap<(u32, u32), (usize, u64)> = HashMap::new();
+    let mut text = format!("{HEADER}\n0,begin,,,,{}.{:09}\n", begin_ns / SECOND, begin_ns % SECOND);
+    for (call, path) in &steps {
+        let next = ranks.len();
+        let (rank, ended_ns) = ranks.entry((call.process, call.thread)).or_insert((next, begin_ns));
+        let pause_ns = call.start_ns.saturating_sub(*ended_ns);
+        if pause_ns >= PAUSE_NS {
+            let _ = writeln!(text, "{rank},compute,,,,{:.9}", pause_ns as f64 / 1e9);
+        }
+        *ended_ns = call.end_ns.max(call.start_ns);
+        let file = match path.and_then(|index| paths.get(index)) {
+            Some(path) => String::from_utf8_lossy(path).replace([',', '\n', '\r'], "_"),
+            None => format!("{}:{}", call.device, call.inode),
+        };
+        let took = (*ended_ns - call.start_ns) as f64 / 1e9;
+        let (name, moves) = match call.kind {
+            CallKind::Open => ("open", false),
+            CallKind::Create => ("create", false),
+            CallKind::Read => ("read", true),
+            CallKind::Write => ("write", true),
+            CallKind::Close => ("close", false),
+            CallKind::Path => continue,
+        };
+        let _ = match moves {
+            true => writeln!(text, "{rank},{name},{file},{},{},{took:.9}", call.offset, call.bytes),
+            false => writeln!(text, "{rank},{name},{file},,,"),
+        };
+    }
+    let last = ranks.into_values().max_by_key(|&(rank, ended_ns)| (ended_ns, rank));
+    if let Some((rank, ended_ns)) = last {
+        let pause = end_ns.saturating_sub(ended_ns) as f64 / 1e9;
+        let _ = writeln!(text, "{rank},compute,,,,{pause:.9}");
+    }
+    text
+}
+
+/// Whether a path of this length may begin like this.
+fn is_of(path: &[u8], length: usize, begin: &[u8]) -> bool {
+    path.len() == length && path.starts_with(begin)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_become_steps() {
+        let calls = Calls::of(Calls::memory().unwrap()).unwrap();
+        let call = |kind, process, start_ns, end_ns, bytes| Call {
+            kind,
+            process,
+            thread: 1,
+            device: 1,
+            inode: 2,
+            bytes,
+            start_ns,
+            end_ns,
+            ..Call::default()
+        };
+        calls.add_path(1, 2, b"/pfs/a,b");
+        calls.add(&call(CallKind::Create, 70, 5_000, 5_000, 0));
+        calls.add(&call(CallKind::Write, 70, 5_500, 9_000, 4096));
+        calls.add(&call(CallKind::Read, 71, 7_000, 8_000, 10));
+        calls.add(&call(CallKind::Close, 70, 1_000_009_000, 1_000_009_000, 0));
+        let expected = format!(
+            "{HEADER}\n0,begin,,,,0.000005000\n0,create,/pfs/a_b,,,\n0,write,/pfs/a_b,0,4096,0.000003500\n\
+             1,compute,,,,0.000002000\n1,read,/pfs/a_b,0,10,0.000001000\n\
+             0,compute,,,,1.000000000\n0,close,/pfs/a_b,,,\n0,compute,,,,2.000000000\n"
+        );
+        assert_eq!(steps(calls.iter(), 3_000_009_000), expected);
+    }
+}
