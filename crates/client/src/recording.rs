@@ -58,7 +58,7 @@ impl Session {
         if write!(&mut path[..63], "/proc/{run}/fd/{number}").is_err() {
             return;
         }
-        let access = OFlags::RDWR | OFlags::CLOEXEC;
+        let access = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
         let memory = core::ffi::CStr::from_bytes_until_nul(&path)
             .ok()
             .and_then(|path| rustix::fs::open(path, access, Mode::empty()).ok());

@@ -16,7 +16,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::MemfdFlags;
+use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
@@ -99,6 +99,7 @@ unsafe impl Sync for Calls {}
 /// The first place counts.
 const PLACES: usize = CALLS_MAX + 1;
 const BYTES: usize = PLACES * size_of::<Place>();
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 impl Calls {
     /// Memory for the calls of a run.
@@ -106,8 +107,11 @@ impl Calls {
     /// # Errors
     /// The system's.
     pub fn memory() -> Result<OwnedFd, Errno> {
-        let memory = rustix::fs::memfd_create(c"forebay-calls", MemfdFlags::CLOEXEC)?;
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let memory = rustix::fs::memfd_create(c"forebay-calls", flags)?;
         rustix::fs::ftruncate(&memory, BYTES as u64)?;
+        // Its processes have it mapped: no other process takes pages away from them.
+        rustix::fs::fcntl_add_seals(&memory, SEALS)?;
         Ok(memory)
     }
 
@@ -116,7 +120,10 @@ impl Calls {
     /// # Errors
     /// The system's; `INVAL` if it is not memory for calls.
     pub fn of(memory: impl AsFd) -> Result<Calls, Errno> {
-        if rustix::fs::fstat(&memory)?.st_size as usize != BYTES {
+        // Only such memory is sealed: a descriptor of another process, of a run that is gone, may be
+        // of anything.
+        let is_sealed = rustix::fs::fcntl_get_seals(&memory)?.contains(SEALS);
+        if !is_sealed || rustix::fs::fstat(&memory)?.st_size as usize != BYTES {
             return Err(Errno::INVAL);
         }
         let access = ProtFlags::READ | ProtFlags::WRITE;
@@ -250,6 +257,11 @@ mod tests {
     #[test]
     fn other_memory_is_refused() {
         let memory = rustix::fs::memfd_create(c"other", MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&memory, BYTES as u64).unwrap();
         assert_eq!(Calls::of(memory).unwrap_err(), Errno::INVAL);
+        let other = std::fs::File::open("/proc/self/exe").unwrap();
+        assert_eq!(Calls::of(other).unwrap_err(), Errno::INVAL);
+        let calls = Calls::memory().unwrap();
+        assert!(rustix::fs::ftruncate(&calls, 0).is_err());
     }
 }
