@@ -221,7 +221,7 @@ emulate = { bandwidth = "30MB/s", latency = "60us" }
 "#;
 
 /// Bytes of a set of 6 MiB that lie in RAM after it was read twenty times, or until most came up,
-/// beside a stream that keeps RAM full; what came up; and what RAM held then. Before, all of it lay
+/// beside a stream that keeps RAM full, while that goes on; what came up; and what RAM held then. Before, all of it lay
 /// below.
 fn hot_beside_cold(policy: &str) -> (u64, u64, u64) {
     let site = Site::new(&TINY);
@@ -239,10 +239,12 @@ fn hot_beside_cold(policy: &str) -> (u64, u64, u64) {
         dd if=/dev/zero of=stream bs=1M count=1800 status=none & stream=$!
         sleep 0.5; in_ram
         for time in $(seq 20); do
-            cat hot > /dev/null; sleep 0.1; now=$(in_ram)
+            cat hot > /dev/null; sleep 0.1
+            kill -0 $stream 2> /dev/null || break
+            now=$(in_ram); "$FOREBAY" status --json > $OUT/status
             [ $now -lt 5242880 ] || break
         done
-        echo $now; "$FOREBAY" status --json > $OUT/status; kill $stream"#;
+        echo $now; kill $stream 2> /dev/null || true"#;
     let (config, trace_name) = (site.config.to_str().unwrap(), trace.to_str().unwrap());
     let words = ["run", "--config", config, "--trace", trace_name, "--", "bash", "-c", script];
     let said = site.end(site.forebay(&words)).expect(0).stdout;
