@@ -120,8 +120,8 @@ impl Calls {
     /// # Errors
     /// The system's; `INVAL` if it is not memory for calls.
     pub fn of(memory: impl AsFd) -> Result<Calls, Errno> {
-        // Only such memory is sealed: of a run that is gone another process may have the number, and
-        // its descriptor be of anything.
+        // Only such memory is sealed: another process may have the number of a run that is gone,
+        // and its descriptor be of anything.
         let is_sealed = rustix::fs::fcntl_get_seals(&memory)?.contains(SEALS);
         if !is_sealed || rustix::fs::fstat(&memory)?.st_size as usize != BYTES {
             return Err(Errno::INVAL);

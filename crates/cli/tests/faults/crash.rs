@@ -486,8 +486,8 @@ fn exchanges_that_were_killed_lose_nothing() {
         .flat_map(|then| ["exchange.gone", "exchange.come"].map(|point| (then, point)))
         .collect();
     let (all, since) = (left.len(), Instant::now());
-    // Whether a look exchanges anything depends on how many reads were counted by then: beside other
-    // programs few do.
+    // Whether a look exchanges anything depends on how many reads were counted by then: beside
+    // other programs few do.
     for _ in 0..20 {
         left.retain(|&(then, point)| {
             let kills = [kill(point), kill("recover.buckets")];

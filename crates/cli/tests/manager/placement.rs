@@ -221,8 +221,8 @@ emulate = { bandwidth = "30MB/s", latency = "60us" }
 "#;
 
 /// Bytes of a set of 6 MiB that lie in RAM after it was read twenty times, or until most came up,
-/// beside a stream that keeps RAM full, while that goes on; what came up; and what RAM held then. Before, all of it lay
-/// below.
+/// beside a stream that keeps RAM full, while that goes on; what came up; and what RAM held then.
+/// Before, all of it lay below.
 fn hot_beside_cold(policy: &str) -> (u64, u64, u64) {
     let site = Site::new(&TINY);
     fs::create_dir(site.root().join("bb")).unwrap();
