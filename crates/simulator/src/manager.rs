@@ -215,7 +215,8 @@ impl Simulation {
 
     /// Blocks in RAM that are on their way down.
     pub fn bound_in_ram(&self) -> u64 {
-        (1..self.levels.len()).map(|level| self.bound_for(level)).sum()
+        let list = &self.shelves[0].list;
+        list.iter().filter(|id| self.blocks[**id].bound.is_some()).count() as u64
     }
 
     /// Blocks in RAM that are on their way to this tier.
