@@ -281,6 +281,12 @@ fn unreadable_files() {
     fs::write(&file, b"# ok\n\xff\xfe").unwrap();
     let binary = Config::load(&file, &[]).unwrap_err().to_string();
     assert!(binary.ends_with("binary.toml:2: not UTF-8; save the file as UTF-8"), "{binary}");
+    let endless = site.path("endless.toml");
+    fs::File::create(&endless).unwrap().set_len(1 << 30).unwrap();
+    let endless = Config::load(&endless, &[]).unwrap_err().to_string();
+    assert!(endless.contains("endless.toml: cannot be read: larger than 4MiB"), "{endless}");
+    let line = site.load(&then(&"k".repeat(1 << 20))).unwrap_err();
+    assert!(line.len() < 1000 && line.contains("site.toml:7: kkkk"), "{line}");
     let broken = site.load(&then("period 5\n")).unwrap_err();
     assert!(broken.starts_with("site.toml:7: period 5: not valid TOML: "), "{broken}");
     let twice = site.load(&then("capacity = 1\n")).unwrap_err();

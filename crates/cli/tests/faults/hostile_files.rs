@@ -877,6 +877,19 @@ fn attack(world: &World, seed: u64) {
     world.check(&what, random.one(&commands), &[]);
 }
 
+/// What is read of it is bounded: 1 GiB that was read, parsed and shown took a minute.
+#[test]
+fn a_kept_configuration_that_was_grown_is_not_read_whole() {
+    let Some(world) = World::new() else { return };
+    fs::remove_file(world.file("pool")).unwrap();
+    let kept = world.file(".config");
+    File::options().write(true).open(&kept).unwrap().set_len(1 << 30).unwrap();
+    world.check("grown to 1 GiB", &[Words::Run], &world.synced);
+    for path in &world.synced {
+        harness::assert_same_bytes("synced", &fs::read(path).unwrap(), &world.wanted[path]);
+    }
+}
+
 #[test]
 fn whatever_a_hostile_writer_leaves_nothing_outside_is_touched() {
     let Some(mut world) = World::new() else { return };

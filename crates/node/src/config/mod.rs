@@ -51,10 +51,29 @@ use machine::{automatic_ram, scratch_candidates};
 use places::{Places, TierPlaces};
 use reader::line_of;
 use std::fs;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use toml::{CANONICAL_KEYS, ROOT_KEYS, Text};
 use types::{BUCKETS_MIN, PAGE_SIZE_DEFAULT};
 use units::size;
+
+/// Longest configuration: 128 rules with the longest paths, several times over.
+const TEXT_MAX: u64 = 4 << 20;
+
+/// Reads a configuration, of which others may have made anything.
+///
+/// # Errors
+/// The system's error, or that it is longer than any configuration.
+pub(crate) fn read_all(file: fs::File) -> io::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    file.take(TEXT_MAX + 1).read_to_end(&mut content)?;
+    match content.len() as u64 > TEXT_MAX {
+        true => {
+            Err(io::Error::other(format!("larger than {}, no configuration is", size(TEXT_MAX))))
+        }
+        false => Ok(content),
+    }
+}
 
 /// Backing stores that fit in the pool's header.
 const BACKING_MAX: usize = STORES_MAX;
@@ -64,7 +83,7 @@ impl Config {
     /// this machine; relative paths in the file start at the file's own directory.
     pub fn load(path: &Path, extra_backing: &[PathBuf]) -> Result<Self> {
         let name = path.display().to_string();
-        let content = fs::read(path).map_err(|e| {
+        let content = fs::File::open(path).and_then(read_all).map_err(|e| {
             ConfigError::new(&name, format_args!("cannot be read: {e}; give an existing file"))
         })?;
         let content = String::from_utf8(content).map_err(|e| {

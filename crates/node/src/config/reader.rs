@@ -30,6 +30,9 @@ pub type Result<T> = std::result::Result<T, String>;
 /// More would only be a mistake: what is computed of numbers below stays exact.
 const NUMBER_MAX: u64 = 1 << 53;
 
+/// Characters of a line that an error shows.
+const LINE_MAX: usize = 200;
+
 /// A text, and what is needed to name a place in it.
 #[derive(Clone, Copy)]
 pub struct Source<'t> {
@@ -50,8 +53,9 @@ impl<'t> Source<'t> {
             let offset = error.span().map_or(0, |span| span.start).min(self.text.len());
             let start = self.text[..offset].rfind('\n').map_or(0, |at| at + 1);
             let line = self.text[start..].lines().next().unwrap_or("").trim();
+            let line: String = line.chars().take(LINE_MAX).collect();
             let message = error.message().lines().collect::<Vec<_>>().join(", ");
-            format!("{}: not valid TOML: {message}", self.place(offset, line))
+            format!("{}: not valid TOML: {message}", self.place(offset, &line))
         })
     }
 

@@ -50,12 +50,13 @@ pub fn write_private(path: &Path, text: &str) -> io::Result<()> {
     file.write_all(text.as_bytes())
 }
 
-/// Reads a file that is ours alone.
+/// Reads a configuration that is ours alone.
 ///
 /// # Errors
 /// What is wrong with it, or the system's error.
 pub fn read_private(path: &Path) -> io::Result<String> {
-    io::read_to_string(File::from(private::open(path, OFlags::RDONLY).map_err(refused)?))
+    let file = File::from(private::open(path, OFlags::RDONLY).map_err(refused)?);
+    String::from_utf8(crate::config::read_all(file)?).map_err(io::Error::other)
 }
 
 /// Opens a log for more to be added.
