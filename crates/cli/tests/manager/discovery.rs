@@ -4,7 +4,7 @@
 use crate::harness::{self, LAZY, LONG, Ran, Site, Steps, USUAL, wait_for};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A runtime folder beside the site's.
@@ -128,6 +128,46 @@ fn of_runs_with_different_runtime_folders_that_start_at_once_one_manager_serves(
     for round in 0..4 {
         assert_eq!(race(&site, [config, config], round), 0);
     }
+}
+
+/// It takes the mark of the directory away before its pool: another's must not go on with that.
+#[test]
+fn a_pool_that_is_about_to_be_removed_is_not_taken_by_another_runtime_folder() {
+    if !cfg!(debug_assertions) {
+        return harness::skip("pauses are only in builds with debug assertions");
+    }
+    let site = Site::new(&USUAL);
+    let config = site.config.to_str().unwrap();
+    let [began, held, looked] = ["began", "held", "looked"].map(|name| site.out.join(name));
+    let run = |number: usize, point: &str, held: &Path, script: &str| {
+        let words = ["run", "--config", config, "--", "bash", "-c", script];
+        let mut command = site.forebay(&words);
+        fs::write(held, "").unwrap();
+        let log = held.with_extension("log");
+        command.env("FOREBAY_RUNTIME_DIR", folder(&site, &format!("run-{number}")));
+        command.env("FOREBAY_SCRATCH", &site.out);
+        command.env("FOREBAY_PAUSE", format!("{point}:1:while={}", held.display()));
+        command.env("FOREBAY_PAUSE_LOG", &log);
+        let running = site.start(command);
+        wait_for(point, LONG, || log.exists().then_some(()));
+        running
+    };
+    let script = "touch $OUT/began; while [ -e $OUT/held ]; do sleep 0.02; done; sleep 0.2
+        ls /dev/shm | grep -c pool; echo text > file";
+    // There is no pool yet.
+    let second = run(1, "manager.looked", &looked, script);
+    let first = run(0, "manager.unmarked", &held, "true");
+    fs::remove_file(&looked).unwrap();
+    // It has time to make that mistake.
+    let since = std::time::Instant::now();
+    while !began.exists() && since.elapsed() < std::time::Duration::from_secs(1) {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    fs::remove_file(&held).unwrap();
+    first.end().expect(0);
+    let ran = second.end().expect(0);
+    assert_eq!((&ran.stdout[..], ran.stderr.contains("nothing")), ("1\n", false), "{ran:?}");
+    assert_eq!(harness::sees(&site.store.join("file")), "text\n");
 }
 
 #[test]

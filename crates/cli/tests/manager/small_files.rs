@@ -245,7 +245,9 @@ fn tiny_files_take_a_page_each_on_a_file_tier() {
     for name in ["tiny", "again"] {
         let json = std::fs::read_to_string(site.out.join(name)).unwrap();
         let (ram, low) = (used_of(&json, 0), used_of(&json, 1));
-        assert!(low >= 3800 * PAGE, "{name}: {ram} and {low} bytes");
+        // What was read may have come up to RAM meanwhile.
+        let lies = if name == "tiny" { low } else { ram + low };
+        assert!(lies >= 3800 * PAGE, "{name}: {ram} and {low} bytes");
         // The first one has a whole slot, where the node manager was late.
         let bound = 4000 * (2 * 6 + PAGE) + SLOT;
         assert!(ram + low <= bound, "{name}: {ram} and {low} bytes");

@@ -111,12 +111,8 @@ pub fn serve(
     };
     // For commands that wait for us, and find no pool yet that names this process.
     let _ = rustix::io::pwrite(&lock, format!("{}\n", std::process::id()).as_bytes(), 0);
-    // Its pool may be there since, made by a manager with another runtime folder.
-    let now = runtime.again()?;
-    if now.folder != runtime.folder {
-        return Err(format!("{}: {SERVED}", now.folder.display()));
-    }
-    let runtime = &mut { now };
+    let runtime = &mut { look_again(runtime)? };
+    crash::point("manager.looked");
     let kept = runtime.read_config();
     if !runtime.config().exists() && config.instance_id() == runtime.instance {
         // Others that start now see what we serve. One that is there stays until ours holds.
@@ -127,6 +123,9 @@ pub fn serve(
     let mut waits = Waits::new(options.report.as_ref());
     refuse_overlap(&config, runtime, drains, &mut waits)?;
     let guard = guard(config.backing.iter().map(|backing| backing.path.as_path()), &mut waits)?;
+    // One with another runtime folder may have made its pool before we had the mark, and has none
+    // itself while it removes that.
+    *runtime = look_again(runtime)?;
     raise_limits()?;
     let faults = Faults::of_environment(config.tiers.iter().map(|tier| &tier.name[..]))?;
     let trace = Trace::default();
@@ -223,13 +222,29 @@ pub fn serve(
     node.header().manager_pid.store(0, Ordering::Release);
     crash::point("manager.gone");
     if ending == Ending::Drained {
-        // When its pool is gone it has ended, as far as others know: a store may be unmounted. What
-        // has to be unmapped until the process is gone takes a while.
         node.descriptors.close_all();
+        remove_from_tiers(&node, runtime);
+        // When its pool is gone it has ended, as far as others know: a store may be unmounted. What
+        // has to be unmapped until the process is gone takes a while. Until then it keeps others
+        // from starting, see `look_again`.
         drop(guard);
-        remove(&node, runtime);
+        crash::point("manager.unmarked");
+        runtime.remove();
+        crash::point("manager.removed");
     }
     Ok(ending)
+}
+
+/// The instance as its pool tells it now.
+///
+/// # Errors
+/// That a manager with another runtime folder serves it, or is about to remove its pool.
+fn look_again(runtime: &Runtime) -> Result<Runtime, String> {
+    let now = runtime.again()?;
+    match now.folder == runtime.folder {
+        true => Ok(now),
+        false => Err(format!("{}: {SERVED}", now.folder.display())),
+    }
 }
 
 /// Notes by which mounts this process reaches the stores, and its root directory: a program that
@@ -390,8 +405,8 @@ impl Manager<'_> {
     }
 }
 
-/// Removes everything that a drained instance has. No client is left.
-fn remove(node: &Node, runtime: &Runtime) {
+/// Removes what a drained instance has on its file tiers. No client is left.
+fn remove_from_tiers(node: &Node, runtime: &Runtime) {
     if let Some(journal) = &node.journal {
         journal.stop(node.context());
     }
@@ -402,9 +417,7 @@ fn remove(node: &Node, runtime: &Runtime) {
             private::remove(&runtime.slots(path, &tier.name));
         }
     }
-    runtime.remove();
-    crash::point("manager.removed");
-    // Last: it says that nothing else counts.
+    // After them: it says that nothing else counts.
     if let Some(journal) = &node.journal {
         private::remove(&journal.path);
     }
