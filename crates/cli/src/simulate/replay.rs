@@ -6,6 +6,7 @@ use crate::text::bytes;
 use forebay_node::Config;
 use forebay_node::config::Tier as ConfiguredTier;
 use forebay_placement::policy;
+use forebay_placement::rounds::Ages;
 use forebay_placement::schema::{self, Conditions, FileMeta, Settings};
 use forebay_pool::layout::PAGES_PER_BUCKET;
 use forebay_simulator::{
@@ -100,8 +101,7 @@ fn run(config: &Config, recorded: &Recorded) -> Result<Run, String> {
     };
     let speeds = config.tiers.iter().map(|tier| seen(tier.known_speed()));
     let manager = ManagerSettings {
-        period_ns: config.flush.period.as_nanos() as u64,
-        max_age_ns: config.flush.max_age.as_nanos() as u64,
+        ages: Ages::new(config.flush.period.as_millis(), config.flush.max_age.as_millis()),
         granularity: match config.placement.granularity {
             0 => block.max(ram_bytes / 256),
             bytes => bytes,
@@ -118,7 +118,7 @@ fn run(config: &Config, recorded: &Recorded) -> Result<Run, String> {
             schema::Trigger::PerOperation => Trigger::PerOperation,
             schema::Trigger::PerFile => Trigger::PerFile,
             schema::Trigger::OnExit => Trigger::OnExit,
-            schema::Trigger::Periodic => Trigger::Periodic(manager.period_ns),
+            schema::Trigger::Periodic => Trigger::Periodic(manager.ages.period_ms * 1_000_000),
         },
         movers: Movers::Nodes,
         demote: policy(policy_name).is_some_and(|policy| policy.moves_down()),

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use forebay_placement::Destination;
 use forebay_placement::prefetch::Stream;
+use forebay_placement::schema::Trigger as FileTrigger;
 
 use super::{Event, Simulation, Task};
 use crate::blocks::BlockId;
@@ -110,7 +111,7 @@ impl Simulation {
                 file.open = file.open.saturating_sub(1);
                 let is_last = file.open == 0;
                 if self.is_managed() {
-                    if self.trigger_of(number) == Trigger::PerFile {
+                    if self.trigger_of(number) == Some(FileTrigger::PerFile) {
                         self.want_sync(number);
                     }
                 } else if is_last && self.run.strategy.trigger == Trigger::PerFile {
