@@ -124,8 +124,8 @@ struct Worker {
     job: Job,
     pieces: VecDeque<Piece>,
     under_way: Option<UnderWay>,
-    /// How often room had been asked for at its last look.
-    answered: u32,
+    /// How often room had been asked for at its last look, and blocks had become clean.
+    answered: (u32, u32),
     /// Blocks that have left since its last look.
     freed: u32,
     is_awaited: bool,
@@ -153,6 +153,8 @@ pub(crate) struct Manager {
     workers: Vec<Worker>,
     /// How often room was asked for.
     pub room_wanted: u32,
+    /// How often blocks of RAM became clean while its room was short.
+    cleaned: u32,
     /// Blocks that plans want to be free in each tier.
     planned: Vec<u64>,
     /// How often writers began to wait.
@@ -179,7 +181,7 @@ impl Manager {
             job,
             pieces: VecDeque::new(),
             under_way: None,
-            answered: 0,
+            answered: (0, 0),
             freed: 0,
             is_awaited: false,
             has_worked: false,
@@ -275,6 +277,16 @@ impl Simulation {
         self.manager.room_wanted = self.manager.room_wanted.wrapping_add(1);
         for level in 0..self.levels.len() {
             self.wake_worker(Job::Demote(level));
+        }
+    }
+
+    /// Blocks of RAM have become clean, or stay there: where its room is short its demoter looks.
+    fn look_for_room(&mut self) {
+        if self.is_short(0) {
+            self.manager.cleaned = self.manager.cleaned.wrapping_add(1);
+            for level in 0..self.levels.len() {
+                self.wake_worker(Job::Demote(level));
+            }
         }
     }
 
@@ -448,16 +460,13 @@ impl Simulation {
     fn look_demoter(&mut self, worker: usize, level: usize) -> Option<Option<u64>> {
         let now_ns = self.now_ns();
         let (unit, marks) = (self.unit(), self.watermarks());
-        let room_wanted = self.manager.room_wanted;
+        let now = (self.manager.room_wanted, self.manager.cleaned);
         let state = &mut self.manager.workers[worker];
-        if std::mem::take(&mut state.has_worked)
-            && state.freed == 0
-            && state.answered == room_wanted
-        {
+        if std::mem::take(&mut state.has_worked) && state.freed == 0 && state.answered == now {
             return Some(self.demoter_pause(worker));
         }
-        let asked = self.manager.workers[worker].answered != self.manager.room_wanted;
-        self.manager.workers[worker].answered = self.manager.room_wanted;
+        let asked = self.manager.workers[worker].answered.0 != now.0;
+        self.manager.workers[worker].answered = now;
         let hierarchy = self.space();
         let Some(snapshot) = hierarchy.tier(level) else { return Some(None) };
         if Level::of(&snapshot, marks, 0).is_roomy {
@@ -625,7 +634,7 @@ impl Simulation {
         let now_ns = self.now_ns();
         let is_short = self.is_short(0);
         let mut ready = Vec::new();
-        let mut bound = 0;
+        let (mut bound, mut stays) = (0, false);
         for id in self.shelves[0].list.clone() {
             let block = &mut self.blocks[id];
             if block.bound != Some(level as u8) {
@@ -633,6 +642,7 @@ impl Simulation {
             }
             if block.dirty == 0 && block.valid > 0 && block.writers == 0 {
                 block.bound = None;
+                stays = true;
                 continue;
             }
             bound += 1;
@@ -642,6 +652,9 @@ impl Simulation {
             if goes && block.writers == 0 && !block.flushing && !block.moving {
                 ready.push(id);
             }
+        }
+        if stays {
+            self.look_for_room();
         }
         let wait = Some((bound > 0).then_some(PLACER_LOOK_MS * MS));
         let is_full = self.shelves[level].used + self.unit() > self.shelves[level].capacity;
@@ -697,7 +710,8 @@ impl Simulation {
 
     fn is_due_now(&self, id: BlockId) -> bool {
         let block = &self.blocks[id];
-        if block.dirty == 0 || block.flushing {
+        // Of a file without a name only a want of room, or a sync, takes anything to the store.
+        if block.dirty == 0 || block.flushing || self.blocks.is_removed(block.file) {
             return false;
         }
         let age_ms = |since_ns| (self.now_ns() - since_ns) / MS;
@@ -1060,6 +1074,12 @@ impl Simulation {
             self.manager.clean[level] += 1;
         }
         self.wake_worker(Job::Sync);
+        if done.taken.iter().any(|(id, ..)| self.blocks[*id].place == Place::Tier(0)) {
+            self.look_for_room();
+            if self.bound_in_ram() > 0 {
+                (1..self.levels.len()).for_each(|below| self.wake_worker(Job::Place(below)));
+            }
+        }
         if !done.evict {
             return 0;
         }

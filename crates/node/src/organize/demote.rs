@@ -101,10 +101,12 @@ impl Demoter {
     /// The demoter's life.
     pub fn run(mut self) {
         let mut answered = self.node.header().room_wanted.load(Ordering::Acquire);
+        let mut cleaned = self.node.cleaned.load(Ordering::Acquire);
         while !self.node.stopping() {
             let wanted = self.node.header().room_wanted.load(Ordering::Acquire);
-            let asked = wanted != answered;
-            answered = wanted;
+            let by_flushes = self.node.cleaned.load(Ordering::Acquire);
+            let asked = wanted.wrapping_sub(answered) > by_flushes.wrapping_sub(cleaned);
+            (answered, cleaned) = (wanted, by_flushes);
             if self.make_room(asked) == 0 {
                 let look = if self.waits_lately() { LOOK_PRESSED } else { LOOK };
                 let look = self.node.wait_ms(look.as_ms());
@@ -156,7 +158,9 @@ impl Demoter {
         let bound = if self.tier.is_ram() { self.node.segment.bound_in_ram() } else { 0 };
         let bytes = bytes.saturating_sub(u64::from(bound) * unit);
         if bytes == 0 && small.pages == 0 {
-            if asked && self.tier.is_ram() {
+            // What a writer has asked for has come before this look, or is on its way out and is
+            // posted when it is there: a writer that is woken for nothing asks again at once.
+            if asked && self.tier.is_ram() && snapshot.free > 0 {
                 self.node.post_room();
             }
             return 0;

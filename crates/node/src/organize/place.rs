@@ -66,7 +66,7 @@ impl Placer {
         let ram = &segment.header().tier[TierId::RAM];
         let is_short = segment.free_in(TierId::RAM) < ram.low.load(Ordering::Relaxed);
         self.ready.clear();
-        let mut bound = 0;
+        let (mut bound, mut stays) = (0, false);
         for bucket in whole_buckets_of(segment, TierId::RAM) {
             let Some(meta) = segment.bucket(bucket) else { continue };
             let file = meta.file.load(Ordering::Relaxed);
@@ -78,6 +78,7 @@ impl Placer {
             }
             if meta.pending() == 0 && meta.valid.load(Ordering::Relaxed) != 0 {
                 meta.bound_for.store(0, Ordering::Relaxed);
+                stays = true;
                 continue;
             }
             bound += 1;
@@ -88,6 +89,9 @@ impl Placer {
                 let block = meta.block.load(Ordering::Relaxed);
                 self.ready.push(BlockRef { file, block, bucket });
             }
+        }
+        if stays {
+            self.node.look_for_room();
         }
         self.ready.sort_unstable();
         bound
