@@ -951,10 +951,10 @@ impl Simulation {
             self.end_exchange(worker, piece.exchange, to);
             return;
         }
-        // What is in memory is copied while the device is at it.
-        let devices = [(piece.from, false), (to, true)].into_iter().filter(|(level, _)| *level > 0);
+        // In memory its sums are computed, before the device gets it or after.
+        let steps = [(piece.from, false), (to, true)];
         let step = |(level, writes)| Step { place: Some(level), writes, bytes };
-        let steps = devices.map(step).collect();
+        let steps = steps.into_iter().map(step).collect();
         let to = Place::Tier(to as u8);
         let under_way = UnderWay { piece, taken, steps, to, evict: false };
         self.manager.workers[worker].under_way = Some(under_way);
@@ -1020,6 +1020,11 @@ impl Simulation {
         let job = self.manager.workers[worker].job;
         if let (Place::Tier(to), true) = (done.to, self.ended) {
             self.wake_worker(Job::Flush(usize::from(to)));
+        }
+        if let (Job::Demote(level @ 1..), true) = (job, freed > 0)
+            && self.bound_for(level) > 0
+        {
+            self.wake_worker(Job::Place(level));
         }
         let from_ram = done.piece.from == 0;
         if freed > 0 && from_ram && matches!(job, Job::Demote(_) | Job::Place(_)) {

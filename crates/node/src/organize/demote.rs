@@ -281,9 +281,15 @@ impl Demoter {
         self.waited_at.is_some_and(|at| at.elapsed() < WAIT_MAX.as_duration())
     }
 
+    /// Tells those that wait for the tier's room: programs for RAM, of a file tier its placer.
     fn post_freed(&self, freed: u32) {
-        if freed > 0 && self.tier.is_ram() {
+        if freed == 0 {
+            return;
+        }
+        if self.tier.is_ram() {
             self.node.post_room();
+        } else if self.node.header().tier[self.tier].bound.load(Ordering::Relaxed) > 0 {
+            self.node.segment.wake_bound();
         }
     }
 
