@@ -32,25 +32,6 @@ const USES: f32 = 2.0;
 
 /// A tier exchanges at most one part in so many of itself at a time.
 const PARTS: u64 = 4;
-/// Milliseconds from one look at what was used to the next: at least, and at most.
-const REST_MS: (u64, u64) = (10, 100);
-/// Blocks that are looked at in a millisecond of work and fifty of rest.
-const LOOKED_AT: u64 = 200;
-
-/// For how many milliseconds the promoter rests after a look at so many blocks, while more of them
-/// are used: 5 us for each. A look at one takes at most 0.1 us, so that looks are no more than a
-/// fiftieth of the time for tiers up to 20,000 blocks; what has become hot meanwhile goes up
-/// hottest first.
-///
-/// ```
-/// use forebay_placement::promote::rest_ms;
-///
-/// assert_eq!([0, 4000, 10_000, 1 << 21].map(rest_ms), [10, 20, 50, 100]);
-/// ```
-pub fn rest_ms(blocks: u64) -> u64 {
-    (blocks / LOOKED_AT).clamp(REST_MS.0, REST_MS.1)
-}
-
 /// A tier, as the decision to move one block sees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Level {

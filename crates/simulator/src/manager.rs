@@ -15,12 +15,12 @@ use forebay_placement::leave::{
 };
 use forebay_placement::organizer::{Event as Happened, Settings, Task as Decided, organize};
 use forebay_placement::promote::{
-    self, Level, Rise, asked, exchanges, exchanges_at_once, pairs, promoted, rest_ms, rise,
+    self, Level, Rise, asked, exchanges, exchanges_at_once, pairs, promoted, rise,
 };
 use forebay_placement::room::{Pressure, in_turns, wanted};
 use forebay_placement::rounds::{
-    Ages, DRAIN_LOOK_MS, LOOK_MS, LOOK_PRESSED_MS, PLACER_LOOK_MS, PLACER_PATIENCE, RIPE_MS,
-    WAIT_MAX_MS, is_ripe, sync_passes,
+    Ages, DRAIN_LOOK_MS, LOOK_MS, LOOK_PRESSED_MS, PLACER_LOOK_MS, PLACER_PATIENCE,
+    PROMOTER_REST_MS, RIPE_MS, WAIT_MAX_MS, is_ripe, sync_passes,
 };
 use forebay_placement::schema::{Settings as FileSettings, Trigger as FileTrigger};
 use forebay_placement::{Destination, Hierarchy, PolicyId, destination, pace};
@@ -139,8 +139,6 @@ struct Worker {
     in_vain: u32,
     /// Blocks whose room on the tier above is kept for those that come in exchange.
     given_up: u64,
-    /// Blocks of the tier that it looked at last.
-    looked_at: u64,
     /// The file whose sync it serves, and passes that are left for it.
     file: Option<(u32, usize)>,
     /// Blocks of its next piece whose flush it has begun, with their versions and dirty bytes.
@@ -190,7 +188,6 @@ impl Manager {
             pause: 0,
             in_vain: 0,
             given_up: 0,
-            looked_at: 0,
             file: None,
             begun: Vec::new(),
         };
@@ -790,7 +787,7 @@ impl Simulation {
         let state = &mut self.manager.workers[worker];
         if std::mem::take(&mut state.has_worked) {
             // Uses in the pause wake no thread; they are seen behind it.
-            state.waited_ns = Some(now_ns + rest_ms(state.looked_at) * MS);
+            state.waited_ns = Some(now_ns + PROMOTER_REST_MS * MS);
         }
         if self.ended || self.manager.hot.is_empty() {
             return Some(None);
@@ -801,9 +798,7 @@ impl Simulation {
         let Some(level) = self.manager.hot.pop_first() else { return Some(None) };
         let (unit, marks) = (self.unit(), self.watermarks());
         let hierarchy = self.space();
-        let state = &mut self.manager.workers[worker];
-        state.looked_at = self.shelves[level].capacity / unit;
-        state.has_worked = true;
+        self.manager.workers[worker].has_worked = true;
         let mut hot: Vec<(promote::Block, BlockId)> = self.uses(level).collect();
         hot.retain(|(block, id)| block.uses > 0 && self.may_come(*id));
         hot.sort_by_key(|(block, _)| std::cmp::Reverse(block.uses));

@@ -3,9 +3,10 @@
 //! `rank,operation,file,offset,bytes,seconds`, with fields empty that the operation does not have:
 //! `compute` has seconds; `open`, `create` (an open that cuts the file to nothing) and `close` have
 //! a file; `write` and `read` have a file, an offset and bytes, and in a recording the seconds that
-//! they took; `truncate` has a file and its new size as offset, and in a recording the seconds that it
-//! took; `remove` has a file, which loses its last name; `barrier` has none. Each rank's lines are in its own order. A recording's first line,
-//! `begin`, has the moment at which the run began, in seconds since 1970.
+//! they took; `truncate` has a file and its new size as offset, and in a recording the seconds that
+//! it took; `remove` has a file, which loses its last name; `barrier` has none. Each rank's lines
+//! are in its own order. A recording's first line, `begin`, has the moment at which the run began,
+//! in seconds since 1970.
 
 use crate::recorder::HEADER;
 use std::collections::HashMap;

@@ -41,7 +41,7 @@ const WRITTEN: u64 = 48 * MIB + MIB / 2;
 const RECORDINGS: u32 = 4;
 /// Two runs agree if what moves between any two tiers differs by at most this share of what the
 /// program wrote; where the order of a flush and a move decides more, by the second.
-const SHARES: (u64, u64) = (12, 5);
+const SHARES: (u64, u64) = (12, 4);
 /// See docs/simulator.md.
 const LOOSE: (&str, &str) = ("max-locality", "per-operation");
 

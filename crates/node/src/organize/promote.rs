@@ -9,16 +9,19 @@ use forebay_client::{hotness_of, policy_of};
 use forebay_placement::hotness::{AccessStats, HALF_LIFE_MS};
 use forebay_placement::leave::{WayDown, way_down};
 use forebay_placement::promote::{
-    Block, Level, Rise, asked, exchanges, exchanges_at_once, pairs, rest_ms, rise,
+    Block, Level, Rise, asked, exchanges, exchanges_at_once, pairs, rise,
 };
 use forebay_placement::schema::Settings;
-use forebay_placement::{TierSnapshot, Worth};
+use forebay_placement::{TierSnapshot, Worth, rounds};
 use forebay_pool::clock::Timer;
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::*;
 use forebay_pool::{FileId, Segment, clock, futex};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+/// The rest after a look at what was used.
+const REST: Timer = Timer::ms(rounds::PROMOTER_REST_MS);
 
 /// The worker that promotes.
 pub(crate) struct Promoter {
@@ -48,13 +51,13 @@ impl Promoter {
         while !self.node.stopping() {
             let node = Arc::clone(&self.node);
             let seen = node.header().blocks_hot.load(Ordering::SeqCst);
-            let mut looked_at = 0;
+            let mut has_looked = false;
             for tier in node.file_tiers() {
                 let used = node.header().tier[tier].used.load(Ordering::Relaxed);
                 if used != self.seen[tier] || self.goes_on[tier] {
                     self.seen[tier] = used;
                     self.goes_on[tier] = self.promote(tier);
-                    looked_at += u64::from(node.header().tier[tier].buckets);
+                    has_looked = true;
                 }
             }
             let (then, passes) = self.cooled;
@@ -63,10 +66,10 @@ impl Promoter {
                 cool(&node, passes.wrapping_add(1));
             }
             let hot = &node.header().blocks_hot;
-            if looked_at > 0 {
+            if has_looked {
                 // Uses while it rests wake no thread; they are seen behind it.
                 let seen = hot.load(Ordering::SeqCst);
-                futex::wait(hot, seen, Timer::ms(rest_ms(looked_at)).as_ms());
+                futex::wait(hot, seen, REST.as_ms());
                 continue;
             }
             // Until an access makes a block hot enough. Blocks cool while the manager rests, too.
