@@ -26,8 +26,8 @@ pub const WAIT_MAX_MS: u64 = 5_000;
 pub const PLACER_LOOK_MS: u64 = 50;
 /// How often in a row a placer finds no room before blocks go to another tier.
 pub const PLACER_PATIENCE: u32 = 2;
-/// For how long the promoter rests after a look at blocks that were used: what becomes hot meanwhile
-/// goes up together, hottest first.
+/// For how long the promoter rests after a look at blocks that were used: what becomes hot
+/// meanwhile goes up together, hottest first.
 pub const PROMOTER_REST_MS: u64 = 100;
 /// How often a drain looks for what has become due.
 pub const DRAIN_LOOK_MS: u64 = 20;
