@@ -110,17 +110,16 @@ fn steps(calls: impl Iterator<Item = Call>, end_ns: u64) -> String {
             None => format!("{}:{}", call.device, call.inode),
         };
         let took = (*ended_ns - call.start_ns) as f64 / 1e9;
-        let (name, moves) = match call.kind {
-            CallKind::Open => ("open", false),
-            CallKind::Create => ("create", false),
-            CallKind::Read => ("read", true),
-            CallKind::Write => ("write", true),
-            CallKind::Close => ("close", false),
+        let (offset, bytes) = (call.offset, call.bytes);
+        let _ = match call.kind {
+            CallKind::Open => writeln!(text, "{rank},open,{file},,,"),
+            CallKind::Create => writeln!(text, "{rank},create,{file},,,"),
+            CallKind::Read => writeln!(text, "{rank},read,{file},{offset},{bytes},{took:.9}"),
+            CallKind::Write => writeln!(text, "{rank},write,{file},{offset},{bytes},{took:.9}"),
+            CallKind::Close => writeln!(text, "{rank},close,{file},,,"),
+            CallKind::Truncate => writeln!(text, "{rank},truncate,{file},{offset},,{took:.9}"),
+            CallKind::Remove => writeln!(text, "{rank},remove,{file},,,"),
             CallKind::Path => continue,
-        };
-        let _ = match moves {
-            true => writeln!(text, "{rank},{name},{file},{},{},{took:.9}", call.offset, call.bytes),
-            false => writeln!(text, "{rank},{name},{file},,,"),
         };
     }
     let last = ranks.into_values().max_by_key(|&(rank, ended_ns)| (ended_ns, rank));
@@ -159,9 +158,13 @@ mod tests {
         calls.add(&call(CallKind::Write, 70, 5_500, 9_000, 4096));
         calls.add(&call(CallKind::Read, 71, 7_000, 8_000, 10));
         calls.add(&call(CallKind::Close, 70, 1_000_009_000, 1_000_009_000, 0));
+        let cut = call(CallKind::Truncate, 71, 8_500, 8_600, 0);
+        calls.add(&Call { offset: 7, ..cut });
+        calls.add(&call(CallKind::Remove, 71, 8_700, 8_700, 0));
         let expected = format!(
             "{HEADER}\n0,begin,,,,0.000005000\n0,create,/pfs/a_b,,,\n0,write,/pfs/a_b,0,4096,0.000003500\n\
              1,compute,,,,0.000002000\n1,read,/pfs/a_b,0,10,0.000001000\n\
+             1,truncate,/pfs/a_b,7,,0.000000100\n1,remove,/pfs/a_b,,,\n\
              0,compute,,,,1.000000000\n0,close,/pfs/a_b,,,\n0,compute,,,,2.000000000\n"
         );
         assert_eq!(steps(calls.iter(), 3_000_009_000), expected);

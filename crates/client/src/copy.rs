@@ -5,6 +5,7 @@ mod pipe;
 mod stored;
 
 use crate::fd::borrow;
+use crate::recording;
 use crate::session::Session;
 use crate::user_memory::UserOffset;
 use end::{End, KnownEnd};
@@ -105,6 +106,7 @@ fn copy_to_file(
         let (begin, left) = (here, length - done);
         let stored = from.stored(begin, left).unwrap_or(0);
         let (source, target) = (borrow(from.fd), borrow(to.fd));
+        let start_ns = recording::begin_ns();
         let copied = match stored {
             0 => Ok(0),
             _ => rustix::fs::copy_file_range(
@@ -122,7 +124,7 @@ fn copy_to_file(
             copied => copied.unwrap_or(0),
         };
         if copied > 0 {
-            from.note_copied(begin, copied);
+            from.note_copied(begin, copied, start_ns);
             done += copied;
             continue;
         }

@@ -26,6 +26,11 @@ pub(crate) fn is_on() -> bool {
     calls().is_some()
 }
 
+/// When a call begins that is noted by [`OpenFile::note_since`] if calls are recorded.
+pub(crate) fn begin_ns() -> u64 {
+    if is_on() { clock::realtime_ns() } else { 0 }
+}
+
 /// What descriptions have whose calls are recorded.
 pub(crate) fn flags() -> DescriptionFlags {
     if is_on() { DescriptionFlags::RECORDED } else { DescriptionFlags::NONE }
@@ -79,6 +84,15 @@ impl Session {
         let kind = if is_cut { CallKind::Create } else { CallKind::Open };
         note(kind, self.owner().thread(), file, (0, 0), clock::realtime_ns());
     }
+
+    /// Notes, where calls are recorded, that a file has lost its last name.
+    pub(crate) fn note_removed(&self, stat: &Stat) {
+        if is_on() && stat.st_nlink == 1 {
+            let file = (stat.st_dev, stat.st_ino);
+            let thread = self.owner().thread();
+            note(CallKind::Remove, thread, file, (0, 0), clock::realtime_ns());
+        }
+    }
 }
 
 impl OpenFile<'_> {
@@ -96,6 +110,14 @@ impl OpenFile<'_> {
         let file = (identity.device, identity.inode);
         let thread = self.session.owner().thread();
         note(kind, thread, file, (offset, bytes as u64), start_ns);
+    }
+
+    /// Notes a call that began when [`begin_ns`] was asked, if calls are recorded: of those that do
+    /// not look at the description's flags.
+    pub(crate) fn note_since(&self, kind: CallKind, start_ns: u64, offset: u64, bytes: usize) {
+        if is_on() {
+            self.note_call(kind, start_ns, offset, bytes);
+        }
     }
 
     /// Notes that the process gives up its last descriptor of a description.

@@ -592,6 +592,7 @@ impl Session {
         crash::point("unlink.done");
         drop(held);
         self.unlinked(&doomed, names, at.path);
+        self.note_removed(&doomed);
         self.note_status(Some(doomed).filter(|stat| self.is_in_table(stat)));
         Ok(())
     }

@@ -76,6 +76,8 @@ pub(crate) struct Node {
     pub faults: Option<Arc<Faults>>,
     /// Flush whatever its age.
     pub draining: AtomicBool,
+    /// How often RAM's demoter was woken because blocks became clean, and no writer asked.
+    pub cleaned: AtomicU32,
     /// Nothing happens: threads wait until they are woken.
     pub resting: AtomicBool,
     /// Threads shall end.
@@ -356,6 +358,17 @@ impl Node {
         let made = &self.header().room_made;
         made.fetch_add(1, Ordering::AcqRel);
         futex::wake_all(made);
+    }
+
+    /// Blocks of RAM have become clean, or stay there: where room is short its demoter looks again,
+    /// as no writer that waits asks before it is posted room.
+    pub fn look_for_room(&self) {
+        let ram = &self.header().tier[TierId::RAM];
+        if self.segment.free_in(TierId::RAM) < ram.low.load(Ordering::Relaxed) {
+            // First: whose count is taken for a writer's is looked at once more.
+            self.cleaned.fetch_add(1, Ordering::Release);
+            self.segment.want_room();
+        }
     }
 
     /// Transfers of tier `tier`'s slots, slowed down if the tier is emulated.

@@ -27,6 +27,9 @@ pub const BATCH_BYTES: u64 = 16 << 20;
 /// The least number of pieces in which a tier is emptied.
 const PIECES: u64 = 16;
 
+/// So many times as many blocks as shall leave are considered: those that cost least to move leave.
+pub const CHOICE: usize = 2;
+
 /// Blocks of `unit` bytes in each piece in which a tier of this capacity is emptied: a writer that
 /// waits for room goes on with the first, and the next sees what has changed. Of a small tier small
 /// ones, or its writers would wait until half of it has gone down.
@@ -216,6 +219,49 @@ pub fn shares(
     taken.map(|units| units * unit)
 }
 
+/// Who moves blocks down that leave a tier while writers wait: how many each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Division {
+    /// The tier's demoter, first: a writer goes on with what it moves.
+    pub itself: u64,
+    /// The placer of each lower tier. What none of them takes is the demoter's, too.
+    pub placers: [u64; TIERS_MAX],
+}
+
+/// Divides `blocks` of `unit` bytes that leave the tier `from` among its demoter and the placers of
+/// the lower tiers, so that all [`shares`] move at the same time. Of what goes to the tier that the
+/// demoter itself moves to, the placer there takes half: while one computes sums, the device works
+/// for the other.
+///
+/// ```
+/// use forebay_placement::leave::{Division, divide};
+/// use forebay_placement::{Hierarchy, TierSnapshot, Watermarks};
+///
+/// let tier = |free, write_bandwidth| TierSnapshot {
+///     capacity: 100, free, write_bandwidth, read_bandwidth: 9000, ..TierSnapshot::default()
+/// };
+/// let tiers = Hierarchy::new(&[tier(0, 9000), tier(100, 1000), tier(100, 330)]).unwrap();
+/// let Division { itself, placers } = divide(&tiers, Watermarks::default(), 0, 40, 1);
+/// assert_eq!((itself, &placers[..3]), (16, &[0, 15, 9][..]));
+/// ```
+pub fn divide(
+    hierarchy: &Hierarchy,
+    marks: Watermarks,
+    from: usize,
+    blocks: u64,
+    unit: u64,
+) -> Division {
+    let unit = unit.max(1);
+    let bytes = blocks.saturating_mul(unit);
+    let mut placers = shares(hierarchy, marks, from, bytes, unit).map(|share| share / unit);
+    let mut itself = 0;
+    if let Destination::Tier(own) = destination(hierarchy, from, unit) {
+        itself = placers[own].div_ceil(2);
+        placers[own] -= itself;
+    }
+    Division { itself, placers }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -254,6 +300,33 @@ mod tests {
                         assert!(late <= 20.0 / speeds[other].min(speeds[one]) as f64, "{context}");
                     }
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn a_division_loses_no_block_and_leaves_its_first_half_to_the_demoter() {
+        let tier = |free, write_bandwidth| TierSnapshot {
+            capacity: 1000,
+            free,
+            write_bandwidth,
+            read_bandwidth: 1_000_000,
+            ..TierSnapshot::default()
+        };
+        let marks = Watermarks::default();
+        for rooms in [[0, 0], [0, 900], [150, 900], [900, 0], [900, 900]] {
+            let tiers = [tier(0, 9000), tier(rooms[0], 1000), tier(rooms[1], 300)];
+            let hierarchy = Hierarchy::new(&tiers).unwrap();
+            for blocks in [0, 1, 2, 7, 50] {
+                let shares = shares(&hierarchy, marks, 0, blocks * 10, 10).map(|share| share / 10);
+                let Division { itself, placers } = divide(&hierarchy, marks, 0, blocks, 10);
+                let context = format!("{rooms:?} {blocks}: {itself} {placers:?}");
+                let all = itself + placers.iter().sum::<u64>();
+                assert_eq!(all, shares.iter().sum::<u64>(), "{context}");
+                assert!(all <= blocks, "{context}");
+                let own = if rooms[0] >= 10 { 1 } else { 2 };
+                assert_eq!(itself, shares[own].div_ceil(2), "{context}");
+                assert_eq!(placers[own], shares[own] / 2, "{context}");
             }
         }
     }

@@ -24,6 +24,7 @@ pub mod promote;
 mod random;
 mod request;
 pub mod room;
+pub mod rounds;
 pub mod schema;
 mod solve;
 

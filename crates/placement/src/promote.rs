@@ -22,6 +22,7 @@
 //! ```
 
 use crate::hotness::AccessStats;
+use crate::leave::BATCH_BYTES;
 use crate::{TierSnapshot, Watermarks};
 
 /// How many times hotter than its rival a block has to be.
@@ -29,6 +30,8 @@ const MARGIN: f32 = 1.5;
 /// How many uses it has to have besides.
 const USES: f32 = 2.0;
 
+/// A tier exchanges at most one part in so many of itself at a time.
+const PARTS: u64 = 4;
 /// A tier, as the decision to move one block sees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Level {
@@ -49,6 +52,16 @@ impl Level {
             is_roomy: tier.free > share(marks.high).max(low),
             wants_room: tier.free < low || tier.free == 0,
             coldest,
+        }
+    }
+}
+
+impl Level {
+    /// The same level with the coldest of blocks that may leave it; where it is roomy none has to.
+    pub fn with_coldest(self, uses: impl Iterator<Item = u32>) -> Self {
+        match self.is_roomy {
+            true => self,
+            false => Self { coldest: uses.min().unwrap_or(u32::MAX), ..self },
         }
     }
 }
@@ -104,6 +117,68 @@ pub fn is_asked_for(block: &Block, asked: u32) -> bool {
 /// ```
 pub fn exchanges(block: &Block, above: &Level) -> bool {
     promotes(block, &Level { wants_room: false, is_roomy: false, ..*above })
+}
+
+/// What goes up to one tier, of the blocks of a lower one.
+#[derive(Clone, Debug)]
+pub struct Rise<T> {
+    /// Into the room that there is to spare.
+    pub comes: Vec<T>,
+    /// In exchange, hottest first, if there are colder blocks to exchange them for.
+    pub exchanged: Vec<(Block, T)>,
+    /// To no tier as fast as this one.
+    pub rest: Vec<(Block, T)>,
+}
+
+/// Chooses what goes up from `hot`, hottest first, to the tier `above` at the level `to`. Half of
+/// the low watermark is left to writers: where the tier falls below that mark, its demoter makes
+/// room. `compares`: the policy of a block's file compares hotness.
+pub fn rise<T>(
+    hot: Vec<(Block, T)>,
+    above: &TierSnapshot,
+    to: &Level,
+    (marks, unit): (Watermarks, u64),
+    compares: impl Fn(&T) -> bool,
+) -> Rise<T> {
+    let low = (above.capacity as f64 * marks.low.clamp(0.0, 1.0)) as u64;
+    let room = above.free.saturating_sub(low / 2).min(BATCH_BYTES) / unit.max(1);
+    let (mut up, rest): (Vec<_>, Vec<_>) = hot
+        .into_iter()
+        .partition(|(block, id)| promotes(block, to) || exchanges(block, to) && compares(id));
+    let mut exchanged = up.split_off(up.len().min(room as usize));
+    exchanged.retain(|(_, id)| compares(id));
+    Rise { comes: up.into_iter().map(|(_, id)| id).collect(), exchanged, rest }
+}
+
+/// Blocks that a tier exchanges at once besides `came` that have come to it.
+pub fn exchanges_at_once(above: &TierSnapshot, unit: u64, came: u64) -> u64 {
+    ((above.capacity / PARTS).min(BATCH_BYTES) / unit.max(1)).saturating_sub(came)
+}
+
+/// Pairs hot blocks, hottest first, with the cold ones that they are exchanged for: `rank` says by
+/// what blocks leave the tier `above` first, those of lower rank before others. What would be taken
+/// down again at once does not come up.
+///
+/// ```
+/// use forebay_placement::promote::{Block, Level, pairs};
+///
+/// let busy = Level { is_roomy: false, wants_room: true, coldest: 0 };
+/// let hot = [4, 3].map(|uses| (Block { uses, ..Block::default() }, 1, 'h'));
+/// // Ranks, uses and names.
+/// assert_eq!(pairs(hot, vec![(1, 2, 'b'), (0, 0, 'a')], &busy), [('h', 'a')]);
+/// assert_eq!(pairs(hot, vec![(2, 0, 'c')], &busy), [], "what is worth less stays below");
+/// ```
+pub fn pairs<T: Ord, R: Ord>(
+    hot: impl IntoIterator<Item = (Block, R, T)>,
+    mut cold: Vec<(R, u32, T)>,
+    above: &Level,
+) -> Vec<(T, T)> {
+    cold.sort_unstable();
+    let both = hot.into_iter().zip(cold).map_while(|((block, rank, come), (rival, uses, gone))| {
+        let goes = exchanges(&block, &Level { coldest: uses, ..*above }) && rank >= rival;
+        goes.then_some((come, gone))
+    });
+    both.collect()
 }
 
 /// Whether a block may go down to make room on the tier `here`, with this tier above it. Never true
@@ -182,6 +257,22 @@ mod tests {
             assert!(!exchanges(&displaced, &above), "{block:?} {above:?}");
         }
         assert!(exchanged > 50, "{exchanged}");
+    }
+
+    #[test]
+    fn what_finds_no_room_is_exchanged_where_hotness_is_compared() {
+        let above = TierSnapshot { capacity: 100, free: 7, ..TierSnapshot::default() };
+        let to = Level::of(&above, Watermarks::default(), 0);
+        let hot = |uses| (0..4).map(|id| (Block { uses, ..Block::default() }, id)).collect();
+        let goes = |uses, compares: fn(&i32) -> bool| {
+            let Rise { comes, exchanged, rest } =
+                rise(hot(uses), &above, &to, (Watermarks::default(), 1), compares);
+            (comes, exchanged.into_iter().map(|(_, id)| id).collect::<Vec<_>>(), rest.len())
+        };
+        assert_eq!(goes(5, |_| true), (vec![0, 1], vec![2, 3], 0));
+        assert_eq!(goes(5, |id| id % 2 == 1), (vec![1, 3], vec![], 2));
+        assert_eq!(goes(1, |_| true), (vec![], vec![], 4));
+        assert_eq!([0, 20, 30].map(|came| exchanges_at_once(&above, 1, came)), [25, 5, 0]);
     }
 
     #[test]

@@ -44,11 +44,23 @@ pub enum CallKind {
     Close = 5,
     /// No call, but a part of a file's path.
     Path = 6,
+    /// Gave a file another size: `offset`.
+    Truncate = 7,
+    /// Took a file's last name away.
+    Remove = 8,
 }
 
 impl CallKind {
-    const ALL: [CallKind; 6] =
-        [Self::Open, Self::Create, Self::Read, Self::Write, Self::Close, Self::Path];
+    const ALL: [CallKind; 8] = [
+        Self::Open,
+        Self::Create,
+        Self::Read,
+        Self::Write,
+        Self::Close,
+        Self::Path,
+        Self::Truncate,
+        Self::Remove,
+    ];
 }
 
 /// A call of a process.

@@ -56,6 +56,8 @@ pub(crate) struct File {
     pub levels: [u32; TIERS_MAX],
     /// Ranks that have it open.
     pub open: u32,
+    /// It has no name any more.
+    pub is_removed: bool,
     /// How often its blocks were used, and how lately.
     pub score: Score,
     /// Where it ends, and the levels in which some of it has ever been, one bit each: as its record
@@ -123,10 +125,24 @@ impl Blocks {
         file.end = file.end.max(end);
     }
 
-    /// Notes that nothing is left of a file.
-    pub fn cut(&mut self, file: u32) {
+    /// Notes that a file has this size now.
+    pub fn resize(&mut self, file: u32, size: u64) {
         let file = self.file(file);
-        (file.end, file.seen_in) = (0, 0);
+        file.end = size;
+        if size == 0 {
+            file.seen_in = 0;
+        }
+    }
+
+    /// The files without a name.
+    pub fn removed(&self) -> Vec<u32> {
+        let files = self.files.iter().enumerate().filter(|(_, file)| file.is_removed);
+        files.map(|(number, _)| number as u32).collect()
+    }
+
+    /// Whether a file has no name any more.
+    pub fn is_removed(&self, file: u32) -> bool {
+        self.files.get(file as usize).is_some_and(|file| file.is_removed)
     }
 
     /// The levels in which some of a file has ever been, one bit each.

@@ -10,39 +10,31 @@ use std::collections::{BTreeSet, VecDeque};
 use forebay_placement::evict::{Candidate, Eviction, choose};
 use forebay_placement::hotness::AccessStats;
 use forebay_placement::leave::{
-    BATCH_BYTES, Fate, Keeps, Reads, WayDown, fate, keeping_pays, piece_blocks, shares, way_down,
+    BATCH_BYTES, CHOICE, Division, Fate, Keeps, Reads, WayDown, divide, fate, keeping_pays,
+    piece_blocks, way_down,
 };
 use forebay_placement::organizer::{Event as Happened, Settings, Task as Decided, organize};
-use forebay_placement::promote::{self, Level, asked, promoted, promotes};
+use forebay_placement::promote::{
+    self, Level, Rise, asked, exchanges, exchanges_at_once, pairs, promoted, rise,
+};
 use forebay_placement::room::{Pressure, in_turns, wanted};
+use forebay_placement::rounds::{
+    Ages, DRAIN_LOOK_MS, LOOK_MS, LOOK_PRESSED_MS, PLACER_LOOK_MS, PLACER_PATIENCE,
+    PROMOTER_REST_MS, RIPE_MS, WAIT_MAX_MS, is_ripe, sync_passes,
+};
 use forebay_placement::schema::{Settings as FileSettings, Trigger as FileTrigger};
-use forebay_placement::{Destination, Hierarchy, PolicyId, Worth, destination, pace};
+use forebay_placement::{Destination, Hierarchy, PolicyId, destination, pace};
 
 use crate::blocks::{BlockId, Place};
 use crate::cluster::Device;
 use crate::simulation::{Event, Simulation, Task};
 use crate::strategy::{ManagerSettings, Trigger};
 
-/// The node manager's own numbers. How often workers look without being woken, in nanoseconds.
-const LOOK_NS: u64 = 500 * MS;
-const LOOK_PRESSED_NS: u64 = 50 * MS;
-const LOOK_PLACER_NS: u64 = 50 * MS;
-const LOOK_DRAIN_NS: u64 = 20 * MS;
-const PROMOTER_PAUSE_NS: u64 = 100 * MS;
-/// A block that was not written in full is placed when nothing was written to it for so long.
-const RIPE_NS: u64 = 500 * MS;
-/// For how long a writer that waited may wait still.
-const WAIT_MAX_NS: u64 = 5_000 * MS;
 const MS: u64 = 1_000_000;
-/// So many times as many blocks as shall leave are considered.
-const CHOICE: usize = 2;
-/// Passes of a sync over its file's blocks, besides one for each tier.
-const SYNC_PASSES: u32 = 2;
 
 /// What is asked of a run without a node manager: nothing.
 static NO_MANAGER: ManagerSettings = ManagerSettings {
-    period_ns: 0,
-    max_age_ns: 0,
+    ages: Ages { period_ms: 0, max_age_ms: 0 },
     granularity: 0,
     files: Vec::new(),
     speeds: Vec::new(),
@@ -80,6 +72,29 @@ struct Piece {
     from: usize,
     goal: Goal,
     blocks: Vec<BlockId>,
+    /// Whether it makes place for other blocks, or takes theirs.
+    exchange: Exchange,
+}
+
+/// What a piece is in an exchange of hot blocks for cold ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Exchange {
+    /// None of it.
+    No,
+    /// Its blocks leave: their room is kept for those that come.
+    Gone,
+    /// Its blocks come into the room that was kept.
+    Come,
+}
+
+impl Piece {
+    fn of(from: usize, goal: Goal, blocks: &[BlockId]) -> Self {
+        Self { from, goal, blocks: blocks.to_vec(), exchange: Exchange::No }
+    }
+
+    fn exchanging(self, exchange: Exchange) -> Self {
+        Self { exchange, ..self }
+    }
 }
 
 /// A step of what a worker does.
@@ -109,8 +124,8 @@ struct Worker {
     job: Job,
     pieces: VecDeque<Piece>,
     under_way: Option<UnderWay>,
-    /// How often room had been asked for at its last look.
-    answered: u32,
+    /// How often room had been asked for at its last look, and blocks had become clean.
+    answered: (u32, u32),
     /// Blocks that have left since its last look.
     freed: u32,
     is_awaited: bool,
@@ -120,8 +135,12 @@ struct Worker {
     waited_ns: Option<u64>,
     /// Tells the pause that it is in from earlier ones.
     pause: u64,
+    /// How often in a row the tier that it places to had no room.
+    in_vain: u32,
+    /// Blocks whose room on the tier above is kept for those that come in exchange.
+    given_up: u64,
     /// The file whose sync it serves, and passes that are left for it.
-    file: Option<(u32, u32)>,
+    file: Option<(u32, usize)>,
     /// Blocks of its next piece whose flush it has begun, with their versions and dirty bytes.
     begun: Vec<(BlockId, u32, u64)>,
 }
@@ -132,6 +151,8 @@ pub(crate) struct Manager {
     workers: Vec<Worker>,
     /// How often room was asked for.
     pub room_wanted: u32,
+    /// How often blocks of RAM became clean while its room was short.
+    cleaned: u32,
     /// Blocks that plans want to be free in each tier.
     planned: Vec<u64>,
     /// How often writers began to wait.
@@ -158,13 +179,15 @@ impl Manager {
             job,
             pieces: VecDeque::new(),
             under_way: None,
-            answered: 0,
+            answered: (0, 0),
             freed: 0,
             is_awaited: false,
             has_worked: false,
             waits: 0,
             waited_ns: None,
             pause: 0,
+            in_vain: 0,
+            given_up: 0,
             file: None,
             begun: Vec::new(),
         };
@@ -251,6 +274,16 @@ impl Simulation {
         self.manager.room_wanted = self.manager.room_wanted.wrapping_add(1);
         for level in 0..self.levels.len() {
             self.wake_worker(Job::Demote(level));
+        }
+    }
+
+    /// Blocks of RAM have become clean, or stay there: where its room is short its demoter looks.
+    fn look_for_room(&mut self) {
+        if self.is_short(0) {
+            self.manager.cleaned = self.manager.cleaned.wrapping_add(1);
+            for level in 0..self.levels.len() {
+                self.wake_worker(Job::Demote(level));
+            }
         }
     }
 
@@ -424,16 +457,13 @@ impl Simulation {
     fn look_demoter(&mut self, worker: usize, level: usize) -> Option<Option<u64>> {
         let now_ns = self.now_ns();
         let (unit, marks) = (self.unit(), self.watermarks());
-        let room_wanted = self.manager.room_wanted;
+        let now = (self.manager.room_wanted, self.manager.cleaned);
         let state = &mut self.manager.workers[worker];
-        if std::mem::take(&mut state.has_worked)
-            && state.freed == 0
-            && state.answered == room_wanted
-        {
+        if std::mem::take(&mut state.has_worked) && state.freed == 0 && state.answered == now {
             return Some(self.demoter_pause(worker));
         }
-        let asked = self.manager.workers[worker].answered != self.manager.room_wanted;
-        self.manager.workers[worker].answered = self.manager.room_wanted;
+        let asked = self.manager.workers[worker].answered.0 != now.0;
+        self.manager.workers[worker].answered = now;
         let hierarchy = self.space();
         let Some(snapshot) = hierarchy.tier(level) else { return Some(None) };
         if Level::of(&snapshot, marks, 0).is_roomy {
@@ -444,7 +474,7 @@ impl Simulation {
         if state.waits != waits {
             (state.waits, state.waited_ns) = (waits, Some(now_ns));
         }
-        let is_pressed = state.waited_ns.is_some_and(|at_ns| now_ns - at_ns < WAIT_MAX_NS);
+        let is_pressed = state.waited_ns.is_some_and(|at_ns| now_ns - at_ns < WAIT_MAX_MS * MS);
         let planned = std::mem::take(&mut self.manager.planned[level]) * unit;
         let planned = in_turns(&snapshot, planned, unit);
         let pressure =
@@ -481,7 +511,7 @@ impl Simulation {
         let mut pieces = VecDeque::new();
         for blocks in victims.1.chunks(piece) {
             let goal = Goal::Tier(level + 1);
-            pieces.push_back(Piece { from: level, goal, blocks: blocks.to_vec() });
+            pieces.push_back(Piece::of(level, goal, blocks));
         }
         if level == 0 && (is_pressed || planned > 0) {
             self.spread(&mut victims.2);
@@ -489,7 +519,7 @@ impl Simulation {
         let moves = |id: &BlockId| self.policy_of(self.blocks[*id].file).policy().moves_down();
         for blocks in victims.2.chunk_by(|a, b| moves(a) == moves(b)) {
             for blocks in blocks.chunks(piece) {
-                pieces.push_back(Piece { from: level, goal: Goal::Down, blocks: blocks.to_vec() });
+                pieces.push_back(Piece::of(level, Goal::Down, blocks));
             }
         }
         let state = &mut self.manager.workers[worker];
@@ -505,9 +535,9 @@ impl Simulation {
 
     fn demoter_pause(&self, worker: usize) -> Option<u64> {
         let waited = self.manager.workers[worker].waited_ns;
-        let lately = waited.is_some_and(|at_ns| self.now_ns() - at_ns < WAIT_MAX_NS);
+        let lately = waited.is_some_and(|at_ns| self.now_ns() - at_ns < WAIT_MAX_MS * MS);
         // When all have ended nothing is left but the drain.
-        (!self.ended).then_some(if lately { LOOK_PRESSED_NS } else { LOOK_NS })
+        (!self.ended).then_some(if lately { LOOK_PRESSED_MS } else { LOOK_MS } * MS)
     }
 
     /// What leaves a tier: what is dropped, kept one tier down, and dirty.
@@ -529,12 +559,15 @@ impl Simulation {
             clean += u64::from(block.dirty == 0);
             let of_file = self.policy_of(block.file).policy();
             let bytes = self.blocks.written_end(block.file);
-            let worth = match of_file.compares_hotness() {
-                true => of_file.worth(self.hotness(block.file), bytes, capacity),
-                false => Worth::USUAL,
-            };
-            let access_stats = block.access_stats;
-            candidates.push(Candidate { id, access_stats, worth, ..Candidate::default() });
+            let FileSettings { pin, priority, .. } = self.settings_of(block.file);
+            candidates.push(Candidate {
+                id,
+                access_stats: block.access_stats,
+                pinned: pin,
+                priority,
+                worth: of_file.worth(self.hotness(block.file), bytes, capacity),
+                leaves: false,
+            });
         }
         self.manager.clean[level] = clean;
         let found = choose(Eviction::default(), &mut candidates, want * CHOICE, now_ms);
@@ -568,24 +601,16 @@ impl Simulation {
     /// Leaves to the placers of other tiers the share of these blocks that they move in the time
     /// that the first needs for what stays.
     fn spread(&mut self, dirty: &mut Vec<BlockId>) {
-        let unit = self.unit();
         let spreads = |id: &BlockId| self.policy_of(self.blocks[*id].file).policy().spreads();
-        let mut spreading: VecDeque<BlockId> = dirty.iter().copied().filter(spreads).collect();
+        let spreading: Vec<BlockId> = dirty.iter().copied().filter(spreads).collect();
         let hierarchy = self.as_programs_see();
-        let bytes = spreading.len() as u64 * unit;
-        let shares = shares(&hierarchy, self.watermarks(), 0, bytes, unit);
-        let own = destination(&hierarchy, 0, unit);
-        if let Destination::Tier(own) = own {
-            let stay = ((shares[own] / unit) as usize).min(spreading.len());
-            spreading.drain(..stay);
-        }
+        let count = spreading.len() as u64;
+        let Division { itself, placers } =
+            divide(&hierarchy, self.watermarks(), 0, count, self.unit());
+        let mut spreading = spreading.into_iter().skip(itself as usize);
         let mut given = BTreeSet::new();
-        for (level, share) in shares.iter().enumerate().take(self.levels.len()).skip(1) {
-            if own == Destination::Tier(level) {
-                continue;
-            }
-            for _ in 0..share / unit {
-                let Some(id) = spreading.pop_front() else { break };
+        for (level, &count) in placers.iter().enumerate().take(self.levels.len()).skip(1) {
+            for id in spreading.by_ref().take(count as usize) {
                 self.bind(id, level);
                 given.insert(id);
             }
@@ -606,7 +631,7 @@ impl Simulation {
         let now_ns = self.now_ns();
         let is_short = self.is_short(0);
         let mut ready = Vec::new();
-        let mut bound = 0;
+        let (mut bound, mut stays) = (0, false);
         for id in self.shelves[0].list.clone() {
             let block = &mut self.blocks[id];
             if block.bound != Some(level as u8) {
@@ -614,20 +639,29 @@ impl Simulation {
             }
             if block.dirty == 0 && block.valid > 0 && block.writers == 0 {
                 block.bound = None;
+                stays = true;
                 continue;
             }
             bound += 1;
             let is_full = block.valid >= self.run.cluster.block;
-            let is_ripe = is_full || now_ns - block.written_ns >= RIPE_NS;
-            if (is_ripe || is_short) && block.writers == 0 && !block.flushing && !block.moving {
+            let age_ms = (now_ns - block.written_ns) / MS;
+            let goes = is_ripe(is_full, is_short, age_ms, RIPE_MS);
+            if goes && block.writers == 0 && !block.flushing && !block.moving {
                 ready.push(id);
             }
         }
-        let wait = Some((bound > 0).then_some(LOOK_PLACER_NS));
-        if ready.is_empty() {
+        if stays {
+            self.look_for_room();
+        }
+        let wait = Some((bound > 0).then_some(PLACER_LOOK_MS * MS));
+        let is_full = self.shelves[level].used + self.unit() > self.shelves[level].capacity;
+        let state = &mut self.manager.workers[worker];
+        state.in_vain = if is_full && !ready.is_empty() { state.in_vain + 1 } else { 0 };
+        if ready.is_empty() || is_full && state.in_vain <= PLACER_PATIENCE {
             return wait;
         }
-        if self.shelves[level].used + self.unit() > self.shelves[level].capacity {
+        if is_full {
+            state.in_vain = 0;
             // To the next tier that has room, or like any other block.
             for id in ready {
                 match destination(&self.space(), level, self.unit()) {
@@ -644,51 +678,44 @@ impl Simulation {
         let groups = ready.chunk_by(|a, b| spreads(a) == spreads(b));
         let pieces: VecDeque<Piece> = groups
             .flat_map(|group| group.chunks(piece))
-            .map(|blocks| Piece { from: 0, goal: Goal::Tier(level), blocks: blocks.to_vec() })
+            .map(|blocks| Piece::of(0, Goal::Tier(level), blocks))
             .collect();
         self.manager.workers[worker].pieces = pieces;
         None
     }
 
     fn look_flusher(&mut self, worker: usize, level: usize) -> Option<Option<u64>> {
-        let settings = self.settings();
-        let pause_ns = settings.period_ns.min(settings.max_age_ns / 4).max(MS);
-        let pause_ns = if self.ended { LOOK_DRAIN_NS } else { pause_ns };
+        let pause_ms = if self.ended { DRAIN_LOOK_MS } else { self.settings().ages.pause_ms() };
         let mut due: Vec<BlockId> = self.shelves[level].list.clone();
-        due.retain(|id| self.is_due_to(*id, pause_ns));
+        due.retain(|id| self.is_due_now(*id));
         if due.is_empty() {
             // The drain is over when nothing is under way.
             let mut workers = self.manager.workers.iter();
             let goes_on = !self.ended || workers.any(|worker| worker.under_way.is_some());
-            return Some((goes_on && self.may_be_due()).then_some(pause_ns));
+            return Some((goes_on && self.may_be_due()).then_some(pause_ms * MS));
         }
         self.manager.workers[worker].pieces = self.by_file(due, level);
         None
     }
 
     fn may_be_due(&self) -> bool {
-        let ages =
-            |file: &FileTrigger| matches!(file, FileTrigger::PerOperation | FileTrigger::Periodic);
-        let of_files = self.settings().files.iter();
-        self.ended
-            || matches!(self.run.strategy.trigger, Trigger::PerOperation | Trigger::Periodic(_))
-            || of_files.filter_map(|file| file.trigger.as_ref()).any(ages)
+        let of_files = self.settings().files.iter().filter_map(|file| file.trigger);
+        let mut triggers = of_files.chain(self.usual_trigger());
+        let ages = self.settings().ages;
+        self.ended || triggers.any(|trigger| ages.after_ms(trigger, false).is_some())
     }
 
-    fn is_due_to(&self, id: BlockId, pause_ns: u64) -> bool {
+    fn is_due_now(&self, id: BlockId) -> bool {
         let block = &self.blocks[id];
-        if block.dirty == 0 || block.flushing {
+        // Of a file without a name only a want of room, or a sync, takes anything to the store.
+        if block.dirty == 0 || block.flushing || self.blocks.is_removed(block.file) {
             return false;
         }
-        let after_ns = match self.trigger_of(block.file) {
-            _ if self.ended => 0,
-            Trigger::PerOperation => 0,
-            Trigger::Periodic(period_ns) => period_ns,
-            Trigger::PerFile | Trigger::OnExit | Trigger::Never => return false,
-        };
-        let now_ns = self.now_ns();
-        let oldest_ns = self.settings().max_age_ns.saturating_sub(pause_ns);
-        now_ns - block.written_ns >= after_ns || now_ns - block.dirtied_ns >= oldest_ns
+        let age_ms = |since_ns| (self.now_ns() - since_ns) / MS;
+        let (age_ms, dirty_ms) = (age_ms(block.written_ns), age_ms(block.dirtied_ns));
+        let trigger = self.trigger_of(block.file);
+        let ages = self.settings().ages;
+        trigger.is_some_and(|trigger| ages.is_due(trigger, self.ended, age_ms, dirty_ms))
     }
 
     pub fn settings(&self) -> &ManagerSettings {
@@ -700,14 +727,18 @@ impl Simulation {
         self.settings().files.get(file as usize).copied().unwrap_or_default()
     }
 
-    /// When the dirty blocks of a file are flushed.
-    pub fn trigger_of(&self, file: u32) -> Trigger {
-        match self.settings_of(file).trigger {
-            None => self.run.strategy.trigger,
-            Some(FileTrigger::PerOperation) => Trigger::PerOperation,
-            Some(FileTrigger::PerFile) => Trigger::PerFile,
-            Some(FileTrigger::OnExit) => Trigger::OnExit,
-            Some(FileTrigger::Periodic) => Trigger::Periodic(self.settings().period_ns),
+    /// When the dirty blocks of a file are flushed; `None`: never.
+    pub fn trigger_of(&self, file: u32) -> Option<FileTrigger> {
+        self.settings_of(file).trigger.or_else(|| self.usual_trigger())
+    }
+
+    fn usual_trigger(&self) -> Option<FileTrigger> {
+        match self.run.strategy.trigger {
+            Trigger::PerOperation => Some(FileTrigger::PerOperation),
+            Trigger::PerFile => Some(FileTrigger::PerFile),
+            Trigger::OnExit => Some(FileTrigger::OnExit),
+            Trigger::Periodic(_) => Some(FileTrigger::Periodic),
+            Trigger::Never => None,
         }
     }
 
@@ -723,7 +754,7 @@ impl Simulation {
         let of_files = blocks.chunk_by(|a, b| self.blocks[*a].file == self.blocks[*b].file);
         of_files
             .flat_map(|of_file| of_file.chunks(most))
-            .map(|batch| Piece { from, goal: Goal::Store, blocks: batch.to_vec() })
+            .map(|batch| Piece::of(from, Goal::Store, batch))
             .collect()
     }
 
@@ -731,7 +762,7 @@ impl Simulation {
         let (file, left) = match self.manager.workers[worker].file.take() {
             Some((file, left)) if left > 0 => (file, left),
             _ => {
-                let passes = SYNC_PASSES + self.levels.len() as u32;
+                let passes = sync_passes(self.levels.len());
                 let Some(file) = self.manager.syncs.pop_front() else { return Some(None) };
                 (file, passes)
             }
@@ -756,7 +787,7 @@ impl Simulation {
         let state = &mut self.manager.workers[worker];
         if std::mem::take(&mut state.has_worked) {
             // Uses in the pause wake no thread; they are seen behind it.
-            state.waited_ns = Some(now_ns + PROMOTER_PAUSE_NS);
+            state.waited_ns = Some(now_ns + PROMOTER_REST_MS * MS);
         }
         if self.ended || self.manager.hot.is_empty() {
             return Some(None);
@@ -767,38 +798,98 @@ impl Simulation {
         let Some(level) = self.manager.hot.pop_first() else { return Some(None) };
         let (unit, marks) = (self.unit(), self.watermarks());
         let hierarchy = self.space();
-        let uses = |simulation: &Self, id: BlockId| {
-            promote::Block::of(simulation.blocks[id].access_stats, false)
-        };
-        let mut hot: Vec<BlockId> = self.shelves[level].list.clone();
-        hot.retain(|id| uses(self, *id).uses > 0 && self.may_come(*id));
-        hot.sort_by_key(|id| std::cmp::Reverse(uses(self, *id).uses));
+        self.manager.workers[worker].has_worked = true;
+        let mut hot: Vec<(promote::Block, BlockId)> = self.uses(level).collect();
+        hot.retain(|(block, id)| block.uses > 0 && self.may_come(*id));
+        hot.sort_by_key(|(block, _)| std::cmp::Reverse(block.uses));
         let mut least = u32::MAX;
         let mut pieces = VecDeque::new();
+        let mut goes_on = false;
         for above in 0..level {
             let Some(snapshot) = hierarchy.tier(above) else { continue };
-            let mut to = Level::of(&snapshot, marks, 0);
-            if !to.is_roomy {
-                let there = self.shelves[above].list.iter();
-                to.coldest = there.map(|id| uses(self, *id).uses).min().unwrap_or(u32::MAX);
-            }
+            let may_leave = self.uses(above).filter(|(block, _)| !block.pinned);
+            let to =
+                Level::of(&snapshot, marks, 0).with_coldest(may_leave.map(|(block, _)| block.uses));
             least = least.min(asked(&to));
-            let low = (snapshot.capacity as f64 * marks.low) as u64;
-            let room = (snapshot.free.saturating_sub(low / 2).min(BATCH_BYTES) / unit) as usize;
-            let (mut up, rest): (Vec<_>, Vec<_>) =
-                hot.into_iter().partition(|id| promotes(&uses(self, *id), &to));
-            up.truncate(room);
-            up.sort_unstable_by_key(|id| (self.blocks[*id].file, self.blocks[*id].number));
-            if !up.is_empty() {
-                pieces.push_back(Piece { from: level, goal: Goal::Tier(above), blocks: up });
-            }
+            let compares = |id: &BlockId| self.compares_hotness(self.blocks[*id].file);
+            let Rise { mut comes, exchanged, rest } =
+                rise(hot, &snapshot, &to, (marks, unit), compares);
             hot = rest;
+            comes.sort_unstable_by_key(|id| (self.blocks[*id].file, self.blocks[*id].number));
+            let most = exchanges_at_once(&snapshot, unit, comes.len() as u64) as usize;
+            let wanted = exchanged.len();
+            if !comes.is_empty() {
+                pieces.push_back(Piece::of(level, Goal::Tier(above), &comes));
+            }
+            let exchanged = self.exchange(&exchanged[..most.min(wanted)], level, above, &to);
+            goes_on |= exchanged.first().is_some_and(|gone| gone.blocks.len() < wanted);
+            pieces.extend(exchanged);
         }
         self.manager.promotes_at[level] = least;
-        let state = &mut self.manager.workers[worker];
-        state.has_worked = true;
-        state.pieces = pieces;
+        if goes_on {
+            self.manager.hot.insert(level);
+        }
+        self.manager.workers[worker].pieces = pieces;
         None
+    }
+
+    /// The blocks of a tier, with what is known of their use.
+    fn uses(&self, level: usize) -> impl Iterator<Item = (promote::Block, BlockId)> {
+        self.shelves[level].list.iter().map(|&id| {
+            let block = &self.blocks[id];
+            (promote::Block::of(block.access_stats, self.settings_of(block.file).pin), id)
+        })
+    }
+
+    /// Whether the policy of a file compares hotness. Where a rule names a tier, none does.
+    fn compares_hotness(&self, file: u32) -> bool {
+        let is_free = self.settings_of(file).tier.is_none();
+        is_free && self.policy_of(file).policy().compares_hotness()
+    }
+
+    /// Pieces that bring hot blocks, the hottest first, to a tier without room to spare, each for a
+    /// block there that is colder.
+    fn exchange(
+        &self,
+        hot: &[(promote::Block, BlockId)],
+        level: usize,
+        above: usize,
+        to: &Level,
+    ) -> Vec<Piece> {
+        let Some((hottest, _)) = hot.first() else { return Vec::new() };
+        let capacity = self.shelves[above].capacity;
+        let rank = |id: BlockId| {
+            let file = self.blocks[id].file;
+            let bytes = self.blocks.written_end(file);
+            let worth = self.policy_of(file).policy().worth(self.hotness(file), bytes, capacity);
+            (self.settings_of(file).priority, worth)
+        };
+        let may_leave = |id: BlockId| {
+            let block = &self.blocks[id];
+            let is_still = block.writers == 0 && !block.moving && !block.flushing;
+            is_still && block.bound.is_none() && self.policy_of(block.file).policy().moves_down()
+        };
+        let cold = self.uses(above).filter(|(block, id)| {
+            let rival = Level { coldest: block.uses, ..*to };
+            !block.pinned && exchanges(hottest, &rival) && may_leave(*id)
+        });
+        let cold = cold.map(|(block, id)| (rank(id), block.uses, id)).collect();
+        let pairs = pairs(hot.iter().map(|(block, id)| (*block, rank(*id), *id)), cold, to);
+        let bytes = pairs.len() as u64 * self.unit();
+        let WayDown::Tier(below) = way_down(&self.space(), above, bytes, true) else {
+            return Vec::new();
+        };
+        let (mut up, mut down): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
+        if up.is_empty() {
+            return Vec::new();
+        }
+        for list in [&mut up, &mut down] {
+            list.sort_unstable_by_key(|id| (self.blocks[*id].file, self.blocks[*id].number));
+        }
+        let gone = Piece::of(above, Goal::Tier(below), &down);
+        let come = Piece::of(level, Goal::Tier(above), &up);
+        let (gone, come) = (gone.exchanging(Exchange::Gone), come.exchanging(Exchange::Come));
+        vec![gone, come]
     }
 
     /// Begins a piece: what has become of its blocks meanwhile is seen now.
@@ -836,27 +927,43 @@ impl Simulation {
             if !is_there || block.writers > 0 || block.moving || block.valid == 0 {
                 continue;
             }
-            if self.shelves[to].used + unit > self.shelves[to].capacity {
+            let given_up = &mut self.manager.workers[worker].given_up;
+            if piece.exchange == Exchange::Come && *given_up > 0 {
+                *given_up -= 1;
+            } else if self.shelves[to].used + unit > self.shelves[to].capacity {
                 break;
+            } else {
+                let before = self.shelves[to].capacity - self.shelves[to].used;
+                self.reserve(to, unit);
+                self.after_take(to, before);
             }
-            let before = self.shelves[to].capacity - self.shelves[to].used;
-            self.reserve(to, unit);
-            self.after_take(to, before);
             let block = &mut self.blocks[id];
             block.moving = true;
             bytes += block.valid;
             taken.push((id, block.version, block.dirty));
         }
         if taken.is_empty() {
+            self.end_exchange(worker, piece.exchange, to);
             return;
         }
-        // What is in memory is copied while the device is at it.
-        let devices = [(piece.from, false), (to, true)].into_iter().filter(|(level, _)| *level > 0);
+        // In memory its sums are computed, before the device gets it or after.
+        let steps = [(piece.from, false), (to, true)];
         let step = |(level, writes)| Step { place: Some(level), writes, bytes };
-        let steps = devices.map(step).collect();
+        let steps = steps.into_iter().map(step).collect();
         let to = Place::Tier(to as u8);
         let under_way = UnderWay { piece, taken, steps, to, evict: false };
         self.manager.workers[worker].under_way = Some(under_way);
+    }
+
+    /// What was kept for blocks that did not come is free.
+    fn end_exchange(&mut self, worker: usize, exchange: Exchange, above: usize) {
+        if exchange == Exchange::Come {
+            let kept = std::mem::take(&mut self.manager.workers[worker].given_up);
+            self.shelves[above].used -= kept * self.unit();
+            if kept > 0 && above == 0 {
+                self.post_room();
+            }
+        }
     }
 
     fn start_store(&mut self, worker: usize, piece: Piece, evict: bool) {
@@ -894,10 +1001,25 @@ impl Simulation {
             Place::Tier(to) => self.shifted(&done, usize::from(to)),
             Place::Store => self.stored(&done),
         };
+        match (done.piece.exchange, done.to) {
+            (Exchange::Gone, _) => {
+                self.manager.workers[worker].given_up += u64::from(freed);
+                self.reserve(done.piece.from, u64::from(freed) * self.unit());
+            }
+            (Exchange::Come, Place::Tier(to)) => {
+                self.end_exchange(worker, Exchange::Come, usize::from(to));
+            }
+            _ => {}
+        }
         self.manager.workers[worker].freed += freed;
         let job = self.manager.workers[worker].job;
         if let (Place::Tier(to), true) = (done.to, self.ended) {
             self.wake_worker(Job::Flush(usize::from(to)));
+        }
+        if let (Job::Demote(level @ 1..), true) = (job, freed > 0)
+            && self.bound_for(level) > 0
+        {
+            self.wake_worker(Job::Place(level));
         }
         let from_ram = done.piece.from == 0;
         if freed > 0 && from_ram && matches!(job, Job::Demote(_) | Job::Place(_)) {
@@ -952,6 +1074,12 @@ impl Simulation {
             self.manager.clean[level] += 1;
         }
         self.wake_worker(Job::Sync);
+        if done.taken.iter().any(|(id, ..)| self.blocks[*id].place == Place::Tier(0)) {
+            self.look_for_room();
+            if self.bound_in_ram() > 0 {
+                (1..self.levels.len()).for_each(|below| self.wake_worker(Job::Place(below)));
+            }
+        }
         if !done.evict {
             return 0;
         }

@@ -3,6 +3,7 @@
 
 use crate::cluster::Device;
 use forebay_placement::Costs;
+use forebay_placement::rounds::Ages;
 use forebay_placement::schema::Settings;
 
 /// The tiers that a strategy knows.
@@ -74,11 +75,8 @@ pub struct Strategy {
 /// What a node manager's configuration says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ManagerSettings {
-    /// How long a block that is flushed periodically is left alone after a write, in nanoseconds.
-    pub period_ns: u64,
-    /// How long a block stays dirty at most where blocks are flushed in the background, in
-    /// nanoseconds.
-    pub max_age_ns: u64,
+    /// When dirty blocks are flushed in the background.
+    pub ages: Ages,
     /// Bytes to which free space is rounded before a placement is decided anew.
     pub granularity: u64,
     /// What rules set for each file, by its number.

@@ -17,6 +17,10 @@ pub enum Op {
     Read(Range),
     /// Close a file.
     Close(u32),
+    /// Give a file another size in bytes.
+    Truncate(u32, u64),
+    /// Take a file's last name away: it is gone as soon as no rank has it open.
+    Remove(u32),
     /// Wait for all other ranks.
     Barrier,
 }

@@ -3,6 +3,7 @@
 //! Random runs print their seed; FOREBAY_SEED=n repeats one.
 
 use forebay_placement::Random;
+use forebay_placement::rounds::Ages;
 use forebay_placement::{Costs, names};
 use forebay_simulator::*;
 
@@ -481,8 +482,7 @@ fn managed(policy: &str, trigger: Trigger, ranks: Vec<Vec<Op>>) -> Run {
     };
     let speeds = vec![device(64 * MIB), device(16 * MIB), device(4 * MIB)];
     let settings = ManagerSettings {
-        period_ns: S / 5,
-        max_age_ns: 30 * S,
+        ages: Ages::new(200, 30_000),
         granularity: MIB,
         files: Vec::new(),
         speeds,

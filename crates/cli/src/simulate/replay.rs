@@ -5,8 +5,9 @@ use super::trace::{self, Recorded};
 use crate::text::bytes;
 use forebay_node::Config;
 use forebay_node::config::Tier as ConfiguredTier;
-use forebay_placement::policy;
+use forebay_placement::rounds::Ages;
 use forebay_placement::schema::{self, Conditions, FileMeta, Settings};
+use forebay_placement::{pace, policy};
 use forebay_pool::layout::PAGES_PER_BUCKET;
 use forebay_simulator::{
     Cluster, Device, ManagerSettings, Movers, Outcome, Run, Store, Strategy, Tier, Tiers, Trigger,
@@ -22,7 +23,7 @@ use std::path::Path;
 const GRAIN_NS: u64 = 1_000;
 /// Calls of at least so many bytes say how fast RAM is.
 const LARGE: u64 = 64 << 10;
-/// The share of those calls, the fastest, that did not wait for anything else.
+/// The share of those calls, the fastest, that surely did not wait for anything else.
 const UNDISTURBED: f64 = 0.05;
 /// What RAM is taken to do if no call says.
 const RAM_BANDWIDTH: u64 = 5_000_000_000;
@@ -71,12 +72,21 @@ fn run(config: &Config, recorded: &Recorded) -> Result<Run, String> {
         write_bandwidth: speed.write_bandwidth,
         latency_ns: speed.latency_ns,
     };
+    let below = config.tiers.iter().skip(1).map(|tier| seen(tier.known_speed()));
+    let block_s = below.chain([seen(backing.known_speed())]).fold(
+        (f64::INFINITY, f64::INFINITY),
+        |(read, write), device| {
+            let took =
+                |bandwidth| pace(0, 0, block, bandwidth, device.latency_ns).wake_ns as f64 / 1e9;
+            (read.min(took(device.read_bandwidth)), write.min(took(device.write_bandwidth)))
+        },
+    );
     let tier = |(level, tier): (usize, &ConfiguredTier)| Tier {
         name: tier.name.clone(),
         shared: false,
         devices: 1,
         capacity: tier.capacity,
-        device: if level == 0 { ram(recorded) } else { seen(tier.known_speed()) },
+        device: if level == 0 { ram(recorded, block_s) } else { seen(tier.known_speed()) },
         stripe: 1,
     };
     let ram_bytes = config.tiers.first().map_or(0, |tier| tier.capacity);
@@ -100,8 +110,7 @@ fn run(config: &Config, recorded: &Recorded) -> Result<Run, String> {
     };
     let speeds = config.tiers.iter().map(|tier| seen(tier.known_speed()));
     let manager = ManagerSettings {
-        period_ns: config.flush.period.as_nanos() as u64,
-        max_age_ns: config.flush.max_age.as_nanos() as u64,
+        ages: Ages::new(config.flush.period.as_millis(), config.flush.max_age.as_millis()),
         granularity: match config.placement.granularity {
             0 => block.max(ram_bytes / 256),
             bytes => bytes,
@@ -118,7 +127,7 @@ fn run(config: &Config, recorded: &Recorded) -> Result<Run, String> {
             schema::Trigger::PerOperation => Trigger::PerOperation,
             schema::Trigger::PerFile => Trigger::PerFile,
             schema::Trigger::OnExit => Trigger::OnExit,
-            schema::Trigger::Periodic => Trigger::Periodic(manager.period_ns),
+            schema::Trigger::Periodic => Trigger::Periodic(manager.ages.period_ms * 1_000_000),
         },
         movers: Movers::Nodes,
         demote: policy(policy_name).is_some_and(|policy| policy.moves_down()),
@@ -153,18 +162,25 @@ fn settings(config: &Config, path: &str) -> Settings {
     rule.map(|rule| rule.set).unwrap_or_default()
 }
 
-/// How fast RAM is, software included, by the calls that waited for nothing else.
-fn ram(recorded: &Recorded) -> Device {
-    let fastest = |calls: &[(u64, f64)]| {
+/// How fast RAM is, software included, by the calls that waited for nothing else: those that took
+/// no longer than the fastest ones do for as many bytes, and than a block takes at the fastest
+/// device below, in `block_s` of reading and writing.
+fn ram(recorded: &Recorded, block_s: (f64, f64)) -> Device {
+    let speed = |calls: &[(u64, f64)], block_s: f64| {
         let large = calls.iter().filter(|(bytes, took)| *bytes >= LARGE && *took > 0.0);
-        let mut speeds: Vec<f64> = large.map(|(bytes, took)| *bytes as f64 / took).collect();
+        let speed = |(bytes, took): &(u64, f64)| *bytes as f64 / took;
+        let mut speeds: Vec<f64> = large.clone().map(speed).collect();
         speeds.sort_by(|a, b| b.total_cmp(a));
-        let middle = speeds.get((speeds.len() as f64 * UNDISTURBED) as usize);
-        middle.map_or(RAM_BANDWIDTH, |speed| *speed as u64)
+        let fastest = speeds.get((speeds.len() as f64 * UNDISTURBED) as usize).copied();
+        let fastest = fastest.unwrap_or(RAM_BANDWIDTH as f64);
+        let undisturbed = large.filter(|(bytes, took)| *took < *bytes as f64 / fastest + block_s);
+        let sums = undisturbed
+            .fold((0.0, 0.0), |sums, (bytes, took)| (sums.0 + *bytes as f64, sums.1 + took));
+        (if sums.1 > 0.0 { sums.0 / sums.1 } else { fastest }) as u64
     };
     Device {
-        read_bandwidth: fastest(&recorded.reads),
-        write_bandwidth: fastest(&recorded.writes),
+        read_bandwidth: speed(&recorded.reads, block_s.0),
+        write_bandwidth: speed(&recorded.writes, block_s.1),
         latency_ns: 0,
     }
 }

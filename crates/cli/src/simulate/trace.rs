@@ -3,8 +3,10 @@
 //! `rank,operation,file,offset,bytes,seconds`, with fields empty that the operation does not have:
 //! `compute` has seconds; `open`, `create` (an open that cuts the file to nothing) and `close` have
 //! a file; `write` and `read` have a file, an offset and bytes, and in a recording the seconds that
-//! they took; `barrier` has none. Each rank's lines are in its own order. A recording's first line,
-//! `begin`, has the moment at which the run began, in seconds since 1970.
+//! they took; `truncate` has a file and its new size as offset, and in a recording the seconds that
+//! it took; `remove` has a file, which loses its last name; `barrier` has none. Each rank's lines
+//! are in its own order. A recording's first line, `begin`, has the moment at which the run began,
+//! in seconds since 1970.
 
 use crate::recorder::HEADER;
 use std::collections::HashMap;
@@ -15,7 +17,7 @@ use forebay_simulator::{Op, Range};
 
 use forebay_node::config::reader::Result;
 
-const OPERATIONS: &str = "compute, open, create, write, read, close, barrier";
+const OPERATIONS: &str = "compute, open, create, write, read, truncate, remove, close, barrier";
 /// Offsets and sizes stay exact in the model's numbers.
 const BYTES_MAX: u64 = 1 << 53;
 const SECONDS_MAX: f64 = 1e6;
@@ -113,6 +115,11 @@ fn parse(name: &str, text: &str, ranks: Option<u32>) -> Result<Recorded> {
             "open" => Op::Open(file()?),
             "create" => Op::Create(file()?),
             "close" => Op::Close(file()?),
+            "remove" => Op::Remove(file()?),
+            "truncate" => {
+                spent_s[rank] += took()?;
+                Op::Truncate(file()?, number("offset", offset, BYTES_MAX)?)
+            }
             "write" | "read" => {
                 let (range, took) = (range(file()?)?, took()?);
                 spent_s[rank] += took;
@@ -147,13 +154,13 @@ mod tests {
     fn steps_go_to_their_ranks() {
         let text = format!(
             "{HEADER}\n0,open,a,,,\n1,compute,,,,0.5\n0,write,a,4096,100,\n\n1,barrier,,,,\n\
-             1,read,b,0,7,\n0,close,a,,,\n"
+             1,read,b,0,7,\n0,close,a,,,\n0,truncate,a,9,,\n1,remove,a,,,\n"
         );
         let steps = parse("t", &text, Some(2)).unwrap().ranks;
         let write = Op::Write(Range { file: 0, offset: 4096, bytes: 100 });
-        assert_eq!(steps[0], [Op::Open(0), write, Op::Close(0)]);
+        assert_eq!(steps[0], [Op::Open(0), write, Op::Close(0), Op::Truncate(0, 9)]);
         let read = Op::Read(Range { file: 1, offset: 0, bytes: 7 });
-        assert_eq!(steps[1], [Op::Compute(500_000_000), Op::Barrier, read]);
+        assert_eq!(steps[1], [Op::Compute(500_000_000), Op::Barrier, read, Op::Remove(0)]);
     }
 
     #[test]

@@ -4,11 +4,13 @@ use super::ExclusiveFile;
 use crate::changed::{raise, time_of_change};
 use crate::manager_watch::ManagerState;
 use crate::open_file::OpenFile;
+use crate::recording;
 use crate::store;
 use crate::sync::WORK_LOOK;
 use crate::waiting::Wait;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
+use forebay_pool::calls::CallKind;
 use forebay_pool::checksums::SlotFiles;
 use forebay_pool::layout::*;
 use forebay_pool::message::Message;
@@ -52,7 +54,10 @@ impl OpenFile<'_> {
         if !self.may(DescriptionFlags::WRITE) {
             return Err(Errno::INVAL);
         }
-        self.set_size(size)
+        let start_ns = recording::begin_ns();
+        self.set_size(size)?;
+        self.note_since(CallKind::Truncate, start_ns, size, 0);
+        Ok(())
     }
 
     /// Cuts the whole file, as an open with O_TRUNC does, whatever the descriptor may do.

@@ -6,10 +6,12 @@ use crate::access::EnteredFile;
 use crate::fd::borrow;
 use crate::open_file::OpenFile;
 use crate::part::Part;
+use crate::recording;
 use crate::user_memory::UserOffset;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 use forebay_pool::Entry;
+use forebay_pool::calls::CallKind;
 use forebay_pool::layout::*;
 use rustix::fd::RawFd;
 use rustix::io::{Errno, IoSlice, ReadWriteFlags, pwritev2};
@@ -59,11 +61,12 @@ impl End<'_> {
             return Ok(None);
         }
         let mut moved = at;
+        let start_ns = recording::begin_ns();
         let copied = call(&mut moved, bytes)?;
         if copied == 0 {
             return Ok(None);
         }
-        self.note_copied(at, copied);
+        self.note_copied(at, copied, start_ns);
         place.set((at + copied as u64) as i64)?;
         Ok(Some(Copied { bytes: copied, whole: copied == bytes }))
     }
@@ -79,9 +82,11 @@ impl End<'_> {
         })
     }
 
-    /// Notes that so many bytes from `at` on were copied from the store.
-    pub fn note_copied(self, at: u64, bytes: usize) {
+    /// Notes that so many bytes from `at` on were copied from the store, by a call that began at
+    /// `start_ns`.
+    pub fn note_copied(self, at: u64, bytes: usize, start_ns: u64) {
         let Some(file) = self.session.file(self.fd) else { return };
+        file.note_since(CallKind::Read, start_ns, at, bytes);
         file.missed(bytes);
         if file.record.rule.load(Ordering::Relaxed) != 0 {
             file.note_read(at, &Ok(bytes));
@@ -95,9 +100,15 @@ impl End<'_> {
     /// Those of writing.
     pub fn put_from_ram(self, at: u64, to: RawFd, length: usize) -> Result<Option<usize>, Errno> {
         self.with_file(false, |file| match file {
-            Some(file) => file
-                .session
-                .restarting(|| file.enter(file.session.owner())?.write_from_ram(at, to, length)),
+            Some(file) => {
+                let start_ns = recording::begin_ns();
+                let put = || file.enter(file.session.owner())?.write_from_ram(at, to, length);
+                let put = file.session.restarting(put)?;
+                if let Some(bytes) = put.filter(|&bytes| bytes > 0) {
+                    file.note_since(CallKind::Read, start_ns, at, bytes);
+                }
+                Ok(put)
+            }
             None => Ok(None),
         })
     }

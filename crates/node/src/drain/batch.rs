@@ -115,6 +115,13 @@ impl Flusher {
             crash::point("flush.ended");
             self.record(block.dirty);
         }
+        if begun.iter().any(|block| self.node.segment.tier_of(block.dirty.bucket).is_ram()) {
+            self.node.look_for_room();
+            if self.node.segment.bound_in_ram() > 0 {
+                // What was bound for a lower tier is clean now, and stays.
+                self.node.segment.wake_bound();
+            }
+        }
         self.trace_flush(start, &begun, &good);
         match error {
             Some(_) => None,

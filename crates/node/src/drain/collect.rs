@@ -4,6 +4,7 @@ use crate::drain::flusher::{FlushScope, Flusher};
 use crate::node::BlockRef;
 use crate::usage::{buckets_of, for_each_bucket_of, have_few_blocks};
 use forebay_placement::TierId;
+use forebay_placement::rounds::Ages;
 use forebay_placement::schema::Trigger;
 use forebay_pool::BucketId;
 use forebay_pool::free_map::USED;
@@ -12,19 +13,10 @@ use forebay_pool::{Entry, FileId, clock};
 use std::sync::atomic::Ordering;
 
 impl Flusher {
-    /// Milliseconds for which a block must not have been written, where flushes are periodic.
-    fn period(&self) -> u32 {
-        self.node.config.flush.period.as_millis().clamp(1, 60_000) as u32
-    }
-
-    /// Milliseconds for which a block may be dirty at most.
-    fn max_age(&self) -> u32 {
-        self.node.config.flush.max_age.as_millis().min(u32::MAX.into()) as u32
-    }
-
-    /// Milliseconds between two looks.
-    pub(super) fn pause(&self) -> u32 {
-        self.period().min(self.max_age() / 4).max(1)
+    /// When dirty blocks are flushed in the background.
+    pub(super) fn ages(&self) -> Ages {
+        let flush = &self.node.config.flush;
+        Ages::new(flush.period.as_millis(), flush.max_age.as_millis())
     }
 
     /// Whether any file's blocks can be due without a request.
@@ -33,29 +25,24 @@ impl Flusher {
         let rules = segment.rules().iter().filter_map(|rule| rule.settings().trigger);
         let of_job = |job: &JobRecord| Trigger::from_code(job.trigger.load(Ordering::Relaxed));
         let triggers = rules.chain(segment.jobs().filter_map(of_job));
+        let (ages, is_drain) = (self.ages(), self.is_drain());
         triggers
             .chain([self.node.header().flush_trigger()])
-            .any(|trigger| self.age(trigger).is_some())
+            .any(|trigger| ages.after_ms(trigger, is_drain).is_some())
     }
 
-    /// Milliseconds after its last write at which a block of this file is flushed; `None` if only
-    /// on demand.
-    fn due_after(&self, file: FileId) -> Option<u32> {
+    fn is_drain(&self) -> bool {
+        self.node.draining.load(Ordering::Acquire)
+    }
+
+    /// What starts the flush of a file's blocks; `None` of one that is never flushed.
+    fn trigger_of(&self, file: FileId) -> Option<Trigger> {
         let record = self.node.segment.file(file);
         if record.has(FileFlags::SCRATCH) {
             return None;
         }
         let own = Trigger::from_code(record.trigger.load(Ordering::Relaxed));
-        self.age(own.unwrap_or_else(|| self.node.header().flush_trigger()))
-    }
-
-    fn age(&self, trigger: Trigger) -> Option<u32> {
-        match trigger {
-            _ if self.node.draining.load(Ordering::Acquire) => Some(0),
-            Trigger::PerOperation => Some(0),
-            Trigger::Periodic => Some(self.period()),
-            Trigger::PerFile | Trigger::OnExit => None,
-        }
+        Some(own.unwrap_or_else(|| self.node.header().flush_trigger()))
     }
 
     pub(super) fn collect(&self, which: &FlushScope) -> Vec<BlockRef> {
@@ -91,8 +78,7 @@ impl Flusher {
         };
         let dirty: Vec<FileId> = segment.files().touched().filter(is_dirty).collect();
         let now = self.node.now();
-        // What would be too old at the next look goes now.
-        let oldest = self.max_age().saturating_sub(self.pause());
+        let ages = self.ages();
         let mut look = |bucket: BucketId, meta: &BucketMeta| {
             if meta.pages.dirty() == 0 || meta.state.load(Ordering::Acquire) != USED {
                 return;
@@ -101,7 +87,8 @@ impl Flusher {
             let age = clock::stamp_age(now, meta.written.load(Ordering::Relaxed));
             let dirty_for = clock::stamp_age(now, meta.dirtied.load(Ordering::Relaxed));
             let is_due = |file| {
-                self.due_after(file).is_some_and(|after| age >= after || dirty_for >= oldest)
+                let is_due = |of| ages.is_due(of, self.is_drain(), age.into(), dirty_for.into());
+                self.trigger_of(file).is_some_and(is_due)
             };
             if segment.header().has_file(file) && is_due(file) && self.may_try(file, now) {
                 let block = meta.block.load(Ordering::Relaxed);

@@ -9,6 +9,8 @@ use crate::store::beneath::Roots;
 use crate::store::descriptors::StoreHandle;
 use forebay_device::Batch;
 use forebay_placement::TierId;
+use forebay_placement::leave::BATCH_BYTES;
+use forebay_placement::rounds::DRAIN_LOOK_MS;
 use forebay_pool::BucketId;
 use forebay_pool::backoff::Backoff;
 use forebay_pool::clock::Timer;
@@ -20,10 +22,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Bytes on their way to the store at once, for each flusher.
-const BATCH_BYTES: usize = 16 << 20;
 /// How often a drain looks for what has become due.
-const DRAIN_LOOK: Timer = Timer::ms(20);
+const DRAIN_LOOK: Timer = Timer::ms(DRAIN_LOOK_MS);
 
 /// A worker that flushes, with its own batches.
 pub(crate) struct Flusher {
@@ -87,7 +87,7 @@ impl Flusher {
 
     /// The life of a tier's flusher.
     pub fn run(mut self, tier: TierId) {
-        let pause = u64::from(self.pause());
+        let pause = self.ages().pause_ms();
         while !self.node.stopping() {
             let seen = self.node.header().work_wanted.load(Ordering::Acquire);
             let draining = self.node.draining.load(Ordering::Acquire);
@@ -110,13 +110,13 @@ impl Flusher {
         let mut found = self.collect(&which);
         found.sort_unstable();
         let mut written = 0;
-        let bucket = self.node.segment.bucket_bytes();
+        let most = (BATCH_BYTES as usize / self.node.segment.bucket_bytes()).max(1);
         let mut rest = &found[..];
         while let Some(first) = rest.first().copied() {
             let same = rest.iter().take_while(|dirty| dirty.file == first.file).count();
             let (of_file, others) = rest.split_at(same);
             rest = others;
-            for batch in of_file.chunks((BATCH_BYTES / bucket).max(1)) {
+            for batch in of_file.chunks(most) {
                 match self.flush_batch(first.file, batch, &which) {
                     Some(bytes) => written += bytes,
                     None => break,

@@ -5,9 +5,10 @@ use crate::drain::flusher::{AwaitedCheckpoint, Deferral, FlushScope, Flusher};
 use crate::drain::reconcile::reconcile;
 use crate::journal::Checkpoint;
 use crate::store::descriptors::StoreHandle;
+use forebay_placement::rounds::sync_passes;
 use forebay_pool::backoff::Backoff;
 use forebay_pool::clock::Timer;
-use forebay_pool::layout::{FileFlags, TIERS_MAX};
+use forebay_pool::layout::FileFlags;
 use forebay_pool::message::Message;
 use forebay_pool::{FileId, crash, futex};
 use rustix::io::Errno;
@@ -195,10 +196,7 @@ impl Flusher {
         let sequence = if tracked { node.segment.next_sequence() } else { 0 };
         // Taken now: once the file is checkpointed it may be the only one of a file without a name.
         let held = (durable || tracked).then(|| self.descriptor(file));
-        // What was dirty before is flushed in the first pass, unless its block moved meanwhile,
-        // which it can do once for each tier. A file that is written all the time is not waited
-        // for.
-        for _ in 0..2 + TIERS_MAX {
+        for _ in 0..sync_passes(node.tiers().count()) {
             if only_clean {
                 break;
             }

@@ -75,6 +75,7 @@ impl World {
             trace: Trace::default(),
             faults: None,
             draining: AtomicBool::new(false),
+            cleaned: AtomicU32::new(0),
             resting: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             rounds: Rounds::default(),

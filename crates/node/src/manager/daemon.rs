@@ -176,6 +176,7 @@ pub fn serve(
         trace,
         faults,
         draining: AtomicBool::new(false),
+        cleaned: AtomicU32::new(0),
         resting: AtomicBool::new(false),
         stopping: AtomicBool::new(false),
         rounds: Rounds::default(),

@@ -13,12 +13,13 @@ use forebay_placement::admission::Trail;
 use forebay_placement::evict::{Candidate, choose};
 use forebay_placement::hotness::AccessStats;
 use forebay_placement::leave::{
-    Fate, Keeps, Reads, WayDown, fate, keeping_pays, piece_blocks, shares, way_down,
+    CHOICE, Division, Fate, Keeps, Reads, WayDown, divide, fate, keeping_pays, piece_blocks,
+    way_down,
 };
 use forebay_placement::organizer::{Event, Task, organize};
 use forebay_placement::promote::Level;
 use forebay_placement::room::{Pressure, in_turns, wanted};
-use forebay_placement::{Destination, Hierarchy, destination};
+use forebay_placement::{Destination, Hierarchy, destination, rounds};
 use forebay_pool::BucketId;
 use forebay_pool::backoff::Backoff;
 use forebay_pool::clock::Timer;
@@ -30,13 +31,11 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 /// How often a tier's free space is looked at without being asked.
-const LOOK: Timer = Timer::ms(500);
+const LOOK: Timer = Timer::ms(rounds::LOOK_MS);
 /// The same while writers wait now and then.
-const LOOK_PRESSED: Timer = Timer::ms(50);
+const LOOK_PRESSED: Timer = Timer::ms(rounds::LOOK_PRESSED_MS);
 /// For how long a writer waits for room at most, while none is made.
-const WAIT_MAX: Timer = Timer::seconds(5);
-/// So many times as many blocks as shall leave are considered: those that cost least to move leave.
-const CHOICE: usize = 2;
+const WAIT_MAX: Timer = Timer::ms(rounds::WAIT_MAX_MS);
 
 /// Blocks that leave a tier, by what becomes of them.
 #[derive(Default)]
@@ -102,10 +101,12 @@ impl Demoter {
     /// The demoter's life.
     pub fn run(mut self) {
         let mut answered = self.node.header().room_wanted.load(Ordering::Acquire);
+        let mut cleaned = self.node.cleaned.load(Ordering::Acquire);
         while !self.node.stopping() {
             let wanted = self.node.header().room_wanted.load(Ordering::Acquire);
-            let asked = wanted != answered;
-            answered = wanted;
+            let by_flushes = self.node.cleaned.load(Ordering::Acquire);
+            let asked = wanted.wrapping_sub(answered) > by_flushes.wrapping_sub(cleaned);
+            (answered, cleaned) = (wanted, by_flushes);
             if self.make_room(asked) == 0 {
                 let look = if self.waits_lately() { LOOK_PRESSED } else { LOOK };
                 let look = self.node.wait_ms(look.as_ms());
@@ -157,7 +158,9 @@ impl Demoter {
         let bound = if self.tier.is_ram() { self.node.segment.bound_in_ram() } else { 0 };
         let bytes = bytes.saturating_sub(u64::from(bound) * unit);
         if bytes == 0 && small.pages == 0 {
-            if asked && self.tier.is_ram() {
+            // What a writer has asked for has come before this look, or is on its way out and is
+            // posted when it is there: a writer that is woken for nothing asks again at once.
+            if asked && self.tier.is_ram() && snapshot.free > 0 {
                 self.node.post_room();
             }
             return 0;
@@ -238,23 +241,18 @@ impl Demoter {
     fn spread(&self, dirty: &mut Vec<BlockRef>) {
         let segment = &self.node.segment;
         let unit = segment.bucket_bytes() as u64;
-        let mut spreading = dirty.iter().filter(|found| self.node.spreads(found.file));
-        let bytes = spreading.clone().count() as u64 * unit;
+        let spreading = dirty.iter().filter(|found| self.node.spreads(found.file));
+        let count = spreading.clone().count() as u64;
         // Speeds of tiers do not depend on the store.
         let hierarchy = forebay_client::hierarchy(segment, 0);
-        let shares = shares(&hierarchy, self.node.watermarks, self.tier.index(), bytes, unit);
-        // The first of the list leave first. Of what goes to the tier that the demoter itself moves
-        // to, the placer there takes half: while one computes sums, the device works for the other.
-        let own = destination(&hierarchy, self.tier.index(), unit);
-        let mut placed = shares.map(|share| (share / unit) as usize);
-        if let Destination::Tier(own) = own {
-            let itself = placed[own].div_ceil(2);
-            placed[own] -= itself;
-            spreading.by_ref().take(itself).for_each(drop);
-        }
+        let marks = self.node.watermarks;
+        let Division { itself, placers } =
+            divide(&hierarchy, marks, self.tier.index(), count, unit);
+        // The first of the list leave first.
+        let mut spreading = spreading.skip(itself as usize);
         let mut given = Vec::new();
         for tier in self.tier.below(hierarchy.len()) {
-            for found in spreading.by_ref().take(placed[tier.index()]) {
+            for found in spreading.by_ref().take(placers[tier.index()] as usize) {
                 if let Some(meta) = segment.bucket(found.bucket) {
                     segment.bind(meta, tier);
                     given.push(*found);
@@ -283,9 +281,15 @@ impl Demoter {
         self.waited_at.is_some_and(|at| at.elapsed() < WAIT_MAX.as_duration())
     }
 
+    /// Tells those that wait for the tier's room: programs for RAM, of a file tier its placer.
     fn post_freed(&self, freed: u32) {
-        if freed > 0 && self.tier.is_ram() {
+        if freed == 0 {
+            return;
+        }
+        if self.tier.is_ram() {
             self.node.post_room();
+        } else if self.node.header().tier[self.tier].bound.load(Ordering::Relaxed) > 0 {
+            self.node.segment.wake_bound();
         }
     }
 

@@ -5,6 +5,7 @@ use crate::node::{BlockRef, Node};
 use crate::organize::mover::Mover;
 use crate::usage::whole_buckets_of;
 use forebay_placement::leave::piece_blocks;
+use forebay_placement::rounds::{self, PLACER_PATIENCE, is_ripe};
 use forebay_placement::{Destination, TierId, destination};
 use forebay_pool::clock::{Timer, stamp_age};
 use forebay_pool::free_map::USED;
@@ -12,13 +13,10 @@ use forebay_pool::{crash, futex};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// A block that was not written in full leaves RAM when nothing was written to it for so long:
-/// later writes to it would have to wait for the tier's device.
-const RIPE: Timer = Timer::ms(500);
+/// After how long without a write a block leaves RAM that was not written in full.
+const RIPE: Timer = Timer::ms(rounds::RIPE_MS);
 /// How often what is not ripe, or has no room yet, is looked at.
-const LOOK: Timer = Timer::ms(50);
-/// How often no room is found before blocks go to another tier.
-const PATIENCE: u32 = 2;
+const LOOK: Timer = Timer::ms(rounds::PLACER_LOOK_MS);
 /// For how long a placer waits that has nothing to do: until it is woken.
 const UNTIL_WOKEN: Timer = Timer::seconds(3600);
 
@@ -68,7 +66,7 @@ impl Placer {
         let ram = &segment.header().tier[TierId::RAM];
         let is_short = segment.free_in(TierId::RAM) < ram.low.load(Ordering::Relaxed);
         self.ready.clear();
-        let mut bound = 0;
+        let (mut bound, mut stays) = (0, false);
         for bucket in whole_buckets_of(segment, TierId::RAM) {
             let Some(meta) = segment.bucket(bucket) else { continue };
             let file = meta.file.load(Ordering::Relaxed);
@@ -80,16 +78,20 @@ impl Placer {
             }
             if meta.pending() == 0 && meta.valid.load(Ordering::Relaxed) != 0 {
                 meta.bound_for.store(0, Ordering::Relaxed);
+                stays = true;
                 continue;
             }
             bound += 1;
             let age = stamp_age(now, meta.written.load(Ordering::Relaxed));
-            let is_ripe = meta.valid.load(Ordering::Relaxed) == u64::MAX || age >= RIPE.as_stamp();
-            if (is_ripe || is_short) && meta.lock.holder().is_none() && meta.pages.writeback() == 0
-            {
+            let is_full = meta.valid.load(Ordering::Relaxed) == u64::MAX;
+            let goes = is_ripe(is_full, is_short, age.into(), RIPE.as_ms());
+            if goes && meta.lock.holder().is_none() && meta.pages.writeback() == 0 {
                 let block = meta.block.load(Ordering::Relaxed);
                 self.ready.push(BlockRef { file, block, bucket });
             }
+        }
+        if stays {
+            self.node.look_for_room();
         }
         self.ready.sort_unstable();
         bound
@@ -126,7 +128,7 @@ impl Placer {
             && placed == 0
             && (segment.free_buckets(self.tier).available() == 0 || !segment.is_sound(self.tier));
         self.in_vain = if is_full { self.in_vain + 1 } else { 0 };
-        if self.in_vain > PATIENCE || is_full && !segment.is_sound(self.tier) {
+        if self.in_vain > PLACER_PATIENCE || is_full && !segment.is_sound(self.tier) {
             self.in_vain = 0;
             self.rebind(&ready);
             placed = ready.len() as u32;

@@ -3,14 +3,16 @@
 //! of files whose policy compares hotness are exchanged for the coldest there.
 
 use crate::node::{BlockRef, Node};
-use crate::organize::mover::{BATCH_BYTES, Mover};
+use crate::organize::mover::Mover;
 use crate::usage::buckets_of;
 use forebay_client::{hotness_of, policy_of};
 use forebay_placement::hotness::{AccessStats, HALF_LIFE_MS};
 use forebay_placement::leave::{WayDown, way_down};
-use forebay_placement::promote::{Block, Level, asked, exchanges, promotes};
+use forebay_placement::promote::{
+    Block, Level, Rise, asked, exchanges, exchanges_at_once, pairs, rise,
+};
 use forebay_placement::schema::Settings;
-use forebay_placement::{TierSnapshot, Worth};
+use forebay_placement::{TierSnapshot, Worth, rounds};
 use forebay_pool::clock::Timer;
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::*;
@@ -18,10 +20,8 @@ use forebay_pool::{FileId, Segment, clock, futex};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The least time from one look at what was used to the next.
-const PAUSE: Timer = Timer::ms(100);
-/// A tier exchanges at most one part in so many of itself at a time.
-const PARTS: u64 = 4;
+/// The rest after a look at what was used.
+const REST: Timer = Timer::ms(rounds::PROMOTER_REST_MS);
 
 /// The worker that promotes.
 pub(crate) struct Promoter {
@@ -67,9 +67,9 @@ impl Promoter {
             }
             let hot = &node.header().blocks_hot;
             if has_looked {
-                // Uses in the pause wake no thread; they are seen behind it.
+                // Uses while it rests wake no thread; they are seen behind it.
                 let seen = hot.load(Ordering::SeqCst);
-                futex::wait(hot, seen, PAUSE.as_ms());
+                futex::wait(hot, seen, REST.as_ms());
                 continue;
             }
             // Until an access makes a block hot enough. Blocks cool while the manager rests, too.
@@ -95,23 +95,14 @@ impl Promoter {
             let level = self.level(above, &snapshot);
             least = least.min(asked(&level));
             let unit = segment.bucket_bytes() as u64;
-            // One batch at most, and half of the low watermark is left to writers. Where the tier
-            // falls below that mark, its demoter makes room.
-            let low = (snapshot.capacity as f64 * node.watermarks.low) as u64;
-            let room = snapshot.free.saturating_sub(low / 2).min(BATCH_BYTES as u64) / unit;
-            let (mut up, rest): (Vec<_>, Vec<_>) = hot.into_iter().partition(|(block, found)| {
-                promotes(block, &level)
-                    || exchanges(block, &level) && compares_hotness(segment, found.file)
-            });
+            let compares = |found: &BlockRef| compares_hotness(segment, found.file);
+            let Rise { mut comes, exchanged: mut more, rest } =
+                rise(hot, &snapshot, &level, (node.watermarks, unit), compares);
             hot = rest;
-            let mut more = up.split_off(up.len().min(room as usize));
-            let mut up: Vec<BlockRef> = up.into_iter().map(|(_, found)| found).collect();
-            up.sort_unstable();
-            let came = self.mover.shift(&up, tier, above);
-            more.retain(|(_, found)| compares_hotness(segment, found.file));
-            let most = (snapshot.capacity / PARTS).min(BATCH_BYTES as u64) / unit;
+            comes.sort_unstable();
+            let came = self.mover.shift(&comes, tier, above);
             let wanted = more.len();
-            more.truncate(most.saturating_sub(came.into()) as usize);
+            more.truncate(exchanges_at_once(&snapshot, unit, came.into()) as usize);
             let exchanged = self.exchange(&more, tier, above, &level);
             goes_on |= exchanged > 0 && wanted > exchanged as usize;
         }
@@ -131,21 +122,16 @@ impl Promoter {
         let Some(hottest) = hot.first() else { return 0 };
         let node = Arc::clone(&self.node);
         let segment = &node.segment;
-        let mut cold: Vec<_> = blocks(segment, above)
+        let cold: Vec<_> = blocks(segment, above)
             .filter(|(block, found)| {
                 exchanges(&hottest.0, &Level { coldest: block.uses, ..*level })
                     && may_leave(&node, block, found)
             })
             .map(|(block, found)| (rank(segment, above, &found), block.uses, found))
             .collect();
-        cold.sort_unstable();
-        let pairs: Vec<_> = (hot.iter().zip(cold))
-            .take_while(|((block, found), (rival, uses, _))| {
-                exchanges(block, &Level { coldest: *uses, ..*level })
-                    && rank(segment, above, found) >= *rival
-            })
-            .map(|((_, found), (.., rival))| (*found, rival))
-            .collect();
+        let ranked =
+            |(block, found): &(Block, BlockRef)| (*block, rank(segment, above, found), *found);
+        let pairs = pairs(hot.iter().map(ranked), cold, level);
         let bytes = pairs.len() as u64 * segment.bucket_bytes() as u64;
         let below = way_down(&node.hierarchy(), above.index(), bytes, true);
         let (WayDown::Tier(below), false) = (below, pairs.is_empty()) else { return 0 };
@@ -157,14 +143,9 @@ impl Promoter {
 
     /// A tier as the decision to promote sees it.
     fn level(&self, tier: TierId, snapshot: &TierSnapshot) -> Level {
-        let level = Level::of(snapshot, self.node.watermarks, 0);
-        if level.is_roomy {
-            return level;
-        }
-        let uses = blocks(&self.node.segment, tier)
-            .filter(|(block, _)| !block.pinned)
-            .map(|(block, _)| block.uses);
-        Level { coldest: uses.min().unwrap_or(u32::MAX), ..level }
+        let may_leave = blocks(&self.node.segment, tier).filter(|(block, _)| !block.pinned);
+        Level::of(snapshot, self.node.watermarks, 0)
+            .with_coldest(may_leave.map(|(block, _)| block.uses))
     }
 }
 

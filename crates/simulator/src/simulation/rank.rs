@@ -4,9 +4,10 @@ use std::collections::VecDeque;
 
 use forebay_placement::Destination;
 use forebay_placement::prefetch::Stream;
+use forebay_placement::schema::Trigger as FileTrigger;
 
 use super::{Event, Simulation, Task};
-use crate::blocks::BlockId;
+use crate::blocks::{BlockId, Place};
 use crate::cluster::Cluster;
 use crate::strategy::Trigger;
 use crate::workload::{Cursor, Op, Range};
@@ -99,23 +100,38 @@ impl Simulation {
             }
             Some(Op::Open(file) | Op::Create(file)) => {
                 state.kind = Kind::Open;
-                self.blocks.file(file).open += 1;
+                let opened = self.blocks.file(file);
+                opened.open += 1;
+                opened.is_removed = false;
                 if matches!(op, Some(Op::Create(_))) {
-                    self.cut(file);
+                    self.resize(file, 0);
                 }
                 self.start(self.machine.open(), 1, Task::Open { rank });
             }
             Some(Op::Close(number)) => {
                 let file = self.blocks.file(number);
                 file.open = file.open.saturating_sub(1);
-                let is_last = file.open == 0;
-                if self.is_managed() {
-                    if self.trigger_of(number) == Trigger::PerFile {
+                let (is_last, is_removed) = (file.open == 0, file.is_removed);
+                if is_removed {
+                    self.end_removed(number);
+                } else if self.is_managed() {
+                    if self.trigger_of(number) == Some(FileTrigger::PerFile) {
                         self.want_sync(number);
                     }
                 } else if is_last && self.run.strategy.trigger == Trigger::PerFile {
                     self.flush_all();
                 }
+                self.at(now_ns, Event::Next(rank));
+            }
+            Some(Op::Truncate(file, size)) => {
+                state.kind = Kind::Other;
+                self.resize(file, size);
+                self.at(now_ns, Event::Next(rank));
+            }
+            Some(Op::Remove(file)) => {
+                state.kind = Kind::Other;
+                self.blocks.file(file).is_removed = true;
+                self.end_removed(file);
                 self.at(now_ns, Event::Next(rank));
             }
             // At the end of a file.
@@ -141,20 +157,38 @@ impl Simulation {
         }
     }
 
-    /// Nothing is left of a file.
-    fn cut(&mut self, file: u32) {
+    /// A file gets another size: what was behind it is gone, and is not flushed.
+    fn resize(&mut self, file: u32, size: u64) {
         for id in self.blocks.of_file(file) {
             let block = &self.blocks[id];
-            if block.writers > 0 {
+            let kept = size.saturating_sub(u64::from(block.number) * self.run.cluster.block);
+            if block.writers > 0 || kept >= block.valid {
                 continue;
             }
-            self.outcome.replaced += block.dirty;
-            self.drop_block(id);
+            let gone = block.dirty.saturating_sub(kept);
+            self.outcome.replaced += gone;
+            if let Place::Tier(level) = block.place {
+                let shelf = self.shelf(block.home, usize::from(level));
+                self.shelves[shelf].dirty -= gone;
+                self.shelves[shelf].dirty_blocks -= u32::from(gone > 0 && gone == block.dirty);
+            }
             let block = &mut self.blocks[id];
-            (block.valid, block.dirty, block.bound) = (0, 0, None);
+            block.dirty -= gone;
+            block.valid = kept;
             block.version += 1;
+            if kept == 0 {
+                block.bound = None;
+                self.drop_block(id);
+            }
         }
-        self.blocks.cut(file);
+        self.blocks.resize(file, size);
+    }
+
+    /// Of a file without a name nothing is left once no rank has it open.
+    fn end_removed(&mut self, file: u32) {
+        if !self.blocks.is_open(file) {
+            self.resize(file, 0);
+        }
     }
 
     /// Books the time since the last look as what the rank was doing.
@@ -199,6 +233,9 @@ impl Simulation {
             return;
         }
         self.ended = true;
+        for file in self.blocks.removed() {
+            self.resize(file, 0);
+        }
         self.outcome.ranks_end_s = self.now_ns() as f64 / 1e9;
         self.outcome.end_s = self.outcome.ranks_end_s;
         match self.is_managed() {

@@ -2,12 +2,12 @@
 //! writes to RAM while that has or gets room, and leaves it to the node manager to take a block to
 //! the tier that it is meant for.
 
+use forebay_placement::schema::Trigger;
 use forebay_placement::{Destination, Hierarchy, Request};
 
 use super::rank::Portion;
 use super::{Simulation, Task};
 use crate::blocks::{BlockId, Place};
-use crate::strategy::Trigger;
 use crate::workload::Range;
 
 /// Where a new block goes.
@@ -41,7 +41,7 @@ impl Simulation {
         else {
             state.todo.clear();
             let file = state.writing.file;
-            if self.trigger_of(file) == Trigger::PerOperation {
+            if self.trigger_of(file) == Some(Trigger::PerOperation) {
                 self.want_sync(file);
             }
             self.end_step(rank);
