@@ -3,7 +3,7 @@
 #
 #     docs/performance/measure.sh [NAME...]
 #
-# NAME: micro, cliffs, hermes-fig4 to -fig6, hermes-fig8 to -fig11, peers; all of these without one. Wants a quiet machine: the
+# NAME: micro, policies, cliffs, hermes-fig4 to -fig6, hermes-fig8 to -fig11, peers; all of these without one. Wants a quiet machine: the
 # load at the start stands in each table. DIR, in the environment, is where the store's files are (on
 # a disk, by default /var/tmp); FOREBAY the command (by default the release build, which is made).
 set -euo pipefail
@@ -13,11 +13,12 @@ if [ -z "${FOREBAY:-}" ]; then
     cargo build --release --package forebay
     FOREBAY=${CARGO_TARGET_DIR:-../../target}/release/forebay
 fi
-[ $# -gt 0 ] || set -- micro cliffs hermes-fig{4,5,6,8,9,10,11} peers
+[ $# -gt 0 ] || set -- micro policies cliffs hermes-fig{4,5,6,8,9,10,11} peers
 
 title() {
     case $1 in
     micro) echo "The hot path" ;;
+    policies) echo "Placement policies" ;;
     cliffs) echo "Ordinary operations" ;;
     hermes-fig4) echo "Figure 4: memory operations" ;;
     hermes-fig5) echo "Figure 5: metadata operations" ;;
@@ -44,6 +45,8 @@ for name; do
         } | tee "$table"
         options=()
         ;;
+    # Emulated devices, whose files lie in memory.
+    policies) ;;
     micro | cliffs) options+=(--dir "$dir") ;;
     peers) options+=(--dir "$dir" --install) ;;
     *) options+=(--svg "$name.svg") ;;
