@@ -625,6 +625,7 @@ impl Simulation {
         }
         let wait = Some((bound > 0).then_some(LOOK_PLACER_NS));
         if ready.is_empty() {
+            self.post_room();
             return wait;
         }
         if self.shelves[level].used + self.unit() > self.shelves[level].capacity {
@@ -636,6 +637,7 @@ impl Simulation {
                 }
             }
             self.want_room();
+            self.post_room();
             return wait;
         }
         ready.sort_unstable_by_key(|id| (self.blocks[*id].file, self.blocks[*id].number));
@@ -967,11 +969,13 @@ impl Simulation {
         freed
     }
 
-    /// Room was made in RAM: those that wait look again, in turn.
+    /// Room was made in RAM, or nothing is on its way out any more: those that wait look again, in
+    /// turn.
     pub fn post_room(&mut self) {
         let waiting = self.shelves[0].waiting.len();
         for _ in 0..waiting {
-            if self.shelves[0].used + self.unit() > self.shelves[0].capacity {
+            let is_full = self.shelves[0].used + self.unit() > self.shelves[0].capacity;
+            if is_full && !self.has_vain_wait() {
                 break;
             }
             let Some(rank) = self.next_waiting(0) else { break };
