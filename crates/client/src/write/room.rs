@@ -120,8 +120,10 @@ impl EnteredFile<'_> {
         }
         let is_small = refused & NO_SPARSE == 0 && self.is_small(part);
         let (policy, piece) = self.destination(part.ahead, is_small);
+        // What stays is asked to make way only where this process has no bucket left.
         if let Destination::Tier(tier) = piece.to
             && piece.room > 0
+            && (tier > 0 || policy.policy().moves_down())
         {
             self.session.segment.plan_room(TierId::new(tier), piece.bytes);
         }
