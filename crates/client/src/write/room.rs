@@ -182,8 +182,8 @@ impl EnteredFile<'_> {
         let ram = &segment.header().tier[TierId::RAM];
         let pinned = ram.pinned.load(Ordering::Relaxed);
         let policy = policy.policy();
-        let is_leaving = segment.bound_in_ram() > 0;
-        if !is_leaving && !(policy.spreads() && pinned < ram.buckets) {
+        let gets_room = segment.bound_in_ram() > 0 || policy.spreads() && pinned < ram.buckets;
+        if !gets_room {
             return None;
         }
         let awaited = if policy.moves_down() { Awaited::Room } else { Awaited::Leaving };
