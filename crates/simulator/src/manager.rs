@@ -657,11 +657,15 @@ impl Simulation {
         let is_full = self.shelves[level].used + self.unit() > self.shelves[level].capacity;
         let state = &mut self.manager.workers[worker];
         state.in_vain = if is_full && !ready.is_empty() { state.in_vain + 1 } else { 0 };
-        if ready.is_empty() || is_full && state.in_vain <= PLACER_PATIENCE {
+        let waits = is_full && state.in_vain <= PLACER_PATIENCE;
+        if ready.is_empty() {
+            self.post_room();
+        }
+        if ready.is_empty() || waits {
             return wait;
         }
         if is_full {
-            state.in_vain = 0;
+            self.manager.workers[worker].in_vain = 0;
             // To the next tier that has room, or like any other block.
             for id in ready {
                 match destination(&self.space(), level, self.unit()) {
@@ -670,6 +674,7 @@ impl Simulation {
                 }
             }
             self.want_room();
+            self.post_room();
             return wait;
         }
         ready.sort_unstable_by_key(|id| (self.blocks[*id].file, self.blocks[*id].number));
@@ -1095,11 +1100,13 @@ impl Simulation {
         freed
     }
 
-    /// Room was made in RAM: those that wait look again, in turn.
+    /// Room was made in RAM, or nothing is on its way out any more: those that wait look again, in
+    /// turn.
     pub fn post_room(&mut self) {
         let waiting = self.shelves[0].waiting.len();
         for _ in 0..waiting {
-            if self.shelves[0].used + self.unit() > self.shelves[0].capacity {
+            let is_full = self.shelves[0].used + self.unit() > self.shelves[0].capacity;
+            if is_full && !self.has_vain_wait() {
                 break;
             }
             let Some(rank) = self.next_waiting(0) else { break };

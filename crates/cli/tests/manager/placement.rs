@@ -171,6 +171,27 @@ fn max_locality_moves_nothing_while_placers_dawdle() {
     assert_eq!(seen.of("index", "ram"), 256 * KIB, "{seen:?}");
 }
 
+/// Ranks that write files, none of them larger than its share of a tier, fill one tier after the
+/// other: what lies in RAM makes way for no more than the rest of the files that began there.
+#[test]
+fn max_locality_lets_ranks_fill_the_tiers_and_moves_nothing_but_for_files_on_the_border() {
+    let site = Site::new(&TINY);
+    fs::create_dir(site.root().join("bb")).unwrap();
+    fs::write(&site.config, format!("{}{HIERARCHY}", placement("max-locality"))).unwrap();
+    let trace = site.root().join("trace.csv");
+    let script = "for rank in 1 2 3 4; do (for step in $(seq 12); do \
+        dd if=/dev/zero of=$rank.$step bs=256k count=4 status=none; done) & done; wait";
+    let (config, trace_name) = (site.config.to_str().unwrap(), trace.to_str().unwrap());
+    let words = ["run", "--config", config, "--trace", trace_name, "--", "bash", "-c", script];
+    site.end(site.forebay(&words)).expect(0);
+    let lines = fs::read_to_string(&trace).unwrap();
+    let moved = lines.lines().filter(|line| line.contains("demote,"));
+    let moved = moved.map(|line| line.rsplit(',').next().unwrap().parse::<u64>().unwrap());
+    let moved = moved.sum::<u64>();
+    // Four files of 1 MiB at most are begun in RAM and not ended when that is full.
+    assert!(moved <= 4 * MIB, "{moved} bytes moved\n{lines}");
+}
+
 #[test]
 fn hot_data_keeps_the_index_on_top_and_gives_up_the_huge_file_first() {
     let seen = run(&placement("hot-data"), &[]);

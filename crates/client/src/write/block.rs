@@ -98,7 +98,8 @@ impl EnteredFile<'_> {
         }
         let Some(held) = fresh.publish(entry, tier) else { return Ok(None) };
         crash::point("write.published");
-        self.record.note_tier(tier);
+        // On its way through RAM it is no part of what the file has there.
+        self.record.note_tier(bound.get().unwrap_or(tier));
         if tier.is_ram() {
             self.session.populate(held.bucket());
             let written = self.write_bucket(held.bucket(), cursor, part).map(Some);

@@ -32,6 +32,17 @@ pub(super) const NO_SPARSE: u32 = 1 << 31;
 /// after so many a write goes around the tiers, and what cannot do without a bucket fails.
 const LOCKED_MOST: usize = 32;
 
+/// What a writer that finds no bucket of RAM waits for.
+#[derive(Clone, Copy)]
+enum Awaited {
+    /// Room that is made for all that wait: back-pressure.
+    Room,
+    /// Room for so many bytes, for which a plan has what stays otherwise move out of the way.
+    Planned(u64),
+    /// What is on its way out of RAM: the wait ends when nothing is. Nothing else is to move.
+    Leaving,
+}
+
 impl EnteredFile<'_> {
     /// Whether the block of a part is, as far as known, all of a small file: of one that takes at
     /// most half of a bucket.
@@ -109,8 +120,10 @@ impl EnteredFile<'_> {
         }
         let is_small = refused & NO_SPARSE == 0 && self.is_small(part);
         let (policy, piece) = self.destination(part.ahead, is_small);
+        // What stays is asked to make way only where this process has no bucket left.
         if let Destination::Tier(tier) = piece.to
             && piece.room > 0
+            && (tier > 0 || policy.policy().moves_down())
         {
             self.session.segment.plan_room(TierId::new(tier), piece.bytes);
         }
@@ -125,13 +138,17 @@ impl EnteredFile<'_> {
                 let sparse = self.session.sparse_room(TierId::RAM, owner, pages);
                 return sparse.map(|bucket| (TierId::RAM, bucket)).or_else(|| self.ram_bucket());
             }
-            Destination::Tier(0) => return self.ram_bucket(),
+            Destination::Tier(0) if policy.policy().moves_down() => return self.ram_bucket(),
+            Destination::Tier(0) => match self.bucket_beside_what_stays(piece) {
+                Some(bucket) => return Some((TierId::RAM, bucket)),
+                None => 1,
+            },
             Destination::Tier(tier) => tier,
             Destination::Store => return None,
         };
         if policy.policy().stages()
             && takes(TierId::new(first))
-            && let Some(bucket) = self.staging_bucket(spreads)
+            && let Some(bucket) = self.staging_bucket(policy)
         {
             bound.set((!spreads).then(|| TierId::new(first)));
             return Some((TierId::RAM, bucket));
@@ -155,17 +172,35 @@ impl EnteredFile<'_> {
     }
 
     /// A bucket of RAM for a block that will leave it for a lower tier, if RAM has room or gets it:
-    /// because blocks are on their way out, or, if those of the block's policy `spread`, because
-    /// they move down.
-    fn staging_bucket(&self, spreads: bool) -> Option<BucketId> {
+    /// because blocks are on their way out, or, if those of the block's policy spread, because they
+    /// move down.
+    fn staging_bucket(&self, policy: PolicyId) -> Option<BucketId> {
         let segment = &self.session.segment;
         if let Some(bucket) = segment.take_bucket(self.owner) {
             return Some(bucket);
         }
         let ram = &segment.header().tier[TierId::RAM];
         let pinned = ram.pinned.load(Ordering::Relaxed);
-        let gets_room = segment.bound_in_ram() > 0 || spreads && pinned < ram.buckets;
-        if gets_room { self.session.room(self.owner) } else { None }
+        let policy = policy.policy();
+        let gets_room = segment.bound_in_ram() > 0 || policy.spreads() && pinned < ram.buckets;
+        if !gets_room {
+            return None;
+        }
+        let awaited = if policy.moves_down() { Awaited::Room } else { Awaited::Leaving };
+        self.session.room_of(self.owner, awaited)
+    }
+
+    /// A bucket of RAM for a piece that is planned there, of a file whose policy moves nothing
+    /// down. `None` if others have taken what was free: the next tier has room.
+    fn bucket_beside_what_stays(&self, piece: Piece) -> Option<BucketId> {
+        let segment = &self.session.segment;
+        let drops = segment.header().tier[TierId::RAM].clean.load(Ordering::Relaxed) > 0;
+        let awaited = match piece.room {
+            0 if drops || segment.growable() > 0 => Awaited::Room,
+            0 => Awaited::Leaving,
+            _ => Awaited::Planned(piece.bytes),
+        };
+        self.session.room_of(self.owner, awaited)
     }
 
     /// Where the next block of a write goes that has `ahead` bytes to go, and which policy says so.
@@ -291,6 +326,11 @@ impl Session {
     /// A RAM bucket; when none is free, waits while the node manager makes room. `None` when it
     /// does not.
     pub(super) fn room(&self, owner: Owner) -> Option<BucketId> {
+        self.room_of(owner, Awaited::Room)
+    }
+
+    /// The same of a writer that waits for what is said.
+    fn room_of(&self, owner: Owner, awaited: Awaited) -> Option<BucketId> {
         if let Some(bucket) = self.segment.take_bucket(owner) {
             return Some(bucket);
         }
@@ -303,7 +343,7 @@ impl Session {
         if self.waited_in_vain.load(Ordering::Relaxed) == u64::from(made) {
             return None;
         }
-        if !grows {
+        if !grows && matches!(awaited, Awaited::Room) {
             self.counters().backpressure.fetch_add(1, Ordering::Relaxed);
         }
         let mut idle_ms = 0;
@@ -311,6 +351,12 @@ impl Session {
             made = header.room_made.load(Ordering::Acquire);
             if let Some(bucket) = self.segment.take_bucket(owner) {
                 return Some(bucket);
+            }
+            match awaited {
+                Awaited::Leaving if self.segment.bound_in_ram() == 0 => return None,
+                // Others may have taken the room that was made for it.
+                Awaited::Planned(bytes) => self.segment.plan_room(TierId::RAM, bytes),
+                _ => {}
             }
             futex::wait(&header.room_made, made, ROOM_LOOK.as_ms());
             if header.room_made.load(Ordering::Acquire) != made {

@@ -188,10 +188,17 @@ impl Demoter {
         let groups = victims.dirty.chunk_by(|a, b| moves(a) == moves(b));
         let pieces: Vec<_> = groups.flat_map(|group| group.chunks(piece)).collect();
         for blocks in pieces {
+            // Of those that should stay no more than the writers wait for: what else became free
+            // would draw other files here, for whose rest the next had to make way.
+            let stays = !self.node.moves_down(blocks[0].file);
+            let missing = planned.saturating_sub(snapshot.free).div_ceil(unit) as usize;
+            let blocks = match stays && !is_pressed {
+                true => &blocks[..blocks.len().min(missing.max(1))],
+                false => blocks,
+            };
+            let moves_down = !stays || is_awaited && freed == 0;
             let of_block = |found: &BlockRef| bytes_of(&self.node.segment, found.bucket);
             let bytes = blocks.iter().map(of_block).sum();
-            // Of those that should stay no more than the writers wait for.
-            let moves_down = self.node.moves_down(blocks[0].file) || is_awaited && freed == 0;
             let hierarchy = self.node.hierarchy();
             freed += match way_down(&hierarchy, self.tier.index(), bytes, moves_down) {
                 WayDown::Tier(below) => self.mover.shift(blocks, self.tier, TierId::new(below)),

@@ -45,9 +45,18 @@ impl Placer {
     pub fn run(mut self) {
         while !self.node.stopping() {
             let seen = self.node.header().blocks_bound.load(Ordering::SeqCst);
+            let before = self.node.header().tier[self.tier].bound.load(Ordering::Relaxed);
             let bound = self.find();
             crash::point("place.found");
-            self.node.header().tier[self.tier].bound.store(bound, Ordering::Relaxed);
+            // What was bound meanwhile is counted twice at most, until it is looked at again; it is
+            // never lost, as writers give up when nothing is bound.
+            let change = bound.wrapping_sub(before);
+            let count = &self.node.header().tier[self.tier].bound;
+            let now = count.fetch_add(change, Ordering::Relaxed).wrapping_add(change);
+            if before > 0 && now == 0 {
+                // Those that wait for it write to the tier themselves.
+                self.node.post_room();
+            }
             if self.place() > 0 {
                 continue;
             }

@@ -52,6 +52,7 @@ impl Simulation {
         let to = match self.blocks[id].place {
             Place::Tier(level) => Taken::Tier(usize::from(level), None),
             Place::Store => match decided {
+                Some(Some(level)) if self.waits_in_vain(id) => self.take_below(level),
                 Some(bound) => self.take_ram(bound),
                 None => self.bucket_for(id, ahead),
             },
@@ -61,7 +62,10 @@ impl Simulation {
                 // It has decided, and takes the first room that there is.
                 self.ranks[rank as usize].decided = Some(bound);
                 self.shelves[0].waiting.push_back(rank);
-                self.manager.waits = self.manager.waits.wrapping_add(1);
+                // Only what is on its way out is waited for by what stays where it is.
+                if bound.is_none() || self.moves_down(id) {
+                    self.manager.waits = self.manager.waits.wrapping_add(1);
+                }
                 self.want_room();
             }
             Taken::Tier(level, bound) => {
@@ -170,10 +174,33 @@ impl Simulation {
                 return self.take_ram(bound);
             }
         }
+        self.take_below(first)
+    }
+
+    /// Room on the first tier from `first` on that has it.
+    fn take_below(&mut self, first: usize) -> Taken {
         match (first..self.levels.len()).find(|&level| self.has_room(level)) {
             Some(level) => Taken::Tier(level, None),
             None => self.take_ram(None),
         }
+    }
+
+    fn moves_down(&self, id: BlockId) -> bool {
+        self.policy_of(self.blocks[id].file).policy().moves_down()
+    }
+
+    /// Whether a new block that waits for one on its way out of RAM waits for nothing.
+    fn waits_in_vain(&self, id: BlockId) -> bool {
+        !self.has_room(0) && self.bound_in_ram() == 0 && !self.moves_down(id)
+    }
+
+    /// Whether the first that waits for room in RAM is such a one.
+    pub fn has_vain_wait(&self) -> bool {
+        let first = self.shelves[0].waiting.front();
+        let state = first.map(|rank| &self.ranks[*rank as usize]);
+        let waits = state.filter(|state| matches!(state.decided, Some(Some(_))));
+        let block = waits.and_then(|state| state.todo.front()?.blocks.front());
+        block.is_some_and(|&(id, _)| self.waits_in_vain(id))
     }
 
     /// The tiers as programs see them: what is on its way to one has its room, and what the store
