@@ -39,7 +39,8 @@ enum Awaited {
     Room,
     /// Room for so many bytes, for which a plan has what stays otherwise move out of the way.
     Planned(u64),
-    /// What is on its way out of RAM: the wait ends when nothing is. Nothing else is to move.
+    /// What RAM gets although nothing else moves: of blocks that are on their way out or can be
+    /// dropped, or of memory. The wait ends when there is nothing of that.
     Leaving,
 }
 
@@ -193,10 +194,7 @@ impl EnteredFile<'_> {
     /// A bucket of RAM for a piece that is planned there, of a file whose policy moves nothing
     /// down. `None` if others have taken what was free: the next tier has room.
     fn bucket_beside_what_stays(&self, piece: Piece) -> Option<BucketId> {
-        let segment = &self.session.segment;
-        let drops = segment.header().tier[TierId::RAM].clean.load(Ordering::Relaxed) > 0;
         let awaited = match piece.room {
-            0 if drops || segment.growable() > 0 => Awaited::Room,
             0 => Awaited::Leaving,
             _ => Awaited::Planned(piece.bytes),
         };
@@ -353,7 +351,7 @@ impl Session {
                 return Some(bucket);
             }
             match awaited {
-                Awaited::Leaving if self.segment.bound_in_ram() == 0 => return None,
+                Awaited::Leaving if !self.gets_room_by_itself() => return None,
                 // Others may have taken the room that was made for it.
                 Awaited::Planned(bytes) => self.segment.plan_room(TierId::RAM, bytes),
                 _ => {}
@@ -371,6 +369,14 @@ impl Session {
         }
         self.waited_in_vain.store(u64::from(made), Ordering::Relaxed);
         None
+    }
+
+    /// Whether RAM gets room although nothing moves that is not on its way.
+    fn gets_room_by_itself(&self) -> bool {
+        let clean = &self.segment.header().tier[TierId::RAM].clean;
+        self.segment.bound_in_ram() > 0
+            || self.segment.growable() > 0
+            || clean.load(Ordering::Relaxed) > 0
     }
 
     /// Maps the pages of a RAM bucket, which the caller has locked, before they are touched one by

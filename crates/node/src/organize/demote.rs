@@ -401,7 +401,9 @@ impl Demoter {
             if settings.pin {
                 pinned += 1;
             } else {
-                clean += u32::from(meta.pages.dirty() == 0);
+                // One that is being filled has nothing yet, and nothing that could be dropped.
+                let has_bytes = meta.valid.load(Ordering::Relaxed) != 0;
+                clean += u32::from(has_bytes && meta.pages.dirty() == 0);
             }
             self.blocks.push(Candidate {
                 id: bucket.raw(),
