@@ -18,7 +18,7 @@ fn rules_places_and_plans_are_told() {
     fs::write(site.store.join("old"), vec![b'x'; 5 << 20]).unwrap();
     let script = "set -e; mkdir run; dd if=/dev/zero of=by-dd bs=1M count=3 status=none
         dd if=/dev/zero of=old bs=1M seek=1 count=1 conv=notrunc status=none
-        echo > a.log; : > $OUT/written; until [ -e $OUT/go ]; do sleep 0.01; done";
+        exec 7> a.log; echo >&7; : > $OUT/written; until [ -e $OUT/go ]; do sleep 0.01; done";
     let (config, schema) = (site.config.to_str().unwrap(), schema.to_str().unwrap());
     let words = ["run", "--config", config, "--schema", schema, "--", "bash", "-c", script];
     let mut running = site.start(site.forebay(&words));

@@ -41,9 +41,12 @@ const WRITTEN: u64 = 48 * MIB + MIB / 2;
 const RECORDINGS: u32 = 4;
 /// Two runs agree if what moves between any two tiers differs by at most this share of what the
 /// program wrote; where the order of a flush and a move decides more, by the second.
-const SHARES: (u64, u64) = (12, 4);
+const SHARES: (u64, u64) = (10, 4);
 /// See docs/simulator.md.
-const LOOSE: (&str, &str) = ("max-locality", "per-operation");
+const LOOSE: [(&str, &str); 2] = [("max-locality", "on-exit"), ("max-locality", "per-operation")];
+/// A program that took longer to write had a machine that others kept from it: it takes 0.1 to 0.4
+/// s. Such a recording says nothing about devices.
+const BUSY_S: f64 = 1.0;
 
 /// Bytes by where from and where to.
 type Moved = BTreeMap<(String, String), u64>;
@@ -98,7 +101,7 @@ fn a_replay_moves_what_the_recorded_run_has_moved() {
     fs::create_dir_all(site.root().join("bb")).unwrap();
     for policy in POLICIES {
         for trigger in TRIGGERS {
-            let is_loose = LOOSE == (policy, trigger);
+            let is_loose = LOOSE.contains(&(policy, trigger));
             let most = WRITTEN / if is_loose { SHARES.1 } else { SHARES.0 };
             let mut seen = Vec::new();
             let agrees = (0..RECORDINGS).any(|_| {
@@ -110,11 +113,19 @@ fn a_replay_moves_what_the_recorded_run_has_moved() {
                 // All of it, in both, and nothing twice but what was written while it was flushed.
                 assert!(flushed(&recorded) >= WRITTEN, "{policy}, {trigger}: {said}");
                 assert!(flushed(&replayed) >= WRITTEN, "{policy}, {trigger}: {said}");
+                let report: Value = serde_json::from_str(&said).unwrap();
+                if report["recorded"]["write_s"].as_f64().unwrap() > BUSY_S {
+                    return false;
+                }
                 let (bytes, way) = difference(&recorded, &replayed);
                 seen.push(format!("{way} differs by {bytes}: {said}"));
                 bytes <= most
             });
-            println!("{policy}, {trigger}: {} of {most}", seen.last().unwrap());
+            let Some(last) = seen.last() else {
+                skip(&format!("{policy}, {trigger}: this machine was busy in each recording"));
+                continue;
+            };
+            println!("{policy}, {trigger}: {last} of {most}");
             assert!(agrees, "{policy}, {trigger}: {seen:#?}");
         }
     }
@@ -160,9 +171,7 @@ fn a_replay_flushes_nothing_of_what_a_run_removes_and_cuts() {
         moved.iter().filter(|((_, to), _)| to == "store").map(|(_, bytes)| bytes).sum::<u64>()
     };
     let [recorded, replayed] = ["recorded", "replayed"].map(flushed);
-    assert_eq!(replayed, 600 << 10, "{said}");
-    // A drain that begins at once takes what housekeeping has not come to.
-    assert!(recorded >= replayed, "{said}");
+    assert_eq!((recorded, replayed), (600 << 10, 600 << 10), "{said}");
 }
 
 #[test]
