@@ -143,8 +143,8 @@ impl Run<'_> {
         let (trace, status) = (self.site.path("trace.csv"), self.site.path("status.json"));
         let folder = self.site.path("pfs");
         // What is still on its way down is on its way to where it was placed; what was removed is
-        // not flushed.
-        let script = "\"$0\" \"$1\" \"$2\" \"$3\" && sleep 1 && \"$4\" status --json > \"$5\" && rm \"$1\"/*";
+        // forgotten before the end of the run drains the rest.
+        let script = "\"$0\" \"$1\" \"$2\" \"$3\" && sleep 1 && \"$4\" status --json > \"$5\" && rm \"$1\"/* && sleep 0.5";
         let mut command = Command::new(&self.options.forebay);
         command.arg("run").arg("--config").arg(&config).arg("--trace").arg(&trace);
         command.args(["--", "sh", "-c", script]).arg(self.program).arg(&folder).arg(self.work);

@@ -456,16 +456,6 @@ impl Node {
         Ok((tier, self.devices[tier].as_deref().ok_or(Errno::STALE)?))
     }
 
-    /// Whether a file has lost its last name, and no process has it open: housekeeping has not come
-    /// to it yet.
-    pub fn is_removed(&self, file: FileId) -> bool {
-        let store = &*self.stores[self.store_of(file)];
-        self.segment.file(file).has(FileFlags::UNLINKED)
-            && self.segment.holders(file).next().is_none()
-            // It is noted before the call, which may have failed.
-            && self.descriptors.stat(&self.segment, file, store).is_some_and(|stat| stat.links == 0)
-    }
-
     /// The store of a file. Programs write the record: what is no store is taken for the last.
     pub fn store_of(&self, file: FileId) -> usize {
         let store = self.segment.file(file).store.load(Ordering::Relaxed) as usize;

@@ -76,12 +76,7 @@ impl Flusher {
             let record = segment.file(*file);
             record.has(FileFlags::DIRTY) && !record.has(FileFlags::SCRATCH)
         };
-        // Of what was removed housekeeping drops the blocks in a moment.
-        let (removed, dirty): (Vec<FileId>, Vec<FileId>) = segment
-            .files()
-            .touched()
-            .filter(is_dirty)
-            .partition(|file| self.node.is_removed(*file));
+        let dirty: Vec<FileId> = segment.files().touched().filter(is_dirty).collect();
         let now = self.node.now();
         let ages = self.ages();
         let mut look = |bucket: BucketId, meta: &BucketMeta| {
@@ -95,8 +90,7 @@ impl Flusher {
                 let is_due = |of| ages.is_due(of, self.is_drain(), age.into(), dirty_for.into());
                 self.trigger_of(file).is_some_and(is_due)
             };
-            let has_file = segment.header().has_file(file) && !removed.contains(&file);
-            if has_file && is_due(file) && self.may_try(file, now) {
+            if segment.header().has_file(file) && is_due(file) && self.may_try(file, now) {
                 let block = meta.block.load(Ordering::Relaxed);
                 found.push(BlockRef { file, block, bucket });
             }

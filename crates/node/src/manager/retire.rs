@@ -280,9 +280,6 @@ fn finish_held(
         }
         crate::manager::jobs::delete_held(node, file, owner, false);
     }
-    if node.is_removed(file) {
-        return Outcome::Busy;
-    }
     // A block may move while it is flushed, once for each tier.
     for _ in 0..2 + TIERS_MAX {
         if !node.is_pending(file) {
