@@ -267,16 +267,19 @@ mod tests {
     use super::*;
     use crate::TierSnapshot;
 
-    /// Every hierarchy of three tiers with some room, at several speeds.
-    #[test]
-    fn shares_fit_and_take_their_time_together() {
-        let tier = |free, write_bandwidth| TierSnapshot {
+    fn tier(free: u64, write_bandwidth: u64) -> TierSnapshot {
+        TierSnapshot {
             capacity: 1000,
             free,
             write_bandwidth,
             read_bandwidth: 1_000_000,
             ..TierSnapshot::default()
-        };
+        }
+    }
+
+    /// Every hierarchy of three tiers with some room, at several speeds.
+    #[test]
+    fn shares_fit_and_take_their_time_together() {
         let marks = Watermarks::default();
         for code in 0..4_u64.pow(4) {
             let digit = |place| code / 4_u64.pow(place) % 4;
@@ -306,13 +309,6 @@ mod tests {
 
     #[test]
     fn a_division_loses_no_block_and_leaves_its_first_half_to_the_demoter() {
-        let tier = |free, write_bandwidth| TierSnapshot {
-            capacity: 1000,
-            free,
-            write_bandwidth,
-            read_bandwidth: 1_000_000,
-            ..TierSnapshot::default()
-        };
         let marks = Watermarks::default();
         for rooms in [[0, 0], [0, 900], [150, 900], [900, 0], [900, 900]] {
             let tiers = [tier(0, 9000), tier(rooms[0], 1000), tier(rooms[1], 300)];

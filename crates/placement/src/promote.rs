@@ -29,9 +29,9 @@ use crate::{TierSnapshot, Watermarks};
 const MARGIN: f32 = 1.5;
 /// How many uses it has to have besides.
 const USES: f32 = 2.0;
-
 /// A tier exchanges at most one part in so many of itself at a time.
 const PARTS: u64 = 4;
+
 /// A tier, as the decision to move one block sees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Level {
@@ -54,9 +54,7 @@ impl Level {
             coldest,
         }
     }
-}
 
-impl Level {
     /// The same level with the coldest of blocks that may leave it; where it is roomy none has to.
     pub fn with_coldest(self, uses: impl Iterator<Item = u32>) -> Self {
         match self.is_roomy {

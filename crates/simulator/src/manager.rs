@@ -556,7 +556,8 @@ impl Simulation {
             if block.flushing || block.writers > 0 || block.bound.is_some() {
                 continue;
             }
-            clean += u64::from(block.dirty == 0);
+            // One that is being filled has nothing yet, and nothing that could be dropped.
+            clean += u64::from(block.valid > 0 && block.dirty == 0);
             let of_file = self.policy_of(block.file).policy();
             let bytes = self.blocks.written_end(block.file);
             let FileSettings { pin, priority, .. } = self.settings_of(block.file);

@@ -5,7 +5,6 @@ use super::trace::{self, Recorded};
 use crate::text::bytes;
 use forebay_node::Config;
 use forebay_node::config::Tier as ConfiguredTier;
-use forebay_placement::rounds::Ages;
 use forebay_placement::schema::{self, Conditions, FileMeta, Settings};
 use forebay_placement::{pace, policy};
 use forebay_pool::layout::PAGES_PER_BUCKET;
@@ -110,7 +109,7 @@ fn run(config: &Config, recorded: &Recorded) -> Result<Run, String> {
     };
     let speeds = config.tiers.iter().map(|tier| seen(tier.known_speed()));
     let manager = ManagerSettings {
-        ages: Ages::new(config.flush.period.as_millis(), config.flush.max_age.as_millis()),
+        ages: config.flush.ages(),
         granularity: match config.placement.granularity {
             0 => block.max(ram_bytes / 256),
             bytes => bytes,

@@ -60,19 +60,23 @@ use units::size;
 /// Longest configuration: 128 rules with the longest paths, several times over.
 const TEXT_MAX: u64 = 4 << 20;
 
-/// Reads a configuration, of which others may have made anything.
+/// Reads a file, of which others may have made anything; `None` if it has more than `most` bytes.
+///
+/// # Errors
+/// The system's error.
+fn read_up_to(most: u64, file: fs::File) -> io::Result<Option<Vec<u8>>> {
+    let mut content = Vec::new();
+    file.take(most + 1).read_to_end(&mut content)?;
+    Ok(Some(content).filter(|content| content.len() as u64 <= most))
+}
+
+/// Reads a configuration.
 ///
 /// # Errors
 /// The system's error, or that it is longer than any configuration.
 pub(crate) fn read_all(file: fs::File) -> io::Result<Vec<u8>> {
-    let mut content = Vec::new();
-    file.take(TEXT_MAX + 1).read_to_end(&mut content)?;
-    match content.len() as u64 > TEXT_MAX {
-        true => {
-            Err(io::Error::other(format!("larger than {}, no configuration is", size(TEXT_MAX))))
-        }
-        false => Ok(content),
-    }
+    let long = || io::Error::other(format!("larger than {}, no configuration is", size(TEXT_MAX)));
+    read_up_to(TEXT_MAX, file)?.ok_or_else(long)
 }
 
 /// Backing stores that fit in the pool's header.

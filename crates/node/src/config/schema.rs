@@ -4,10 +4,9 @@
 //! for both syntaxes. A test keeps the two in agreement.
 
 use crate::config::rules::{Item, KEYS, Part, RawRule};
-use crate::config::{ConfigError, Result};
+use crate::config::{ConfigError, Result, read_up_to};
 use roxmltree::{Attribute, Document, Node, ParsingOptions};
 use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 
 /// The XML Schema definition of buffering schemas.
@@ -25,13 +24,13 @@ const INSTANCE: &str = "http://www.w3.org/2001/XMLSchema-instance";
 /// Reads the rules in an XML file; `asked_by` is the place that named it.
 pub(crate) fn load(path: &Path, asked_by: &str) -> Result<Vec<RawRule>> {
     let name = path.display().to_string();
-    let mut content = Vec::new();
-    File::open(path).and_then(|file| file.take(FILE_MAX + 1).read_to_end(&mut content)).map_err(
-        |error| ConfigError::new(asked_by, format_args!("{name}: {error}; give an existing file")),
-    )?;
-    if content.len() as u64 > FILE_MAX {
+    let content =
+        File::open(path).and_then(|file| read_up_to(FILE_MAX, file)).map_err(|error| {
+            ConfigError::new(asked_by, format_args!("{name}: {error}; give an existing file"))
+        })?;
+    let Some(content) = content else {
         return Err(ConfigError::new(name, "larger than 256 KiB; no schema is"));
-    }
+    };
     let content = String::from_utf8(content)
         .map_err(|_| ConfigError::new(&name, "not UTF-8; save the file as UTF-8"))?;
     read(&content, &name)

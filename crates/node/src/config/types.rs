@@ -3,6 +3,7 @@
 use super::units::Size;
 use forebay_device::Properties;
 use forebay_placement::evict::Eviction;
+use forebay_placement::rounds::Ages;
 use forebay_placement::schema::{Durability, RankRange, Settings, Trigger};
 use forebay_placement::{Costs, Model, PolicyId, TIERS_MAX};
 use forebay_posix::FileSlots;
@@ -71,6 +72,13 @@ pub struct Flush {
     pub durability: Durability,
     /// Bytes of the journal; 0 is an eighth of its tier, at most 1 GiB.
     pub journal: u64,
+}
+
+impl Flush {
+    /// When dirty blocks are flushed in the background.
+    pub fn ages(&self) -> Ages {
+        Ages::new(self.period.as_millis(), self.max_age.as_millis())
+    }
 }
 
 /// Where new blocks go.

@@ -4,7 +4,6 @@ use crate::drain::flusher::{FlushScope, Flusher};
 use crate::node::BlockRef;
 use crate::usage::{buckets_of, for_each_bucket_of, have_few_blocks};
 use forebay_placement::TierId;
-use forebay_placement::rounds::Ages;
 use forebay_placement::schema::Trigger;
 use forebay_pool::BucketId;
 use forebay_pool::free_map::USED;
@@ -13,19 +12,13 @@ use forebay_pool::{Entry, FileId, clock};
 use std::sync::atomic::Ordering;
 
 impl Flusher {
-    /// When dirty blocks are flushed in the background.
-    pub(super) fn ages(&self) -> Ages {
-        let flush = &self.node.config.flush;
-        Ages::new(flush.period.as_millis(), flush.max_age.as_millis())
-    }
-
     /// Whether any file's blocks can be due without a request.
     pub(super) fn may_be_due(&self) -> bool {
         let segment = &self.node.segment;
         let rules = segment.rules().iter().filter_map(|rule| rule.settings().trigger);
         let of_job = |job: &JobRecord| Trigger::from_code(job.trigger.load(Ordering::Relaxed));
         let triggers = rules.chain(segment.jobs().filter_map(of_job));
-        let (ages, is_drain) = (self.ages(), self.is_drain());
+        let (ages, is_drain) = (self.node.config.flush.ages(), self.is_drain());
         triggers
             .chain([self.node.header().flush_trigger()])
             .any(|trigger| ages.after_ms(trigger, is_drain).is_some())
@@ -78,7 +71,7 @@ impl Flusher {
         };
         let dirty: Vec<FileId> = segment.files().touched().filter(is_dirty).collect();
         let now = self.node.now();
-        let ages = self.ages();
+        let ages = self.node.config.flush.ages();
         let mut look = |bucket: BucketId, meta: &BucketMeta| {
             if meta.pages.dirty() == 0 || meta.state.load(Ordering::Acquire) != USED {
                 return;

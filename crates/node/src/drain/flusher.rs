@@ -87,7 +87,7 @@ impl Flusher {
 
     /// The life of a tier's flusher.
     pub fn run(mut self, tier: TierId) {
-        let pause = self.ages().pause_ms();
+        let pause = self.node.config.flush.ages().pause_ms();
         while !self.node.stopping() {
             let seen = self.node.header().work_wanted.load(Ordering::Acquire);
             let draining = self.node.draining.load(Ordering::Acquire);

@@ -12,6 +12,7 @@
 use crate::drain::{FADING, FlushScope, Flusher, is_fading, reconcile_held};
 use crate::manager::housekeeping::complete_intent;
 use crate::node::Node;
+use forebay_placement::rounds::sync_passes;
 use forebay_pool::clock::Timer;
 use forebay_pool::layout::{FileFlags, TIERS_MAX, file_state, retirement};
 use forebay_pool::{FileId, Owner, crash};
@@ -280,8 +281,7 @@ fn finish_held(
         }
         crate::manager::jobs::delete_held(node, file, owner, false);
     }
-    // A block may move while it is flushed, once for each tier.
-    for _ in 0..2 + TIERS_MAX {
+    for _ in 0..sync_passes(TIERS_MAX) {
         if !node.is_pending(file) {
             break;
         }

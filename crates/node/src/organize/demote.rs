@@ -187,11 +187,11 @@ impl Demoter {
         let moves = |found: &BlockRef| self.node.moves_down(found.file);
         let groups = victims.dirty.chunk_by(|a, b| moves(a) == moves(b));
         let pieces: Vec<_> = groups.flat_map(|group| group.chunks(piece)).collect();
+        let missing = planned.saturating_sub(snapshot.free).div_ceil(unit) as usize;
         for blocks in pieces {
             // Of those that should stay no more than the writers wait for: what else became free
             // would draw other files here, for whose rest the next had to make way.
             let stays = !self.node.moves_down(blocks[0].file);
-            let missing = planned.saturating_sub(snapshot.free).div_ceil(unit) as usize;
             let blocks = match stays && !is_pressed {
                 true => &blocks[..blocks.len().min(missing.max(1))],
                 false => blocks,
