@@ -315,9 +315,15 @@ impl Model {
                 let over = |pair: &[Vec<u8>]| pair[0].len() <= here && here < pair[1].len();
                 versions.windows(2).any(over)
             };
+            // And where what was written since the sync came back behind a cut that followed it.
+            let was_cut = |here: usize| {
+                let written = versions.iter().skip(1);
+                let mut rest = written.skip_while(|version| version.len() <= here);
+                rest.any(|version| version.len() <= here)
+            };
             let may = |here: usize| {
                 versions.iter().any(|version| version.get(here) == Some(&got[here]))
-                    || got[here] == 0 && grew(here)
+                    || got[here] == 0 && (grew(here) || was_cut(here))
             };
             if let Some(here) = (0..got.len()).find(|&here| !may(here)) {
                 let count = (0..got.len()).filter(|&here| !may(here)).count();
