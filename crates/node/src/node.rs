@@ -401,6 +401,17 @@ impl Node {
     pub fn now(&self) -> u32 {
         clock::stamp(clock::realtime_coarse_ns())
     }
+
+    /// Whether a file whose last flush failed may be tried again.
+    pub fn may_retry(&self, file: FileId) -> bool {
+        let at = self.segment.file(file).retry_at.load(Ordering::Relaxed);
+        clock::stamp_age(self.now(), at) > 0
+    }
+
+    /// Lets a file whose last flush failed be tried again at once.
+    pub fn retry_now(&self, file: FileId) {
+        self.segment.file(file).retry_at.store(self.now().wrapping_sub(1), Ordering::Relaxed);
+    }
 }
 
 impl Node {

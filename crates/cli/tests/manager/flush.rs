@@ -486,3 +486,21 @@ fn a_process_that_is_killed_after_a_long_silence_is_noticed() {
     harness::kill(running.pid(), rustix::process::Signal::TERM);
     running.end();
 }
+
+/// A drain begins when housekeeping has dropped what was removed before.
+#[test]
+fn what_was_removed_right_before_the_end_of_a_run_is_not_flushed() {
+    let site = Site::new(&LAZY);
+    let trace = site.root().join("trace.csv");
+    let (config, trace_name) = (site.config.to_str().unwrap(), trace.to_str().unwrap());
+    let script = "for number in $(seq 40); do head -c 600K /dev/zero > file$number; done
+        echo stays > stays; rm file*";
+    let words = ["run", "--config", config, "--trace", trace_name, "--", "bash", "-c", script];
+    site.end(site.forebay(&words)).expect(0);
+    let lines = fs::read_to_string(&trace).unwrap();
+    let flushed = lines.lines().filter(|line| line.contains(",flush,"));
+    let flushed: Vec<u64> =
+        flushed.map(|line| line.rsplit(',').next().unwrap().parse().unwrap()).collect();
+    assert_eq!(flushed, [6], "{lines}");
+    assert_eq!(fs::read_to_string(site.store.join("stays")).unwrap(), "stays\n");
+}

@@ -705,6 +705,58 @@ fn random_flips_under_a_running_program_give_errors_and_never_wrong_bytes() {
     }
 }
 
+/// How often a file that fails was tried, and in how many seconds it is tried again.
+fn tries(site: &Site) -> Option<(u64, f64)> {
+    let text = site.status().text;
+    let said = text.split_once("; tried ")?.1;
+    let (tries, rest) = said.split_once(" times, again in ")?;
+    Some((tries.parse().unwrap(), rest.split_once(" s")?.0.parse().unwrap()))
+}
+
+#[test]
+fn rot_on_a_tier_keeps_nothing_of_the_file_in_other_tiers_from_the_store() {
+    let site = site();
+    let data = Numbers::new().bytes(256 * PAGE);
+    fs::write(site.out.join("data"), &data).unwrap();
+    let steps = Steps::of(
+        &site,
+        "page() { head -c 4096 $OUT/data | dd of=dirty bs=4096 seek=$1 conv=notrunc status=none; }
+         put data dirty; step written
+         until \"$FOREBAY\" explain dirty | sed -n '/^  lies/,/^  new/p' | grep -q ' ram '; do
+             tail -c 512K dirty > /dev/null
+         done
+         export -f step page
+         \"$FOREBAY\" run --config $OUT/../forebay.toml --trigger periodic -- bash -c 'page 249; step failing; page 250; step end'",
+    );
+    steps.at("written");
+    let slots = tier_file(&site, ".slots");
+    let at = offset_of(&site, &data[10 * PAGE..]);
+    flip(&slots, at + 5, 3);
+    steps.past("written");
+    steps.at("failing");
+    let (before, _) = wait_for("some tries", LIMIT, || tries(&site).filter(|tries| tries.1 > 5.0));
+    steps.past("failing");
+    steps.at("end");
+    wait_for("the page in memory", LIMIT, || {
+        let stored = fs::read(site.store.join("dirty")).unwrap();
+        (stored.get(250 * PAGE..251 * PAGE) == Some(&data[..PAGE])).then_some(())
+    });
+    let after = tries(&site).map(|tries| tries.0);
+    assert_eq!(after, Some(before), "the rest waits for what has rotted");
+    steps.past("end");
+    let ran = steps.end().expect(FAILED);
+    assert!(ran.stderr.contains("/store/dirty: Input/output error"), "{ran:?}");
+    let mut wanted = data.clone();
+    wanted.copy_within(..PAGE, 249 * PAGE);
+    wanted.copy_within(..PAGE, 250 * PAGE);
+    wanted[10 * PAGE..11 * PAGE].fill(0);
+    sees(&site, "dirty", &wanted);
+    flip(&slots, at + 5, 3);
+    site.recover().expect(0);
+    wanted[10 * PAGE..11 * PAGE].copy_from_slice(&data[10 * PAGE..11 * PAGE]);
+    sees(&site, "dirty", &wanted);
+}
+
 #[test]
 fn a_device_that_fails_leaves_the_hierarchy_and_the_rest_goes_on() {
     let site = site();

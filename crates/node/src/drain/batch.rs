@@ -127,9 +127,8 @@ impl Flusher {
             Some(_) => None,
             None if unread => Some(bytes),
             None => {
-                let record = self.node.segment.file(file);
-                if bytes > 0 && record.clear(FileFlags::FAILING) {
-                    self.retry_pauses.remove(&file);
+                if bytes > 0 {
+                    self.succeeded(file, waits);
                 }
                 Some(bytes)
             }

@@ -207,11 +207,7 @@ impl Flusher {
         is_awaited: bool,
     ) {
         match result {
-            Ok(()) => {
-                if self.node.segment.file(file).clear(FileFlags::FAILING) {
-                    self.retry_pauses.remove(&file);
-                }
-            }
+            Ok(()) => self.succeeded(file, true),
             Err(errno) if is_awaited => {
                 let born = self.node.segment.file(file).born_ns.load(Ordering::Acquire);
                 self.failed(file, born, errno);

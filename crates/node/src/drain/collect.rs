@@ -1,6 +1,6 @@
 //! What a flush takes: the blocks that are due, by the trigger of their file, or those of one file.
 
-use crate::drain::flusher::{FlushScope, Flusher};
+use crate::drain::flusher::{FlushScope, Flusher, Retry};
 use crate::node::BlockRef;
 use crate::usage::{buckets_of, for_each_bucket_of, have_few_blocks};
 use forebay_placement::TierId;
@@ -10,6 +10,7 @@ use forebay_pool::free_map::USED;
 use forebay_pool::layout::{BucketMeta, FileFlags, JobRecord};
 use forebay_pool::{Entry, FileId, clock};
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 impl Flusher {
     /// Whether any file's blocks can be due without a request.
@@ -83,7 +84,7 @@ impl Flusher {
                 let is_due = |of| ages.is_due(of, self.is_drain(), age.into(), dirty_for.into());
                 self.trigger_of(file).is_some_and(is_due)
             };
-            if segment.header().has_file(file) && is_due(file) && self.may_try(file, now) {
+            if segment.header().has_file(file) && is_due(file) && self.may_try(file) {
                 let block = meta.block.load(Ordering::Relaxed);
                 found.push(BlockRef { file, block, bucket });
             }
@@ -103,10 +104,11 @@ impl Flusher {
         }
     }
 
-    /// Whether a failing file's time has come.
-    pub fn may_try(&self, file: FileId, now: u32) -> bool {
-        let record = self.node.segment.file(file);
-        !record.has(FileFlags::FAILING)
-            || clock::stamp_age(now, record.retry_at.load(Ordering::Relaxed)) > 0
+    /// Whether a file is to be written now: one that this worker could not write only when its time
+    /// has come. What keeps another worker from its part of the file, such as rot in a slot, may
+    /// be none of this one's, and where this one succeeds, that is as it was.
+    fn may_try(&self, file: FileId) -> bool {
+        let is_over = |retry: &Retry| retry.at <= Instant::now();
+        self.retries.get(&file).is_none_or(is_over) || self.node.may_retry(file)
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::config::TierKind;
 use crate::drain::batch::InFlight;
-use crate::drain::flusher::Flusher;
+use crate::drain::flusher::{Flusher, Retry};
 use crate::node::{BlockRef, Node};
 use forebay_pool::backoff::Backoff;
 use forebay_pool::checksums::SlotFiles;
@@ -12,7 +12,7 @@ use forebay_pool::layout::FileFlags;
 use forebay_pool::{FileId, SlotRecord};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A file whose flush failed is tried again after this, doubled each time up to the second value.
 const RETRY: (Timer, Timer) = (Timer::ms(200), Timer::seconds(10));
@@ -85,11 +85,28 @@ impl Flusher {
     /// it. True if it could before.
     pub(super) fn postpone(&mut self, file: FileId) -> bool {
         let record = self.node.segment.file(file);
-        let (first, most) = (RETRY.0.as_stamp(), RETRY.1.as_stamp());
-        let pause = self.retry_pauses.get(&file).map_or(first, |ms| (ms * 2).min(most));
-        self.retry_pauses.insert(file, pause);
-        record.retry_at.store(self.node.now().wrapping_add(pause), Ordering::Relaxed);
+        let (first, most) = (RETRY.0.as_duration(), RETRY.1.as_duration());
+        let pause = self.retries.get(&file).map_or(first, |last| (last.pause * 2).min(most));
+        self.retries.insert(file, Retry { at: Instant::now() + pause, pause });
+        let at = self.node.now().wrapping_add(pause.as_millis() as u32);
+        record.retry_at.store(at, Ordering::Relaxed);
         !record.set(FileFlags::FAILING)
+    }
+
+    /// Notes that a file could be written, in `all` its parts or in those that are this worker's:
+    /// what another could not write is still to be told.
+    pub(super) fn succeeded(&mut self, file: FileId, all: bool) {
+        let record = self.node.segment.file(file);
+        let was_own = self.retries.remove(&file).is_some();
+        if !record.has(FileFlags::FAILING) {
+            return;
+        }
+        if all {
+            self.node.retry_now(file);
+        }
+        if all || was_own || !self.node.is_pending(file) {
+            record.clear(FileFlags::FAILING);
+        }
     }
 }
 

@@ -33,8 +33,8 @@ pub(crate) struct Flusher {
     pub(super) tiers: Vec<Box<dyn Batch>>,
     /// Copies of blocks that lie on file tiers.
     pub(super) staging: Vec<u8>,
-    /// Milliseconds until a failing file is tried again.
-    pub(super) retry_pauses: HashMap<FileId, u32>,
+    /// Files that this worker could not write, and when it tries again.
+    pub(super) retries: HashMap<FileId, Retry>,
     /// For how long clients may hold what the sync that is being served needs.
     pub(super) backoff: Backoff,
     /// They have held some of it for longer.
@@ -50,6 +50,13 @@ pub(crate) struct Flusher {
 pub(super) struct AwaitedCheckpoint {
     pub(super) checkpoint: Checkpoint,
     pub(super) ticket: u32,
+}
+
+/// When a file whose flush failed is tried again.
+#[derive(Clone, Copy)]
+pub(super) struct Retry {
+    pub(super) at: Instant,
+    pub(super) pause: Duration,
 }
 
 /// When a deferred sync is tried again.
@@ -76,7 +83,7 @@ impl Flusher {
             stores: (0..node.config.backing.len()).map(|store| node.store_client(store)).collect(),
             tiers: node.tiers().map(|tier| node.tier_client(tier)).collect(),
             staging: Vec::new(),
-            retry_pauses: HashMap::new(),
+            retries: HashMap::new(),
             backoff: Backoff::default(),
             was_held: false,
             deferred: HashMap::new(),

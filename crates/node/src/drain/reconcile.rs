@@ -4,7 +4,7 @@
 use crate::node::Node;
 use forebay_device::{BackingStore, StoreFile};
 use forebay_pool::layout::{FileFlags, FileRecord};
-use forebay_pool::{FileId, Owner, clock, crash};
+use forebay_pool::{FileId, Owner, crash};
 use std::sync::atomic::Ordering;
 
 /// If nothing of the file is dirty any more, gives the store its times, ends the state "ahead of
@@ -42,8 +42,7 @@ pub(crate) fn reconcile_held(node: &Node, file: FileId) {
     }
     if agrees && record.is_tracked() {
         // The sync thread comes back to it when journal and slots count no more.
-        let failing = record.has(FileFlags::FAILING)
-            && clock::stamp_age(node.now(), record.retry_at.load(Ordering::Relaxed)) == 0;
+        let failing = record.has(FileFlags::FAILING) && !node.may_retry(file);
         if !record.has(FileFlags::TO_CHECKPOINT) && !failing {
             node.segment.request(file, Some(Node::new_owner()), FileFlags::TO_CHECKPOINT);
         }

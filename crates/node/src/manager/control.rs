@@ -118,10 +118,15 @@ impl Drain {
     /// Files that could not be written are tried again at once: their store may be repaired.
     fn asked_now(node: &Node, stop: Option<u64>) -> Drain {
         for file in node.segment.files().touched() {
-            node.segment.file(file).retry_at.store(node.now().wrapping_sub(1), Ordering::Relaxed);
+            node.retry_now(file);
         }
         let round = node.rounds.count();
         Drain { asked: Instant::now(), until: node.now(), round, stop }
+    }
+
+    /// Whether the control thread has not looked around since it was asked.
+    fn is_new(&self, node: &Node) -> bool {
+        node.rounds.count() == self.round
     }
 }
 
@@ -261,16 +266,26 @@ impl Control {
 
     /// Whether a process waits for a drain.
     pub fn is_draining(&self) -> bool {
-        self.peers.iter().any(|peer| peer.drain.is_some())
+        self.drains().next().is_some()
+    }
+
+    fn drains(&self) -> impl Iterator<Item = &Drain> {
+        self.peers.iter().filter_map(|peer| peer.drain.as_ref())
+    }
+
+    /// Whether files are to be looked at before a drain begins: some have lost a name, and nothing
+    /// of them need come to the store if that was the last one.
+    pub fn wants_sweep(&self) -> bool {
+        let is_unlinked = |file| self.node.segment.file(file).has(FileFlags::UNLINKED);
+        self.drains().any(|drain| drain.is_new(&self.node))
+            && self.node.segment.files().touched().any(is_unlinked)
     }
 
     /// Whether a drain was asked before the last look around, which it waits for, and not before
     /// the one before: it may be answered now.
     pub fn has_looked(&self) -> bool {
         let last = self.node.rounds.count();
-        self.peers
-            .iter()
-            .any(|peer| peer.drain.as_ref().is_some_and(|asked| asked.round + 1 == last))
+        self.drains().any(|drain| drain.round + 1 == last)
     }
 
     /// Whether a run waits for its reservation.
@@ -342,8 +357,10 @@ impl Control {
     fn answer_drains(&mut self) -> Option<u64> {
         let node = Arc::clone(&self.node);
         let waiting = self.is_draining();
-        // A run that waits for its reservation needs room, of whichever job.
-        node.draining.store(waiting || self.is_beginning(), Ordering::Release);
+        // What was removed right before is forgotten first, see `is_new`. A run that waits for its
+        // reservation needs room, of whichever job.
+        let flushes = self.drains().any(|drain| !drain.is_new(&node)) || self.is_beginning();
+        node.draining.store(flushes, Ordering::Release);
         if !waiting {
             return None;
         }
@@ -361,8 +378,7 @@ impl Control {
                 && (waited > crate::drain::FADING || !crate::drain::is_any_fading(&node));
             let done = bytes == 0 && !crate::manager::housekeeping::is_any_littered(&node);
             // What a process that has died left behind is taken back in a round.
-            let has_looked = node.rounds.count() > drain.round;
-            if !ending && has_looked && (done || stuck) {
+            if !ending && !drain.is_new(&node) && (done || stuck) {
                 let answer = Message::Drained { failing: failing as u32, bytes };
                 forebay_pool::crash::point("message.answering");
                 let _ = rustix::net::send(&peer.socket, &answer.encode(), SendFlags::NOSIGNAL);

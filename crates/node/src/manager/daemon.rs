@@ -298,7 +298,7 @@ impl Manager<'_> {
             let busy = told.is_some() && !retirement.is_over() || retirement.is_busy();
             let is_woken = self.wait(control, &housekeeper, &rest, busy);
             if self.node.resting.load(Ordering::SeqCst) {
-                if !is_woken && rest.goes_on(self.node, || housekeeper.look_around()) {
+                if !is_woken && rest.goes_on(self.node, || housekeeper.look_around(false)) {
                     continue;
                 }
                 rest.end(self.node);
@@ -309,8 +309,9 @@ impl Manager<'_> {
             if self.is_signalled() {
                 told.get_or_insert_with(|| told_now(true, control.joined)).by_signal = true;
             }
+            let sweeps = control.wants_sweep();
             self.node.rounds.end_one();
-            housekeeper.look_around();
+            housekeeper.look_around(sweeps);
             if told.is_some_and(|told| !told.by_signal && control.joined > told.joined) {
                 told = None;
                 eprintln!("another run has joined: buffering goes on");

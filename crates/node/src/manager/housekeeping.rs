@@ -133,14 +133,14 @@ impl Housekeeper {
         }
     }
 
-    /// One round.
-    pub fn look_around(&mut self) {
+    /// One round; with a sweep of records, if one `sweeps` now or the last one is long ago.
+    pub fn look_around(&mut self, sweeps: bool) {
         self.look_at_clients();
         self.node.descriptors.end_locks(&self.node.segment);
         crate::manager::jobs::look_at_jobs(&self.node, self.owner);
         let now = self.node.now();
         self.node.header().now_ms.store(now, Ordering::Relaxed);
-        if forebay_pool::clock::stamp_age(now, self.last_sweep) >= SWEEP.as_stamp() {
+        if sweeps || forebay_pool::clock::stamp_age(now, self.last_sweep) >= SWEEP.as_stamp() {
             self.last_sweep = now;
             let asked_for = forebay_pool::clock::stamp_age(now, self.names_asked);
             self.asks_for_names = asked_for >= NAMES.as_stamp();

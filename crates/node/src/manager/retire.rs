@@ -222,7 +222,7 @@ fn pass(node: &Arc<Node>, files: &[FileId], direct: bool, waits: bool) -> HashSe
         if node.stopping() {
             break;
         }
-        let outcome = if !flusher.may_try(file, node.now()) {
+        let outcome = if node.segment.file(file).has(FileFlags::FAILING) && !node.may_retry(file) {
             Outcome::Refused
         } else if waits && node.segment.pending_bytes(file) > HELD_BYTES {
             Outcome::Busy

@@ -47,7 +47,7 @@ pub(crate) fn take_over(node: &Node) {
         // The descriptors died with the manager; the process that writes next sends its own again.
         let told = FileFlags::REGISTERED | FileFlags::TO_FIND;
         record.clear(told | FileFlags::HELD | FileFlags::FAILING);
-        record.retry_at.store(node.now().wrapping_sub(1), Ordering::Relaxed);
+        node.retry_now(file);
         if record.awaits_sync() {
             // What waiting processes were promised the predecessor knew: it took the flags.
             record.set(FileFlags::DURABLE);
