@@ -45,8 +45,6 @@ for name; do
         } | tee "$table"
         options=()
         ;;
-    # Emulated devices, whose files lie in memory.
-    policies) ;;
     micro | cliffs) options+=(--dir "$dir") ;;
     peers) options+=(--dir "$dir" --install) ;;
     *) options+=(--svg "$name.svg") ;;

@@ -37,6 +37,6 @@ pub struct Bar {
     pub parts: Vec<f64>,
     /// Least and most of the whole length, in all rounds.
     pub spread: (f64, f64),
-    /// Where the ratio that a paper gives would end what it compares.
-    pub mark: Option<f64>,
+    /// Where each ratio that a paper gives would end what it compares.
+    pub marks: Vec<f64>,
 }

@@ -110,14 +110,17 @@ fn owned((work, system): (&str, &str)) -> (String, String) {
 
 /// Median, least and most.
 #[derive(Clone, Copy, Debug)]
-struct Spread {
-    median: f64,
-    least: f64,
-    most: f64,
+pub(crate) struct Spread {
+    pub median: f64,
+    pub least: f64,
+    pub most: f64,
 }
 
 impl Spread {
-    fn of(values: impl Iterator<Item = f64>) -> Option<Spread> {
+    /// Of what was not measured.
+    pub const UNKNOWN: Spread = Spread { median: f64::NAN, least: f64::NAN, most: f64::NAN };
+
+    pub fn of(values: impl Iterator<Item = f64>) -> Option<Spread> {
         let mut all: Vec<f64> = values.collect();
         all.sort_by(f64::total_cmp);
         let (least, most) = (*all.first()?, *all.last()?);
@@ -220,9 +223,10 @@ impl Measured {
         }
     }
 
-    /// Whether another round is to be done; counts it.
+    /// Whether another round is to be done; counts it. What is counted and not timed asks for none.
     pub(crate) fn next_round(&mut self, options: &Options, round: &mut u32) -> bool {
-        let is_steady = || self.series.iter().all(|series| is_steady(&series.rounds));
+        let timed = |series: &&Series| !matches!(series.unit, Unit::Memory | Unit::Count);
+        let is_steady = || self.series.iter().filter(timed).all(|series| is_steady(&series.rounds));
         let rounds = options.rounds.unwrap_or(self.usual_rounds).max(1);
         let goes_on = goes_on(options, *round, rounds, is_steady);
         if goes_on {
@@ -485,16 +489,19 @@ impl Measured {
                     .iter()
                     .filter_map(|system| {
                         let series = self.find(work, system)?;
-                        let rates = series.rounds.iter().map(|rate| rate / 1e6);
+                        let by = millions(series.unit)?.0;
+                        let rates = series.rounds.iter().map(|rate| rate * by);
                         let Spread { median, least, most } = Spread::of(rates)?;
-                        let mark = self.mark(work, system);
+                        let marks = self.marks(work, system).map(|mark| mark * by).collect();
                         let (name, spread) = ((*system).to_owned(), (least, most));
-                        Some(Bar { name, parts: vec![median], spread, mark })
+                        Some(Bar { name, parts: vec![median], spread, marks })
                     })
                     .collect(),
             })
+            .filter(|group: &Group| !group.bars.is_empty())
             .collect();
-        let (title, unit) = (self.title.clone(), "million operations per second");
+        let units = self.series.iter().filter_map(|series| millions(series.unit));
+        let (title, unit) = (self.title.clone(), units.map(|unit| unit.1).next()?);
         let mut notes = vec![format!("{}, {}", self.machine, self.introduction())];
         if self.is_small {
             notes.insert(0, crate::bars::MEANINGLESS.to_owned());
@@ -502,14 +509,23 @@ impl Measured {
         Some(Bars { title, unit, parts: Vec::new(), groups, notes })
     }
 
-    /// Where a system's bar would end by the ratio that a paper gives: of the first claim about it.
-    fn mark(&self, work: &str, system: &str) -> Option<f64> {
-        self.claims.iter().find_map(|claim| {
+    /// Where the bar of a system would end by the ratios that a paper gives of others to it.
+    fn marks(&self, work: &str, system: &str) -> impl Iterator<Item = f64> {
+        self.claims.iter().filter_map(move |claim| {
             let (other, system_of_other) = claim.against.as_ref()?;
-            let is_of = claim.of.0 == work && claim.of.1 == system;
-            let paper = claim.paper.filter(|_| is_of)?;
-            Some(self.median(other, system_of_other)? * paper / 1e6)
+            let paper = claim.paper.filter(|_| other == work && system_of_other == system)?;
+            Some(self.median(&claim.of.0, &claim.of.1)? / paper)
         })
+    }
+}
+
+/// By what numbers of this unit are multiplied in a picture, and what they are then; none of what
+/// is not drawn.
+fn millions(unit: Unit) -> Option<(f64, &'static str)> {
+    match unit {
+        Unit::Bandwidth(bytes) => Some((bytes as f64 / 1e6, "MB/s")),
+        Unit::Rate => Some((1e-6, "million operations per second")),
+        Unit::Time | Unit::Share | Unit::Memory | Unit::Count => None,
     }
 }
 

@@ -53,7 +53,7 @@ pub fn peers(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Measured, S
     let store = Site::below(&folder, (4 * size.random_mib) << 20)?;
     let program = memory.compile(PROGRAM.0, PROGRAM.1)?;
     let is_small = options.scale == Scale::Small;
-    let rounds = options.rounds.unwrap_or(options.scale.of(ROUNDS, 1)).max(1);
+    let rounds = options.scale.of(ROUNDS, 1);
     let title = "The same unmodified program on file systems that buffer";
     let mut measured = Measured::new("peers", title, rounds, is_small);
     measured.is_drawn = false;
@@ -94,10 +94,11 @@ pub fn peers(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Measured, S
     }
     let _manager = forebay.serve()?;
     let before = forebay.writes()?;
-    for round in 1..=rounds {
+    let mut round = 0;
+    while measured.next_round(options, &mut round) {
         for turn in 0..places.len() {
             let (system, folder) = &places[(turn + round as usize) % places.len()];
-            say(&format!("round {round} of {rounds}: {system}"));
+            say(&format!("round {round}: {system}"));
             let mut command = match *system {
                 FOREBAY => forebay.run(Path::new("timeout")),
                 _ => Command::new("timeout"),
@@ -107,7 +108,7 @@ pub fn peers(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Measured, S
             take(&mut measured, system, &printed.map_err(|e| format!("{system}: {e}"))?)?;
         }
     }
-    if forebay.writes()? < before + u64::from(rounds) * size.operations {
+    if forebay.writes()? < before + u64::from(round) * size.operations {
         return Err("the program's writes did not go through Forebay".into());
     }
     for (what, work) in COMPARED {

@@ -58,10 +58,9 @@ pub fn policies(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Measured
     let site = Site::new(options)?;
     let program = site.compile("policies", KERNEL)?;
     let is_small = options.scale == Scale::Small;
-    let rounds = options.rounds.unwrap_or(options.scale.of(ROUNDS, 1)).max(1);
+    let rounds = options.scale.of(ROUNDS, 1);
     let title = "Placement policies on emulated devices";
     let mut measured = Measured::new("policies", title, rounds, is_small);
-    measured.is_drawn = false;
     measured.notes.push(format!(
         "RAM {ram_mib} MiB, NVMe {} MiB (writes {} MB/s), burst buffer {} MiB ({} MB/s), store {} MB/s; \
          trigger on-exit, the files are deleted at the end",
@@ -71,11 +70,12 @@ pub fn policies(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Measured
         BURST_BUFFER.0 / 1_000_000,
         options.scale.of(STORE, STORE_SMALL).0 / 1_000_000
     ));
-    for round in 1..=rounds {
+    let mut round = 0;
+    while measured.next_round(options, &mut round) {
         for turn in 0..POLICIES.len() {
             let (policy, lines) = POLICIES[(turn + round as usize) % POLICIES.len()];
             for (work, what) in WORKS {
-                say(&format!("round {round} of {rounds}: {what}, {policy}"));
+                say(&format!("round {round}: {what}, {policy}"));
                 let run = Run { options, site: &site, program: &program, ram_mib, work };
                 let seen = run.run(lines).map_err(|e| format!("{what}, {policy}: {e}"))?;
                 seen.add_to(&mut measured, policy, work, what, ram_mib);
@@ -144,7 +144,7 @@ impl Run<'_> {
         let folder = self.site.path("pfs");
         // What is still on its way down is on its way to where it was placed; what was removed is
         // forgotten before the end of the run drains the rest.
-        let script = "\"$0\" \"$1\" \"$2\" \"$3\" && sleep 1 && \"$4\" status --json > \"$5\" && rm \"$1\"/* && sleep 0.5";
+        let script = "\"$0\" \"$1\" \"$2\" \"$3\" && sleep 1 && \"$4\" status --json > \"$5\" && rm \"$1\"/*";
         let mut command = Command::new(&self.options.forebay);
         command.arg("run").arg("--config").arg(&config).arg("--trace").arg(&trace);
         command.args(["--", "sh", "-c", script]).arg(self.program).arg(&folder).arg(self.work);

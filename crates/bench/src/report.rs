@@ -3,7 +3,7 @@
 use crate::bars::{Bar, Bars, Group};
 use crate::figures::{Claim, Figure, Measure};
 use crate::machine::Machine;
-use crate::measured::is_steady;
+use crate::measured::{Spread, is_steady};
 use serde_json::json;
 use std::fmt::Write as _;
 
@@ -39,30 +39,18 @@ pub(crate) struct Row {
     pub runs: Vec<Times>,
 }
 
-/// Median, least and most of all runs, in seconds.
-#[derive(Clone, Copy, Debug)]
-struct Spread {
-    median: f64,
-    least: f64,
-    most: f64,
-}
-
 impl Row {
+    fn values(&self, measure: Measure) -> impl Iterator<Item = f64> {
+        self.runs.iter().map(move |times| times.of(measure))
+    }
+
     fn spread(&self, measure: Measure) -> Spread {
-        let mut all: Vec<f64> = self.runs.iter().map(|times| times.of(measure)).collect();
-        all.sort_by(f64::total_cmp);
-        let at = |index: usize| all.get(index).copied().unwrap_or(f64::NAN);
-        let middle = all.len() / 2;
-        let median = match all.len() % 2 {
-            0 => (at(middle.saturating_sub(1)) + at(middle)) / 2.0,
-            _ => at(middle),
-        };
-        Spread { median, least: at(0), most: at(all.len().saturating_sub(1)) }
+        Spread::of(self.values(measure)).unwrap_or(Spread::UNKNOWN)
     }
 
     /// Whether more rounds would hardly change the median.
     pub fn is_steady(&self) -> bool {
-        is_steady(&self.runs.iter().map(|times| times.of(Measure::Total)).collect::<Vec<_>>())
+        is_steady(&self.values(Measure::Total).collect::<Vec<_>>())
     }
 
     fn median(&self, measure: Measure) -> f64 {
@@ -93,12 +81,13 @@ impl Report {
         of(case).or_else(|| of(0))
     }
 
-    fn ratio(&self, claim: &Claim) -> f64 {
-        let median = |system| self.row(claim.case, system).map(|row| row.median(claim.measure));
-        match (median(claim.of), median(claim.over)) {
-            (Some(of), Some(over)) => of / over,
-            _ => f64::NAN,
-        }
+    /// Round by round: what ran in the same minute is compared.
+    fn ratio(&self, claim: &Claim) -> Spread {
+        let values = |system| self.row(claim.case, system).map(|row| row.values(claim.measure));
+        let pairs = values(claim.of).zip(values(claim.over));
+        pairs
+            .and_then(|(of, over)| Spread::of(of.zip(over).map(|(of, over)| of / over)))
+            .unwrap_or(Spread::UNKNOWN)
     }
 
     fn rounds(&self) -> usize {
@@ -144,7 +133,11 @@ impl Report {
     }
 
     fn ratios(&self) -> String {
-        let mut text = format!("\n{:<78}{:>9}{:>8}\n", "ratio", "measured", "paper");
+        let heading = match self.rounds() {
+            1 => "ratio",
+            _ => "ratio, of the same round, (least - most)",
+        };
+        let mut text = format!("\n{heading:<78}{:>24}{:>8}\n", "measured", "paper");
         for claim in self.figure.claims {
             let what = format!(
                 "{}: {} / {}, {}",
@@ -153,8 +146,12 @@ impl Report {
                 claim.over,
                 self.cases[claim.case]
             );
-            let (measured, paper) = (self.ratio(claim), claim.paper);
-            let _ = writeln!(text, "{what:<78}{:>9}{:>8}", times(measured), times(paper));
+            let Spread { median, least, most } = self.ratio(claim);
+            let measured = match self.rounds() {
+                1 => times(median),
+                _ => format!("{} ({least:.1} - {most:.1})", times(median)),
+            };
+            let _ = writeln!(text, "{what:<78}{measured:>24}{:>8}", times(claim.paper));
         }
         if self.is_small {
             text += "\nAt small scale everything runs, but the ratios mean nothing.\n";
@@ -174,12 +171,15 @@ impl Report {
             object
         });
         let ratios = self.figure.claims.iter().map(|claim| {
+            let Spread { median, least, most } = self.ratio(claim);
             json!({
                 "measure": claim.measure.name(),
                 "case": self.cases[claim.case],
                 "of": claim.of,
                 "over": claim.over,
-                "measured": self.ratio(claim),
+                "measured": median,
+                "least": least,
+                "most": most,
                 "paper": claim.paper,
             })
         });
@@ -203,7 +203,7 @@ impl Report {
                 let Spread { least, most, .. } = row.spread(Measure::Total);
                 (least, most)
             },
-            mark: self.mark(row),
+            marks: self.marks(row),
             parts: PARTS.iter().map(|part| row.median(*part)).collect(),
         };
         let groups: Vec<Group> = (0..self.cases.len())
@@ -222,18 +222,21 @@ impl Report {
         Bars { title: self.figure.title.to_owned(), unit: "seconds", parts, groups, notes }
     }
 
-    /// Where what a claim compares would end in the bar of the faster system, by the paper's ratio:
-    /// of the first claim about it.
-    fn mark(&self, row: &Row) -> Option<f64> {
-        let is_of = |claim: &&Claim| claim.case == row.case && claim.over == row.system;
-        let claim = self.figure.claims.iter().find(is_of)?;
-        let before = match claim.measure {
-            Measure::Write | Measure::Access | Measure::Total => 0.0,
-            Measure::Read => row.median(Measure::Write),
-            Measure::Flush => row.median(Measure::Access),
+    /// Where what claims compare would end in the bar of the slower system, by the paper's ratios
+    /// to the faster one.
+    fn marks(&self, row: &Row) -> Vec<f64> {
+        let is_row = |found: &Row| (found.case, found.system) == (row.case, row.system);
+        let is_of = |claim: &&Claim| self.row(claim.case, claim.of).is_some_and(is_row);
+        let mark = |claim: &Claim| {
+            let before = match claim.measure {
+                Measure::Write | Measure::Access | Measure::Total => 0.0,
+                Measure::Read => row.median(Measure::Write),
+                Measure::Flush => row.median(Measure::Access),
+            };
+            let over = self.row(claim.case, claim.over)?.median(claim.measure);
+            Some(before + over * claim.paper)
         };
-        let of = self.row(claim.case, claim.of)?.median(claim.measure);
-        Some(before + of / claim.paper)
+        self.figure.claims.iter().filter(is_of).filter_map(mark).collect()
     }
 }
 
@@ -258,9 +261,9 @@ mod tests {
     }
 
     #[test]
-    fn ratios_are_of_medians() {
+    fn ratios_are_of_the_same_round() {
         let figure = crate::figure("hermes-fig10").unwrap();
-        let fast = Row { system: "Forebay max-bandwidth", ..row(&[0.5]) };
+        let fast = Row { system: "Forebay max-bandwidth", ..row(&[0.5, 1.0, 0.25]) };
         let rows = vec![row(&[4.0, 2.0, 3.0]), fast];
         let report = Report {
             figure,
@@ -269,15 +272,18 @@ mod tests {
             is_small: true,
             machine: Machine::here(),
         };
-        assert_eq!(report.ratio(&figure.claims[0]), 6.0);
-        assert!(report.table().contains("6.0x    5.0x"), "{}", report.table());
-        // Writing 3 s without buffers, five times as fast in the paper.
+        let ratio = report.ratio(&figure.claims[0]);
+        assert_eq!((ratio.least, ratio.median, ratio.most), (2.0, 8.0, 12.0));
+        let line = "8.0x (2.0 - 12.0)    5.0x";
+        assert!(report.table().contains(line), "{}", report.table());
+        // Writing 0.5 s with buffers, five times as long without in the paper.
         let bars = report.bars();
-        assert_eq!(bars.groups[0].bars[1].mark, Some(0.6));
+        assert_eq!(bars.groups[0].bars[0].marks, [2.5]);
+        assert!(bars.groups[0].bars[1].marks.is_empty());
         assert_eq!(bars.groups[0].bars[0].spread, (3.0, 5.0));
         assert!(bars.notes[0].contains("mean nothing"), "{:?}", bars.notes);
         let json: serde_json::Value = serde_json::from_str(&report.json()).unwrap();
         let ratio = &json["ratios"][0];
-        assert_eq!((&ratio["measured"], &ratio["paper"]), (&json!(6.0), &json!(5.0)));
+        assert_eq!((&ratio["measured"], &ratio["paper"]), (&json!(8.0), &json!(5.0)));
     }
 }

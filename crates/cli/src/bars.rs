@@ -50,8 +50,8 @@ pub struct Group {
 pub struct Bar {
     pub name: String,
     pub parts: Vec<f64>,
-    /// Where the paper's bar ends.
-    pub mark: Option<f64>,
+    /// Where a paper's bar ends, or its parts do.
+    pub marks: Vec<f64>,
     /// Least and most of what the bar's whole length is the median of.
     pub spread: Option<(f64, f64)>,
 }
@@ -113,7 +113,10 @@ impl Axis {
     fn of(chart: &Chart<'_>) -> Axis {
         let bars = || chart.groups.iter().flat_map(|group| &group.bars);
         let most = |bar: &Bar| bar.spread.map(|(_, most)| most);
-        let ends = bars().flat_map(|bar| [Some(bar.length()), bar.mark, most(bar)]).flatten();
+        let ends = bars().flat_map(|bar| {
+            let own = std::iter::once(bar.length()).chain(most(bar));
+            own.chain(bar.marks.iter().copied())
+        });
         let longest = ends.clone().fold(0.0, f64::max).max(1e-6);
         let shortest = ends.filter(|end| *end > 0.0).fold(longest, f64::min);
         let is_stacked = bars().any(|bar| bar.parts.len() > 1);
@@ -231,12 +234,12 @@ impl Plot<'_, '_> {
                 self.canvas.line((x, middle - 4), (x, middle + 4), INK)?;
             }
         }
-        if let Some(value) = bar.mark {
+        for &value in &bar.marks {
             let x = self.x(value);
             let (above, below) = (middle - ROW / 2 + 1, middle + ROW / 2 - 1);
             self.canvas.rectangle((x - 1, above), (x + 2, below), RED)?;
         }
-        let right = self.x(at.max(most).max(bar.mark.unwrap_or(0.0))) + 8;
+        let right = self.x(bar.marks.iter().copied().fold(at.max(most), f64::max)) + 8;
         self.canvas.text(&(self.chart.label)(at), (right, middle), Type::left(14, FAINT))
     }
 
@@ -253,7 +256,7 @@ mod tests {
         let bar = |&length: &f64| Bar {
             name: String::new(),
             parts: vec![length],
-            mark: None,
+            marks: Vec::new(),
             spread: None,
         };
         Chart {

@@ -155,11 +155,11 @@ fn draw(file: &Path, figure: Bars) -> Result<(), String> {
     let bar = |bar: forebay_bench::Bar| Bar {
         name: bar.name,
         parts: bar.parts,
-        mark: bar.mark,
+        marks: bar.marks,
         spread: Some(bar.spread),
     };
     let has_marks =
-        figure.groups.iter().flat_map(|group| &group.bars).any(|bar| bar.mark.is_some());
+        figure.groups.iter().flat_map(|group| &group.bars).any(|bar| !bar.marks.is_empty());
     let group = |group: forebay_bench::Group| Group {
         name: group.name,
         bars: group.bars.into_iter().map(bar).collect(),
@@ -170,7 +170,7 @@ fn draw(file: &Path, figure: Bars) -> Result<(), String> {
         parts: &parts,
         margins: (230, 100),
         label: |length| if length < 0.1 { format!("{length:.4}") } else { format!("{length:.2}") },
-        marks: if has_marks { "where the paper's ratio would end it" } else { "" },
+        marks: if has_marks { "where the paper's ratios to Forebay would end it" } else { "" },
         notes: &figure.notes,
         groups: figure.groups.into_iter().map(group).collect(),
     };

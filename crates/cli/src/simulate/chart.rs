@@ -20,7 +20,7 @@ pub(super) fn draw(
     let bar = |case: usize, strategy: usize, outcome: &Outcome| Bar {
         name: scenario.strategies[strategy].name.clone(),
         parts: MEASURES.iter().map(|measure| measure.of(outcome)).collect(),
-        mark: scenario.paper(case, strategy, Measure::Total),
+        marks: scenario.paper(case, strategy, Measure::Total).into_iter().collect(),
         spread: None,
     };
     let group = |(case, outcomes): (usize, &Vec<Outcome>)| Group {
