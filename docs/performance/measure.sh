@@ -5,7 +5,8 @@
 #
 # NAME: micro, policies, cliffs, hermes-fig4 to -fig6, hermes-fig8 to -fig11, peers; all of these without one. Wants a quiet machine: the
 # load at the start stands in each table. DIR, in the environment, is where the store's files are (on
-# a disk, by default /var/tmp); FOREBAY the command (by default the release build, which is made).
+# a disk, by default /var/tmp); FOREBAY the command (by default the release build, which is made);
+# ROUNDS how often everything is run (by default until medians are known).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 dir=${DIR:-/var/tmp}
@@ -34,13 +35,13 @@ title() {
 table=$(mktemp)
 trap 'rm -f "$table"' EXIT
 for name; do
-    options=(--json "$name.json" --markdown "$table")
+    options=(--json "$name.json" --markdown "$table" ${ROUNDS:+--rounds "$ROUNDS"})
     case $name in
     hermes-fig8 | hermes-fig9 | hermes-fig10 | hermes-fig11)
         # Their table is what they print.
         {
             echo '```text'
-            "$FOREBAY" bench "$name" --json "$name.json" --svg "$name.svg"
+            "$FOREBAY" bench "$name" --json "$name.json" --svg "$name.svg" ${ROUNDS:+--rounds "$ROUNDS"}
             echo '```'
         } | tee "$table"
         options=()
