@@ -35,13 +35,13 @@ title() {
 table=$(mktemp)
 trap 'rm -f "$table"' EXIT
 for name; do
-    options=(--json "$name.json" --markdown "$table" ${ROUNDS:+--rounds "$ROUNDS"})
+    options=(--json "$name.json" ${ROUNDS:+--rounds "$ROUNDS"})
     case $name in
     hermes-fig8 | hermes-fig9 | hermes-fig10 | hermes-fig11)
         # Their table is what they print.
         {
             echo '```text'
-            "$FOREBAY" bench "$name" --json "$name.json" --svg "$name.svg" ${ROUNDS:+--rounds "$ROUNDS"}
+            "$FOREBAY" bench "$name" "${options[@]}" --svg "$name.svg"
             echo '```'
         } | tee "$table"
         options=()
@@ -50,7 +50,7 @@ for name; do
     peers) options+=(--dir "$dir" --install) ;;
     *) options+=(--svg "$name.svg") ;;
     esac
-    [ ${#options[@]} -eq 0 ] || "$FOREBAY" bench "$name" "${options[@]}"
+    [ ${#options[@]} -eq 0 ] || "$FOREBAY" bench "$name" "${options[@]}" --markdown "$table"
     {
         echo "# $(title "$name"), measured"
         echo

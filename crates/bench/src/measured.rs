@@ -128,6 +128,14 @@ impl Spread {
         Some(Spread { median, least, most })
     }
 
+    /// Of the ratios of values of the same round.
+    pub fn of_ratios(
+        of: impl Iterator<Item = f64>,
+        over: impl Iterator<Item = f64>,
+    ) -> Option<Spread> {
+        Spread::of(of.zip(over).map(|(of, over)| of / over))
+    }
+
     /// Half of the distance between the extremes, relative to the median.
     fn half_width(&self) -> f64 {
         if self.median == 0.0 { 0.0 } else { (self.most - self.least) / 2.0 / self.median }
@@ -255,7 +263,7 @@ impl Measured {
         };
         // Round by round: what was measured in the same minute is compared.
         let ratio = other.and_then(|other| {
-            Spread::of(own.rounds.iter().zip(&other.rounds).map(|(of, over)| of / over))
+            Spread::of_ratios(own.rounds.iter().copied(), other.rounds.iter().copied())
         });
         let longer = other.and_then(|other| {
             let pairs = own.rounds.iter().zip(&other.rounds);

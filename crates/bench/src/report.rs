@@ -85,9 +85,7 @@ impl Report {
     fn ratio(&self, claim: &Claim) -> Spread {
         let values = |system| self.row(claim.case, system).map(|row| row.values(claim.measure));
         let pairs = values(claim.of).zip(values(claim.over));
-        pairs
-            .and_then(|(of, over)| Spread::of(of.zip(over).map(|(of, over)| of / over)))
-            .unwrap_or(Spread::UNKNOWN)
+        pairs.and_then(|(of, over)| Spread::of_ratios(of, over)).unwrap_or(Spread::UNKNOWN)
     }
 
     fn rounds(&self) -> usize {

@@ -10,7 +10,6 @@ use forebay_pool::free_map::USED;
 use forebay_pool::layout::{BucketMeta, FileFlags, JobRecord};
 use forebay_pool::{Entry, FileId, clock};
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 impl Flusher {
     /// Whether any file's blocks can be due without a request.
@@ -108,7 +107,6 @@ impl Flusher {
     /// has come. What keeps another worker from its part of the file, such as rot in a slot, may
     /// be none of this one's, and where this one succeeds, that is as it was.
     fn may_try(&self, file: FileId) -> bool {
-        let is_over = |retry: &Retry| retry.at <= Instant::now();
-        self.retries.get(&file).is_none_or(is_over) || self.node.may_retry(file)
+        self.retries.get(&file).is_none_or(Retry::is_due) || self.node.may_retry(file)
     }
 }

@@ -12,7 +12,7 @@ use forebay_pool::layout::FileFlags;
 use forebay_pool::{FileId, SlotRecord};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A file whose flush failed is tried again after this, doubled each time up to the second value.
 const RETRY: (Timer, Timer) = (Timer::ms(200), Timer::seconds(10));
@@ -85,10 +85,10 @@ impl Flusher {
     /// it. True if it could before.
     pub(super) fn postpone(&mut self, file: FileId) -> bool {
         let record = self.node.segment.file(file);
-        let (first, most) = (RETRY.0.as_duration(), RETRY.1.as_duration());
-        let pause = self.retries.get(&file).map_or(first, |last| (last.pause * 2).min(most));
-        self.retries.insert(file, Retry { at: Instant::now() + pause, pause });
-        let at = self.node.now().wrapping_add(pause.as_millis() as u32);
+        let pauses = (RETRY.0.as_duration(), RETRY.1.as_duration());
+        let retry = Retry::after(self.retries.get(&file), pauses);
+        let at = self.node.now().wrapping_add(retry.pause.as_millis() as u32);
+        self.retries.insert(file, retry);
         record.retry_at.store(at, Ordering::Relaxed);
         !record.set(FileFlags::FAILING)
     }

@@ -40,7 +40,7 @@ pub(crate) struct Flusher {
     /// They have held some of it for longer.
     pub(super) was_held: bool,
     /// Files whose syncs wait for what a client holds, which may be stopped.
-    pub(super) deferred: HashMap<FileId, Deferral>,
+    pub(super) deferred: HashMap<FileId, Retry>,
     /// Files that need a checkpoint and nothing else: one commit of the journal notes all of a
     /// round.
     pub(super) checkpoints: Vec<AwaitedCheckpoint>,
@@ -52,17 +52,22 @@ pub(super) struct AwaitedCheckpoint {
     pub(super) ticket: u32,
 }
 
-/// When a file whose flush failed is tried again.
-#[derive(Clone, Copy)]
+/// When a file whose flush failed, or a deferred sync, is tried again.
 pub(super) struct Retry {
     pub(super) at: Instant,
     pub(super) pause: Duration,
 }
 
-/// When a deferred sync is tried again.
-pub(super) struct Deferral {
-    pub(super) at: Instant,
-    pub(super) pause: Duration,
+impl Retry {
+    /// After the first of two pauses, or twice as long as the `last` time, up to the second one.
+    pub(super) fn after(last: Option<&Retry>, (first, most): (Duration, Duration)) -> Retry {
+        let pause = last.map_or(first, |last| (last.pause * 2).min(most));
+        Retry { at: Instant::now() + pause, pause }
+    }
+
+    pub(super) fn is_due(&self) -> bool {
+        self.at <= Instant::now()
+    }
 }
 
 /// Which blocks to flush.

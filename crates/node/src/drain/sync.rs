@@ -1,7 +1,7 @@
 //! Syncs: those that clients tell of, and what a drain asks for. A sync is answered by the journal,
 //! or by the store.
 
-use crate::drain::flusher::{AwaitedCheckpoint, Deferral, FlushScope, Flusher};
+use crate::drain::flusher::{AwaitedCheckpoint, FlushScope, Flusher, Retry};
 use crate::drain::reconcile::reconcile;
 use crate::journal::Checkpoint;
 use crate::store::descriptors::StoreHandle;
@@ -42,12 +42,8 @@ impl Flusher {
                     _ => None,
                 })
                 .collect();
-            let now = Instant::now();
-            let due = self
-                .deferred
-                .iter()
-                .filter(|(_, deferral)| deferral.at <= now)
-                .map(|(&file, _)| file);
+            let deferred = self.deferred.iter();
+            let due = deferred.filter(|(_, retry)| retry.is_due()).map(|(&file, _)| file);
             wanted.extend(due);
             wanted.sort_unstable();
             wanted.dedup();
@@ -62,7 +58,7 @@ impl Flusher {
             }
             self.serve(&wanted);
             if !self.make_room_in_journal() && wanted.is_empty() {
-                let next = self.deferred.values().map(|deferral| deferral.at).min();
+                let next = self.deferred.values().map(|retry| retry.at).min();
                 let rests = next.is_none() && node.resting.load(Ordering::SeqCst);
                 let look = if rests { node.wait_ms(0) } else { QUEUE_LOOK.as_ms() };
                 let wait = next.map_or(look, |at| {
@@ -171,11 +167,9 @@ impl Flusher {
         self.node.segment.file(file).set(wanted);
         // Trying all of them is never to take more than a tenth of the time.
         let share = Timer::ms(10).as_duration() * self.deferred.len() as u32;
-        let (first, most) =
-            (DEFERRED_RETRY.0.as_duration(), DEFERRED_RETRY.1.as_duration().max(share));
-        let pause =
-            self.deferred.get(&file).map_or(first, |deferral| (deferral.pause * 2).min(most));
-        self.deferred.insert(file, Deferral { at: Instant::now() + pause, pause });
+        let pauses = (DEFERRED_RETRY.0.as_duration(), DEFERRED_RETRY.1.as_duration().max(share));
+        let retry = Retry::after(self.deferred.get(&file), pauses);
+        self.deferred.insert(file, retry);
         crash::point("sync.deferred");
     }
 
