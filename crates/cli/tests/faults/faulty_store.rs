@@ -632,7 +632,8 @@ fn a_pool_with_a_tier_that_was_left_out_is_taken_over() {
 /// The next one has the journal then, and what fsync has acknowledged outlives the pool.
 #[test]
 fn the_journal_lies_on_the_fastest_tier_that_takes_it() {
-    let flush = "trigger = \"on-exit\"\ndurability = \"nonvolatile\"";
+    // A log that the file fills sends syncs to the store until it has begun again.
+    let flush = "trigger = \"on-exit\"\ndurability = \"nonvolatile\"\njournal = \"12MiB\"";
     let site = Site::new(&Setup { flush, ..SMALL });
     let second = site.root().join("second");
     fs::create_dir(&second).unwrap();
