@@ -185,6 +185,7 @@ fn json(observer: &Observer, runtime: &Runtime, found: &Explanation) -> Value {
             "policy": placement.policy,
             "bytes": placement.bytes,
             "hotness": placement.hotness,
+            "exposed": placement.exposed,
             "places": places.collect::<Vec<_>>(),
             "plan": plan.collect::<Vec<_>>(),
         },
@@ -290,7 +291,7 @@ fn extents(text: &mut String, extents: &[Extent], all: bool) {
 }
 
 fn placement(text: &mut String, observer: &Observer, placement: &Placement) {
-    let Placement { policy, bytes: asked, hotness, .. } = placement;
+    let Placement { policy, bytes: asked, hotness, exposed, .. } = placement;
     let _ = writeln!(
         text,
         "  new data  {} by policy {policy}, hotness of the file {hotness:.1}:",
@@ -331,4 +332,5 @@ fn placement(text: &mut String, observer: &Observer, placement: &Placement) {
         };
         let _ = writeln!(text, "            -> {} to {to}{room}{way}", bytes(piece.bytes));
     }
+    let _ = writeln!(text, "  moves     {:.0} % exposed", exposed * 100.0);
 }

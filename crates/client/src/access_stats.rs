@@ -6,7 +6,7 @@ use crate::open_file::OpenFile;
 use crate::part::Part;
 use core::sync::atomic::Ordering;
 use forebay_placement::evict::Eviction;
-use forebay_placement::hotness::{AccessStats, HALF_LIFE_MS, Score, sampled};
+use forebay_placement::hotness::{AccessStats, Score, sampled};
 use forebay_placement::mix;
 use forebay_placement::promote::{Block, is_asked_for};
 use forebay_pool::BucketId;
@@ -16,8 +16,9 @@ impl OpenFile<'_> {
     /// Notes so many accesses of the file, in blocks.
     #[inline(never)]
     pub(crate) fn accessed(&self, blocks: f32) {
-        let now = self.session.segment.header().now_ms.load(Ordering::Relaxed);
-        let add = |score| Some(Score(score).plus(blocks, now, HALF_LIFE_MS).0);
+        let header = self.session.segment.header();
+        let (now, half_life) = (header.now_ms.load(Ordering::Relaxed), header.half_life_ms());
+        let add = |score| Some(Score(score).plus(blocks, now, half_life).0);
         let hotness = &self.record.hotness;
         let _ = hotness.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }

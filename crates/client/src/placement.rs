@@ -5,10 +5,10 @@ use crate::later::{Later, Zeros};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use forebay_placement::hotness::{HALF_LIFE_MS, Score};
+use forebay_placement::hotness::Score;
 use forebay_placement::schema::Settings;
 use forebay_placement::{
-    Costs, Destination, Hierarchy, Memo, Model, Piece, Place, PolicyId, Request, TierSnapshot,
+    Destination, Hierarchy, Memo, Piece, Place, PolicyId, Request, TierSnapshot,
 };
 use forebay_pool::Segment;
 use forebay_pool::layout::*;
@@ -136,7 +136,7 @@ pub fn hotness_of(segment: &Segment, record: &FileRecord) -> f32 {
     let now = segment.header().now_ms.load(Ordering::Relaxed);
     let size = record.size.load(Ordering::Relaxed);
     let score = Score(record.hotness.load(Ordering::Relaxed));
-    score.per_byte(now, HALF_LIFE_MS, size, segment.bucket_bytes() as u64)
+    score.per_byte(now, segment.header().half_life_ms(), size, segment.bucket_bytes() as u64)
 }
 
 /// What is known of a file.
@@ -177,14 +177,8 @@ pub fn hierarchy(segment: &Segment, store: usize) -> Hierarchy {
         free: u64::MAX,
         ..with_speed(&header.store[store % STORES_MAX].speed)
     };
-    let costs = Costs {
-        model: match header.cost_model.load(Ordering::Relaxed) {
-            0 => Model::Physical,
-            _ => Model::Paper,
-        },
-        exposed_permille: header.exposed_permille.load(Ordering::Relaxed) as u16,
-    };
-    Hierarchy::new(&tiers[..count]).unwrap_or_default().with_store(store).with_costs(costs)
+    let hierarchy = Hierarchy::new(&tiers[..count]).unwrap_or_default();
+    hierarchy.with_store(store).with_costs(header.costs())
 }
 
 /// In steps of an eighth: small corrections are no reason to decide anew.

@@ -12,6 +12,7 @@ use crate::observe::trace::Trace;
 use crate::store::descriptors::Descriptors;
 use crate::usage::{buckets_of, dirty_bytes, for_each_bucket_of, have_few_blocks, ranges};
 use forebay_device::{BackingStore, Batch, SlotDevice, Span};
+use forebay_placement::exposure::Exposure;
 use forebay_placement::organizer::Settings;
 use forebay_placement::{
     Hierarchy, PolicyId, Speed, TierSnapshot, Watermarks, occupy, transfer_ns,
@@ -66,7 +67,8 @@ pub(crate) struct Node {
     pub descriptors: Descriptors,
     /// On the fastest file tier that took it, where there is one.
     pub journal: Option<Journal>,
-    pub watermarks: Watermarks,
+    /// How much of what leaves RAM programs wait for.
+    pub exposure: Mutex<Exposure>,
     /// Of each tier, and behind [`TIERS_MAX`] of each store.
     pub estimators: Vec<BandwidthEstimator>,
     /// Bytes of each store's stripe, or block.
@@ -228,7 +230,7 @@ impl Node {
     /// What the organizer's decisions go by.
     pub fn organizer_settings(&self) -> Settings {
         Settings {
-            marks: self.watermarks,
+            marks: self.watermarks(),
             unit: self.segment.bucket_bytes() as u64,
             // Where blocks go is decided for each, by the policy of its file.
             moves_down: true,
@@ -395,6 +397,28 @@ impl Node {
     pub fn is_emulated(&self, store: usize) -> bool {
         let emulation = &self.header().store[store % STORES_MAX].emulation;
         emulation.write_bandwidth != 0 || emulation.latency_ns != 0
+    }
+
+    /// When room is made on a tier, and how much.
+    pub fn watermarks(&self) -> Watermarks {
+        self.config.placement.watermarks
+    }
+
+    /// Bytes that programs have written so far.
+    pub fn written(&self) -> u64 {
+        let of_slots = self.segment.clients().used().map(|(_, client)| &client.counters);
+        let all = of_slots.chain([&self.header().past]);
+        all.map(|counters| counters.write_bytes.load(Ordering::Relaxed)).fold(0, u64::wrapping_add)
+    }
+
+    /// Notes that so many blocks have left RAM since programs had `written` so much.
+    pub fn note_exposure(&self, blocks: u32, written: u64) {
+        let moved = u64::from(blocks) * self.segment.bucket_bytes() as u64;
+        let mut exposure = self.exposure.lock().unwrap_or_else(PoisonError::into_inner);
+        let (now, half_life) = (self.now(), self.header().half_life_ms());
+        exposure.note(moved, self.written().saturating_sub(written), now, half_life);
+        let permille = exposure.permille(now, half_life);
+        self.header().exposed_now.store(permille.into(), Ordering::Relaxed);
     }
 
     /// Milliseconds of the clock that stamps writes.

@@ -9,8 +9,9 @@ use forebay_node::config::{
     Backing, Config, Emulate, Flush, Mode, Placement, Speed, Tier, TierKind, Trigger,
 };
 use forebay_placement::evict::Eviction;
+use forebay_placement::exposure::Exposed;
 use forebay_placement::schema::Durability;
-use forebay_placement::{Costs, Model, PolicyId};
+use forebay_placement::{Model, PolicyId, Watermarks};
 
 const RAM: &str = "[[tier]]\nname = \"ram\"\nkind = \"ram\"\ncapacity = \"64MiB\"\n";
 
@@ -92,6 +93,9 @@ granularity = "4MiB"
 eviction = "lfu"
 costs = "paper"
 exposed = "12.5%"
+low_watermark = "5%"
+high_watermark = "12.5%"
+half_life = "10min"
 prefetch = false
 give_back = "1min"
 [[backing]]
@@ -142,7 +146,10 @@ emulate = { latency = "60us" }
             policy: PolicyId::named("hot-data").unwrap(),
             granularity: 4 << 20,
             eviction: Eviction::Lfu,
-            costs: Costs { model: Model::Paper, exposed_permille: 125 },
+            costs: Model::Paper,
+            exposed: Exposed::Fixed(125),
+            watermarks: Watermarks { low: 0.05, high: 0.125 },
+            half_life: Duration::from_secs(600),
             prefetch: false,
             give_back: Duration::from_secs(60),
         },
@@ -349,9 +356,18 @@ fn placement_is_checked() {
         "placement.policy: \"fastest\" is unknown; give one of \"max-bandwidth\", \
          \"max-locality\", \"hot-data\", \"user-defined\", \"noop\", \"random\"",
     );
+    site.refuses(
+        &with("[placement]\nlow_watermark = \"30%\""),
+        "site.toml:1: placement.low_watermark: 30.0% is above the high watermark, 25.0%; \
+         give both, the high one not below",
+    );
+    refuses(
+        "half_life = \"10ms\"",
+        "placement.half_life: \"10ms\" is out of range; give a time from 1s to 1440min",
+    );
     refuses(
         "exposed = \"130%\"",
-        "placement.exposed: \"130%\" is no share; give a share from \"0%\" to \"100%\"",
+        "placement.exposed: \"130%\" is no share; give \"measured\", or a share from \"0%\" to \"100%\"",
     );
     refuses(
         "costs = 1",

@@ -16,6 +16,7 @@
 //! assert_eq!(speeds.paces()[1].write_ns, 0.5);
 //! ```
 
+use crate::exposure::EXPOSED_MAX;
 use crate::{Hierarchy, TIERS_MAX};
 
 /// Places a byte can go to: every tier, and the backing store.
@@ -46,8 +47,8 @@ pub enum Model {
 pub struct Costs {
     /// How time is computed.
     pub model: Model,
-    /// Thousandths of a move by the data organizer that count as waiting; the rest is taken to be
-    /// hidden behind computation. Usually 980: docs/placement.md says why.
+    /// Thousandths of a move by the data organizer that count as waiting; the rest is hidden behind
+    /// computation, see [`crate::exposure`].
     pub exposed_permille: u16,
 }
 
@@ -60,7 +61,7 @@ impl Costs {
 
 impl Default for Costs {
     fn default() -> Self {
-        Self { model: Model::Physical, exposed_permille: 980 }
+        Self { model: Model::Physical, exposed_permille: EXPOSED_MAX }
     }
 }
 

@@ -131,8 +131,8 @@ const AHEAD: u32 = 1 << 4;
 const MOVES_SHIFT: u32 = 5;
 const SMALL_MAX: u32 = 7;
 
-/// The half-life that clients, node manager and simulator use: a minute, so that what the last
-/// phase of a job read is cold after some more.
+/// The usual half-life: a minute, so that what the last phase of a job read is cold after some
+/// more.
 pub const HALF_LIFE_MS: u32 = 60_000;
 
 /// Half-lives in which one promotion of each block is forgiven.

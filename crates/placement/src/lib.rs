@@ -8,6 +8,7 @@
 pub mod admission;
 pub mod cost;
 pub mod evict;
+pub mod exposure;
 pub mod flush_order;
 pub mod glob;
 mod hierarchy;

@@ -97,7 +97,7 @@ impl Simulation {
                     }
                 }
             }
-            Task::Move { node, from, to, blocks } => {
+            Task::Move { node, from, to, blocks, .. } => {
                 let target = self.shelf(node, to);
                 for (id, _) in blocks {
                     self.blocks[id].moving = false;
@@ -111,7 +111,7 @@ impl Simulation {
                     _ => self.shelves[target].promoting -= 1,
                 }
             }
-            Task::Flush { node, level, blocks, evict } => {
+            Task::Flush { node, level, blocks, evict, .. } => {
                 for (id, ..) in blocks {
                     self.blocks[id].flushing = false;
                 }
@@ -189,7 +189,7 @@ impl Simulation {
         match task {
             Task::Open { .. } | Task::Direct { .. } | Task::Work { .. } => false,
             Task::Write { blocks, .. } | Task::Read { blocks, .. } => first(blocks),
-            Task::Move { node, from, to, blocks } => {
+            Task::Move { node, from, to, blocks, .. } => {
                 let home = self.blocks[blocks[0].0].home;
                 on(*from, home) || shelves.contains(&self.shelf(*node, *to))
             }

@@ -116,6 +116,8 @@ struct UnderWay {
     to: Place,
     /// Drop what is clean behind it.
     evict: bool,
+    /// Bytes that programs had written when it began.
+    written: u64,
 }
 
 /// A worker of the node manager.
@@ -957,7 +959,8 @@ impl Simulation {
         let step = |(level, writes)| Step { place: Some(level), writes, bytes };
         let steps = steps.into_iter().map(step).collect();
         let to = Place::Tier(to as u8);
-        let under_way = UnderWay { piece, taken, steps, to, evict: false };
+        let written = self.written[0];
+        let under_way = UnderWay { piece, taken, steps, to, evict: false, written };
         self.manager.workers[worker].under_way = Some(under_way);
     }
 
@@ -996,7 +999,8 @@ impl Simulation {
         if bytes > 0 {
             steps.push_back(Step { place: None, writes: true, bytes });
         }
-        let under_way = UnderWay { piece, taken, steps, to: Place::Store, evict };
+        let (to, written) = (Place::Store, self.written[0]);
+        let under_way = UnderWay { piece, taken, steps, to, evict, written };
         self.manager.workers[worker].under_way = Some(under_way);
     }
 
@@ -1007,6 +1011,9 @@ impl Simulation {
             Place::Tier(to) => self.shifted(&done, usize::from(to)),
             Place::Store => self.stored(&done),
         };
+        if done.piece.from == 0 && (done.evict || done.to != Place::Store) {
+            self.note_exposure(0, freed as usize, done.written);
+        }
         match (done.piece.exchange, done.to) {
             (Exchange::Gone, _) => {
                 self.manager.workers[worker].given_up += u64::from(freed);

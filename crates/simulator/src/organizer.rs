@@ -4,7 +4,7 @@
 use forebay_placement::evict::{Candidate, Eviction, choose};
 use forebay_placement::flush_order::{Extent, Limits, order};
 use forebay_placement::hotness::AccessStats;
-use forebay_placement::leave::{Fate, Keeps, Reads, WayDown, fate, keeping_pays, way_down};
+use forebay_placement::leave::{CHOICE, Fate, Keeps, Reads, WayDown, fate, keeping_pays, way_down};
 use forebay_placement::organizer::{Event, Settings, Task as Decided, organize};
 use forebay_placement::promote::{self, Level, exchanges, promoted, promotes};
 use forebay_placement::{Destination, Plan, Watermarks, Worth, policy};
@@ -139,9 +139,17 @@ impl Simulation {
         }
     }
 
+    /// Blocks have left RAM, or were to, since the ranks of their node had `written` so much.
+    pub(crate) fn note_exposure(&mut self, node: u32, blocks: usize, written: u64) {
+        let moved = blocks as u64 * self.run.cluster.block;
+        let (now_ms, node) = (self.now_ms(), node as usize);
+        let half_life_ms = self.run.strategy.half_life_ms;
+        self.exposures[node].note(moved, self.written[node] - written, now_ms, half_life_ms);
+    }
+
     /// When room is made on a tier, and how much.
     pub(crate) fn watermarks(&self) -> Watermarks {
-        Watermarks::default()
+        self.run.strategy.watermarks
     }
 
     /// Which clean blocks go to the level below when they leave one.
@@ -177,8 +185,8 @@ impl Simulation {
                 ..Candidate::default()
             })
             .collect();
-        let chosen = choose(Eviction::default(), &mut candidates, count, self.now_ms());
-        for candidate in &candidates {
+        let chosen = choose(Eviction::default(), &mut candidates, count * CHOICE, self.now_ms());
+        for candidate in candidates.iter().filter(|candidate| !candidate.leaves) {
             self.blocks[candidate.id].access_stats = candidate.access_stats;
         }
         let (node, level) = self.owner(shelf);
@@ -200,6 +208,10 @@ impl Simulation {
                 Fate::Kept | Fate::Dropped => victims.dropped.push(id),
             }
         }
+        // Cheapest first.
+        victims.dropped.truncate(count);
+        victims.kept.truncate(count - victims.dropped.len());
+        victims.dirty.truncate(count - victims.dropped.len() - victims.kept.len());
         victims
     }
 
@@ -244,7 +256,8 @@ impl Simulation {
             Place::Store => self.machine.stage_in(target),
         };
         let way = way.at_once(requests);
-        self.start(way, bytes, Task::Move { node, from, to, blocks: moving });
+        let written = self.written[node as usize];
+        self.start(way, bytes, Task::Move { node, from, to, blocks: moving, written });
     }
 
     /// Blocks have been copied; those that changed meanwhile stay where they are.
@@ -370,7 +383,8 @@ impl Simulation {
         let spot = self.spot(node, level, self.blocks[blocks[0]].file);
         let way = self.machine.flush(spot, self.run.strategy.movers);
         let way = way.at_once(self.run.strategy.queue_depth);
-        self.start(way, total, Task::Flush { node, level, blocks: flushing, evict });
+        let written = self.written[node as usize];
+        self.start(way, total, Task::Flush { node, level, blocks: flushing, evict, written });
     }
 
     /// Blocks are on the store. Those that changed meanwhile stay dirty.

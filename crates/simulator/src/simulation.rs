@@ -11,6 +11,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
 
 use forebay_placement::admission::Trail;
+use forebay_placement::exposure::Exposure;
 use forebay_placement::{Memo, PolicyId};
 
 pub(crate) use self::rank::Portion;
@@ -29,8 +30,6 @@ use crate::workload::{Op, Workload};
 const MEMO_ENTRIES: usize = 64;
 /// The same of each process of a replayed run.
 const MANAGED_MEMO_ENTRIES: usize = 16;
-/// The time in which hotness halves, in milliseconds: a minute, a few phases of computing.
-pub(crate) const HALF_LIFE_MS: u32 = 60_000;
 /// Something that happens at a known time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Event {
@@ -60,9 +59,9 @@ pub(crate) enum Task {
     /// A rank reads.
     Read { rank: u32, blocks: Vec<(BlockId, u64)> },
     /// Blocks move from a level of a node to another one, down or up.
-    Move { node: u32, from: Place, to: usize, blocks: Vec<(BlockId, u32)> },
+    Move { node: u32, from: Place, to: usize, blocks: Vec<(BlockId, u32)>, written: u64 },
     /// Blocks are written to the store; then dropped, if the room is wanted.
-    Flush { node: u32, level: usize, blocks: Vec<(BlockId, u32, u64)>, evict: bool },
+    Flush { node: u32, level: usize, blocks: Vec<(BlockId, u32, u64)>, evict: bool, written: u64 },
     /// A worker of the node manager moves blocks.
     Work { worker: usize },
 }
@@ -77,6 +76,9 @@ pub(crate) struct Simulation {
     pub shelves: Vec<Shelf>,
     pub ranks: Vec<Rank>,
     pub node_alive: Vec<bool>,
+    /// Bytes that the ranks of each node have written, and how much of its moves they waited for.
+    pub written: Vec<u64>,
+    pub exposures: Vec<Exposure>,
     memos: Vec<Memo>,
     /// The policy of files for which no rule names one, and in a replay what each policy remembers.
     pub policy: PolicyId,
@@ -151,6 +153,8 @@ impl Simulation {
         Self {
             ranks,
             node_alive: vec![true; cluster.nodes as usize],
+            written: vec![0; cluster.nodes as usize],
+            exposures: vec![Exposure::default(); cluster.nodes as usize],
             live: cluster.ranks(),
             arrived: 0,
             blocks: Blocks::default(),
@@ -208,7 +212,7 @@ impl Simulation {
         {
             self.at(period_ns.max(1), Event::Tick);
         }
-        self.at(u64::from(HALF_LIFE_MS) * 1_000_000, Event::Cool);
+        self.at(self.half_life_ns(), Event::Cool);
         self.begin_manager();
         for rank in 0..self.ranks.len() as u32 {
             self.next_step(rank);
@@ -273,6 +277,10 @@ impl Simulation {
         (self.now_ns() / 1_000_000) as u32
     }
 
+    fn half_life_ns(&self) -> u64 {
+        u64::from(self.run.strategy.half_life_ms) * 1_000_000
+    }
+
     pub fn at(&mut self, at_ns: u64, event: Event) {
         self.timers_set += 1;
         self.timers.push(Reverse((at_ns, self.timers_set, event)));
@@ -334,7 +342,7 @@ impl Simulation {
                 for block in self.blocks.all_mut() {
                     block.access_stats = block.access_stats.cooled(self.passes);
                 }
-                self.at(self.now_ns() + u64::from(HALF_LIFE_MS) * 1_000_000, Event::Cool);
+                self.at(self.now_ns() + self.half_life_ns(), Event::Cool);
             }
             Event::Cool => {}
             Event::Work { worker, pause } => self.resume(worker, pause),
@@ -354,8 +362,16 @@ impl Simulation {
             Task::Write { rank, blocks } => self.wrote(rank, &blocks),
             Task::Direct { rank, blocks } => self.wrote_directly(rank, &blocks),
             Task::Read { rank, blocks } => self.has_read(rank, &blocks),
-            Task::Move { node, from, to, blocks } => self.moved(node, from, to, &blocks),
-            Task::Flush { node, level, blocks, evict } => {
+            Task::Move { node, from, to, blocks, written } => {
+                if from == Place::Tier(0) {
+                    self.note_exposure(node, blocks.len(), written);
+                }
+                self.moved(node, from, to, &blocks);
+            }
+            Task::Flush { node, level, blocks, evict, written } => {
+                if level == 0 && evict {
+                    self.note_exposure(node, blocks.len(), written);
+                }
                 self.flushed(node, level, &blocks, evict);
             }
             Task::Work { worker } => self.work(worker),

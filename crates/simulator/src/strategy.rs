@@ -2,9 +2,10 @@
 //! flushed.
 
 use crate::cluster::Device;
-use forebay_placement::Costs;
+use forebay_placement::exposure::Exposed;
 use forebay_placement::rounds::Ages;
 use forebay_placement::schema::Settings;
+use forebay_placement::{Model, Watermarks};
 
 /// The tiers that a strategy knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +43,7 @@ pub enum Movers {
 }
 
 /// A way of buffering to compare.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Strategy {
     /// What results call it; unique.
     pub name: String,
@@ -66,7 +67,13 @@ pub struct Strategy {
     /// where a rank waits for each of its own.
     pub queue_depth: u32,
     /// How the placement engine computes costs.
-    pub costs: Costs,
+    pub costs: Model,
+    /// How much of a move counts as waiting.
+    pub exposed: Exposed,
+    /// When room is made on a tier, and how much.
+    pub watermarks: Watermarks,
+    /// After how many milliseconds an access counts half.
+    pub half_life_ms: u32,
     /// The node manager that takes the lower pieces of plans to their tiers, in a cluster of one
     /// node; without one ranks write them there themselves.
     pub manager: Option<ManagerSettings>,

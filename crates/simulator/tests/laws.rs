@@ -3,8 +3,10 @@
 //! Random runs print their seed; FOREBAY_SEED=n repeats one.
 
 use forebay_placement::Random;
+use forebay_placement::exposure::Exposed;
+use forebay_placement::hotness::HALF_LIFE_MS;
 use forebay_placement::rounds::Ages;
-use forebay_placement::{Costs, names};
+use forebay_placement::{Model, Watermarks, names};
 use forebay_simulator::*;
 
 const MIB: u64 = 1 << 20;
@@ -73,7 +75,10 @@ fn strategy(tiers: Tiers, policy: &str, trigger: Trigger) -> Strategy {
         promote: policy == "hot-data",
         prefetch: false,
         queue_depth: 1,
-        costs: Costs::default(),
+        costs: Model::default(),
+        exposed: Exposed::Measured,
+        watermarks: Watermarks::default(),
+        half_life_ms: HALF_LIFE_MS,
         manager: None,
     }
 }

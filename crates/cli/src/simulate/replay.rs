@@ -134,6 +134,9 @@ fn run(config: &Config, recorded: &Recorded) -> Result<Run, String> {
         prefetch: false,
         queue_depth: 1,
         costs: config.placement.costs,
+        exposed: config.placement.exposed,
+        watermarks: config.placement.watermarks,
+        half_life_ms: config.placement.half_life.as_millis() as u32,
         manager: Some(manager),
     };
     Ok(Run {

@@ -457,6 +457,9 @@ const OTHER_TIMES: &[(&str, &str)] = &[
     ("node/src/config/types.rs", "give_back: Duration::from_secs(30)"),
     ("node/src/config/toml.rs", "e.duration_ns("),
     ("node/src/config/toml.rs", "PERIOD_MIN: Duration"),
+    ("node/src/config/toml.rs", "HALF_LIFE_M"),
+    ("node/src/config/types.rs", "half_life: Duration::"),
+    ("node/src/recovery/recorded.rs", "half_life: Duration::"),
     // Pauses on purpose, and the timers themselves.
     ("pool/src/crash/pauses.rs", "_NS: u64 ="),
     ("pool/src/clock.rs", "Duration::from_nanos(self.as_ns())"),

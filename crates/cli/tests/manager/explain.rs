@@ -40,6 +40,7 @@ fn rules_places_and_plans_are_told() {
     has(&by_dd, "site.xml:4) holds: policy max-bandwidth");
     has(&by_dd, "0 .. 3145728 ram 3.00 MiB, 3.00 MiB not yet on the store");
     has(&by_dd, "new data  1.00 MiB by policy max-bandwidth, hotness of the file ");
+    has(&by_dd, "  moves     98 % exposed\n");
     for place in ["ram  ", "nvme  ", "store  "] {
         has(&by_dd, place);
     }

@@ -198,3 +198,45 @@ fn a_file_larger_than_all_tiers_that_is_read_in_any_order_does_not_wander_throug
     assert!(held(&said)[0].starts_with("0 B of"), "{said}");
     assert_eq!(status.count("missed_bytes"), 4 * 32 * MIB, "{}", status.text);
 }
+
+#[test]
+fn how_much_of_a_move_is_exposed_follows_the_load() {
+    let exposed = |script: &str, keys: &str| {
+        // Slower than what writes.
+        let nvme_emulate = Some("{ bandwidth = \"60MB/s\", latency = \"1ms\" }");
+        let flush = "trigger = \"on-exit\"";
+        let site = Site::new(&Setup { flush, nvme_emulate, ..DATASET });
+        let text = std::fs::read_to_string(&site.config).unwrap();
+        std::fs::write(&site.config, format!("[placement]\n{keys}\n{text}")).unwrap();
+        let said = explained(&site, script, "file");
+        let (_, share) = said.rsplit_once("moves     ").unwrap_or_else(|| panic!("{said}"));
+        share.trim_end().trim_end_matches(" % exposed").parse::<f64>().unwrap()
+    };
+    // What leaves RAM leaves it while the program computes, or while it writes.
+    let computes = "for n in $(seq 20); do
+        dd if=/dev/zero of=file bs=2M count=1 seek=$n conv=notrunc status=none; sleep 0.1; done";
+    let writes = "dd if=/dev/zero of=file bs=256k count=200 status=none";
+    let (hidden, waited_for) = (exposed(computes, ""), exposed(writes, ""));
+    assert!(hidden + 15.0 <= waited_for, "{hidden} and {waited_for} %");
+    assert_eq!(exposed(computes, "exposed = \"25%\""), 25.0);
+}
+
+#[test]
+fn watermarks_and_half_life_are_as_configured() {
+    let site = Site::new(&Setup { flush: "trigger = \"on-exit\"", ..DATASET });
+    let text = std::fs::read_to_string(&site.config).unwrap();
+    let keys = "low_watermark = \"60%\"\nhigh_watermark = \"75%\"\nhalf_life = \"1s\"";
+    std::fs::write(&site.config, format!("[placement]\n{keys}\n{text}")).unwrap();
+    let hotness = "\"$FOREBAY\" explain file | sed -n 's/.*hotness of the file \\(.*\\):/\\1/p'";
+    let script = format!(
+        "dd if=/dev/zero of=file bs=1M count=6 status=none; {hotness}; sleep 4; {hotness}
+         \"$FOREBAY\" status | grep 'tier ram'"
+    );
+    let said = site.run_buffered(&script).0.expect(0).stdout;
+    let lines: Vec<_> = said.lines().collect();
+    let [before, after, ram] = lines[..] else { panic!("{said}") };
+    let (before, after): (f64, f64) = (before.parse().unwrap(), after.parse().unwrap());
+    assert!(before > 0.4 && after < before / 6.0, "{said}");
+    // A quarter of 8 MiB is in use at most.
+    assert!(ram.contains("2.00 MiB"), "{said}");
+}

@@ -15,8 +15,9 @@ use super::variables::expand;
 use crate::config::schema;
 use ::toml::de::DeValue;
 use forebay_placement::evict::Eviction;
+use forebay_placement::exposure::Exposed;
 use forebay_placement::schema::{Durability, Trigger};
-use forebay_placement::{Costs, PolicyId, names};
+use forebay_placement::{PolicyId, Watermarks, names};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -34,9 +35,23 @@ pub(super) const ROOT_KEYS: &[&str] =
 /// `automatic` is not for people: it says that [`Config::automatic`] wrote the text.
 pub(super) const CANONICAL_KEYS: &[&str] =
     &["page_size", "flush", "placement", "backing", "tier", "rule", "automatic"];
+/// The shortest and the longest half-life of accesses.
+const HALF_LIFE_MIN: Duration = Duration::from_secs(1);
+const HALF_LIFE_MAX: Duration = Duration::from_secs(24 * 3600);
+
 const FLUSH_KEYS: &[&str] = &["trigger", "period", "max_age", "bandwidth", "durability", "journal"];
-const PLACEMENT_KEYS: &[&str] =
-    &["policy", "granularity", "eviction", "costs", "exposed", "prefetch", "give_back"];
+const PLACEMENT_KEYS: &[&str] = &[
+    "policy",
+    "granularity",
+    "eviction",
+    "costs",
+    "exposed",
+    "low_watermark",
+    "high_watermark",
+    "half_life",
+    "prefetch",
+    "give_back",
+];
 const BACKING_KEYS: &[&str] = &["path", "mode", "bandwidth", "latency", "emulate", "stripe"];
 const TIER_KEYS: &[&str] = &["name", "kind", "path", "capacity", "bandwidth", "latency", "emulate"];
 const EMULATE_KEYS: &[&str] = &["bandwidth", "latency"];
@@ -149,6 +164,26 @@ impl Table<'_> {
             Some(value) => errors.or(read(&value), default),
             None => default,
         }
+    }
+
+    /// When room is made on a tier, and how much.
+    fn watermarks(&self, default: Watermarks, errors: &Errors) -> Watermarks {
+        let share = |value: &Value<'_>| Ok(f64::from(value.permille()?) / 1000.0);
+        let marks = Watermarks {
+            low: self.read("low_watermark", default.low, errors, share),
+            high: self.read("high_watermark", default.high, errors, share),
+        };
+        if marks.low > marks.high {
+            errors.note(self.error(
+                "low_watermark",
+                format_args!(
+                    "{:.1}% is above the high watermark, {:.1}%; give both, the high one not below",
+                    marks.low * 100.0,
+                    marks.high * 100.0
+                ),
+            ));
+        }
+        marks
     }
 
     /// How fast a device is, as far as it is said.
@@ -414,17 +449,15 @@ impl Value<'_> {
         let policies: Vec<_> =
             names().filter_map(|name| Some((name, PolicyId::named(name)?))).collect();
         let ways = Eviction::ALL.map(|eviction| (eviction.name(), eviction));
-        let Costs { model, exposed_permille } = default.costs;
-        let costs = Costs {
-            model: section.read("costs", model, errors, |e| e.one_of(MODELS)),
-            exposed_permille: section.read("exposed", exposed_permille, errors, |e| e.permille()),
-        };
         Ok(Placement {
             policy: section.read("policy", default.policy, errors, |e| e.one_of(&policies)),
             granularity: section
                 .read("granularity", 0, errors, |e| e.bytes("", "a size such as \"16MiB\"")),
             eviction: section.read("eviction", default.eviction, errors, |e| e.one_of(&ways)),
-            costs,
+            costs: section.read("costs", default.costs, errors, |e| e.one_of(MODELS)),
+            exposed: section.read("exposed", default.exposed, errors, |e| e.exposed()),
+            watermarks: section.watermarks(default.watermarks, errors),
+            half_life: section.read("half_life", default.half_life, errors, |e| e.half_life()),
             prefetch: section.read("prefetch", default.prefetch, errors, |e| e.boolean()),
             give_back: section.read("give_back", default.give_back, errors, |e| {
                 e.duration_ns("30s, or 0s: never").map(Duration::from_nanos)
@@ -432,9 +465,30 @@ impl Value<'_> {
         })
     }
 
+    fn exposed(&self) -> reader::Result<Exposed> {
+        if self.value.as_str() == Some("measured") {
+            return Ok(Exposed::Measured);
+        }
+        self.share("\"measured\", or a share from \"0%\" to \"100%\"").map(Exposed::Fixed)
+    }
+
+    fn half_life(&self) -> reader::Result<Duration> {
+        let half_life = Duration::from_nanos(self.duration_ns("1min")?);
+        match (HALF_LIFE_MIN..=HALF_LIFE_MAX).contains(&half_life) {
+            true => Ok(half_life),
+            false => Err(self.error(format_args!(
+                "{} is out of range; give a time from 1s to 1440min",
+                self.shown()
+            ))),
+        }
+    }
+
     /// A share, in thousandths.
     fn permille(&self) -> reader::Result<u16> {
-        let expected = "a share from \"0%\" to \"100%\"";
+        self.share("a share from \"0%\" to \"100%\"")
+    }
+
+    fn share(&self, expected: &str) -> reader::Result<u16> {
         let value = self.value.as_str().ok_or_else(|| self.wrong_type(expected))?;
         value
             .strip_suffix('%')

@@ -3,9 +3,11 @@
 use super::units::Size;
 use forebay_device::Properties;
 use forebay_placement::evict::Eviction;
+use forebay_placement::exposure::Exposed;
+use forebay_placement::hotness::HALF_LIFE_MS;
 use forebay_placement::rounds::Ages;
 use forebay_placement::schema::{Durability, RankRange, Settings, Trigger};
-use forebay_placement::{Costs, Model, PolicyId, TIERS_MAX};
+use forebay_placement::{Model, PolicyId, TIERS_MAX, Watermarks};
 use forebay_posix::FileSlots;
 use std::fmt::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -38,7 +40,7 @@ pub(super) const MODELS: &[(&str, Model)] =
     &[("physical", Model::Physical), ("paper", Model::Paper)];
 
 /// A complete configuration of a node manager, every default filled in.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// Bytes of a page, the unit of validity; a bucket is 64 pages.
     pub page_size: u32,
@@ -82,7 +84,7 @@ impl Flush {
 }
 
 /// Where new blocks go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Placement {
     /// The policy of files whose rule names none.
     pub policy: PolicyId,
@@ -91,8 +93,14 @@ pub struct Placement {
     pub granularity: u64,
     /// How victims are chosen in RAM.
     pub eviction: Eviction,
-    /// How times are computed, and how much of a move by the data organizer counts.
-    pub costs: Costs,
+    /// How times are computed.
+    pub costs: Model,
+    /// How much of a move by the data organizer counts as waiting.
+    pub exposed: Exposed,
+    /// When room is made on a tier, and how much.
+    pub watermarks: Watermarks,
+    /// After how long an access counts half.
+    pub half_life: Duration,
     /// Whether what programs will probably read is brought to RAM ahead of them.
     pub prefetch: bool,
     /// How long memory of RAM is free before /dev/shm gets it back; zero: it never does.
@@ -105,7 +113,10 @@ impl Default for Placement {
             policy: PolicyId::default(),
             granularity: 0,
             eviction: Eviction::default(),
-            costs: Costs::default(),
+            costs: Model::default(),
+            exposed: Exposed::default(),
+            watermarks: Watermarks::default(),
+            half_life: Duration::from_millis(HALF_LIFE_MS.into()),
             prefetch: true,
             give_back: Duration::from_secs(30),
         }
@@ -370,21 +381,34 @@ impl Config {
         if self.flush.durability != Durability::Store {
             let _ = writeln!(text, "durability = \"{}\"", self.flush.durability.name());
         }
-        let Placement { policy, granularity, eviction, costs, prefetch, give_back } =
-            self.placement;
+        let usual = Placement::default();
+        let Placement { policy, granularity, eviction, costs, exposed, .. } = self.placement;
+        let Placement { watermarks, half_life, prefetch, give_back, .. } = self.placement;
         let _ = write!(
             text,
-            "[placement]\npolicy = \"{}\"\neviction = \"{}\"\ncosts = \"{}\"\nexposed = \"{}%\"\n",
+            "[placement]\npolicy = \"{}\"\neviction = \"{}\"\ncosts = \"{}\"\n",
             policy.policy().name(),
             eviction.name(),
-            name_in(MODELS, costs.model),
-            f64::from(costs.exposed_permille) / 10.0,
+            name_in(MODELS, costs),
         );
+        if let Exposed::Fixed(permille) = exposed {
+            let _ = writeln!(text, "exposed = \"{}%\"", f64::from(permille) / 10.0);
+        }
+        let marks = [
+            ("low_watermark", watermarks.low, usual.watermarks.low),
+            ("high_watermark", watermarks.high, usual.watermarks.high),
+        ];
+        for (key, mark, _) in marks.into_iter().filter(|(_, mark, usual)| mark != usual) {
+            let _ = writeln!(text, "{key} = \"{}%\"", (mark * 1000.0).round() / 10.0);
+        }
+        if half_life != usual.half_life {
+            let _ = writeln!(text, "half_life = \"{}ns\"", half_life.as_nanos());
+        }
         write_given(text, "granularity", granularity);
         if !prefetch {
             *text += "prefetch = false\n";
         }
-        if give_back != Placement::default().give_back {
+        if give_back != usual.give_back {
             let _ = writeln!(text, "give_back = \"{}ns\"", give_back.as_nanos());
         }
         for backing in &self.backing {

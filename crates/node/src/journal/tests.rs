@@ -71,7 +71,7 @@ impl World {
                 pool: PathBuf::new(),
             },
             journal: Some(journal),
-            watermarks: forebay_placement::Watermarks::default(),
+            exposure: Mutex::default(),
             trace: Trace::default(),
             faults: None,
             draining: AtomicBool::new(false),

@@ -24,7 +24,6 @@ use crate::organize::stage::Requests;
 use crate::recovery::open::{Fresh, open};
 use crate::recovery::rebuild::Rebuilt;
 use crate::store::descriptors::Descriptors;
-use forebay_placement::Watermarks;
 use forebay_pool::clock::Timer;
 use forebay_pool::message::Message;
 use forebay_pool::{crash, private};
@@ -36,8 +35,8 @@ use rustix::fd::{AsFd, OwnedFd};
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use threads::{end_workers, raise_limits, signal_pipe, start_workers, too_few_descriptors};
 /// How often tables and clients are looked at.
@@ -172,7 +171,7 @@ pub fn serve(
         slots: opened.slots,
         indexes: opened.indexes,
         journal: None,
-        watermarks: Watermarks::default(),
+        exposure: Mutex::default(),
         trace,
         faults,
         draining: AtomicBool::new(false),

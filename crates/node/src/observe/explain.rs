@@ -105,6 +105,8 @@ pub struct Placement {
     pub bytes: u64,
     /// The file's hotness: its accesses, each counting half after every half-life.
     pub hotness: f32,
+    /// How much of a move between tiers counts as waiting, see [`forebay_placement::exposure`].
+    pub exposed: f64,
     /// Every place they could go to, the store last.
     pub candidates: Vec<Candidate>,
     /// The answer.
@@ -206,6 +208,7 @@ impl Observer {
                 policy: policy.name(),
                 bytes: request.bytes,
                 hotness: request.file_hotness,
+                exposed: segment.header().costs().exposed(),
                 candidates: candidates.collect(),
                 ways: ways(segment, policy, &plan),
                 plan,

@@ -122,14 +122,14 @@ impl Demoter {
         let unit = self.node.segment.bucket_bytes() as u64;
         let header = &self.node.header().tier[self.tier];
         header.free.store((snapshot.free / unit) as u32, Ordering::Relaxed);
-        let low = (snapshot.capacity as f64 * self.node.watermarks.low) as u64 / unit;
+        let low = (snapshot.capacity as f64 * self.node.watermarks().low) as u64 / unit;
         header.low.store(low.max(1) as u32, Ordering::Relaxed);
         self.coldest.refresh(&self.node, self.tier);
         let small = match self.tier.is_ram() {
             true => self.lender.tend(&self.node, self.owner, asked),
             false => self.slot_lender.tend(&self.node, self.tier, self.owner),
         };
-        if Level::of(&snapshot, self.node.watermarks, 0).is_roomy {
+        if Level::of(&snapshot, self.node.watermarks(), 0).is_roomy {
             // One use of a block below is enough to bring it here.
             for below in self.tier.below(hierarchy.len()) {
                 self.node.header().tier[below].promotes_at.store(1, Ordering::Relaxed);
@@ -144,7 +144,7 @@ impl Demoter {
             is_pressed: is_pressed && self.tier.is_ram(),
             planned,
         };
-        let wanted = wanted(&snapshot, self.node.watermarks, pressure, unit);
+        let wanted = wanted(&snapshot, self.node.watermarks(), pressure, unit);
         let event = Event::Space { tier: self.tier.index(), wanted };
         let tasks = organize(&event, &hierarchy, &self.node.organizer_settings());
         let bytes: u64 = tasks
@@ -252,7 +252,7 @@ impl Demoter {
         let count = spreading.clone().count() as u64;
         // Speeds of tiers do not depend on the store.
         let hierarchy = forebay_client::hierarchy(segment, 0);
-        let marks = self.node.watermarks;
+        let marks = self.node.watermarks();
         let Division { itself, placers } =
             divide(&hierarchy, marks, self.tier.index(), count, unit);
         // The first of the list leave first.
@@ -328,7 +328,7 @@ impl Demoter {
             .map(|store| {
                 let speeds = || forebay_client::hierarchy(segment, store);
                 let pays = || keeping_pays(&speeds(), self.tier.index() + 1, unit);
-                Keeps::of(below.as_ref(), node.watermarks, pays)
+                Keeps::of(below.as_ref(), node.watermarks(), pays)
             })
             .collect();
         let mut victims = Victims::default();
@@ -461,6 +461,7 @@ impl Demoter {
 
     fn flush_and_evict(&mut self, victims: &[BlockRef]) -> u32 {
         let mut freed = 0;
+        let written = self.node.written();
         for of_file in victims.chunk_by(|a, b| a.file == b.file) {
             let file = of_file[0].file;
             if self.node.segment.file(file).has(FileFlags::FAILING) {
@@ -469,6 +470,9 @@ impl Demoter {
             let blocks = of_file.iter().map(|victim| (victim.block, victim.bucket)).collect();
             self.flusher.flush(FlushScope::Blocks(file, blocks));
             freed += self.evict(of_file);
+        }
+        if self.tier.is_ram() {
+            self.node.note_exposure(freed, written);
         }
         freed
     }

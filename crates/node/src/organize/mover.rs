@@ -113,7 +113,12 @@ impl Mover {
         let bucket = self.node.segment.bucket_bytes();
         for batch in blocks.chunks((BATCH_BYTES / bucket).max(1)) {
             let start = clock::realtime_ns();
+            let leaves_ram = from.is_ram() && to > from;
+            let written = if leaves_ram { self.node.written() } else { 0 };
             let arrived = self.shift_batch(batch, from, to, &left);
+            if leaves_ram {
+                self.node.note_exposure(arrived, written);
+            }
             let (above, below) = (self.node.tier_name(from), self.node.tier_name(to));
             let bytes = u64::from(arrived) * bucket as u64;
             self.node.trace.moved(start, what, above, below, bytes);

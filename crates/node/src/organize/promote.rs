@@ -6,7 +6,7 @@ use crate::node::{BlockRef, Node};
 use crate::organize::mover::Mover;
 use crate::usage::buckets_of;
 use forebay_client::{hotness_of, policy_of};
-use forebay_placement::hotness::{AccessStats, HALF_LIFE_MS};
+use forebay_placement::hotness::AccessStats;
 use forebay_placement::leave::{WayDown, way_down};
 use forebay_placement::promote::{
     Block, Level, Rise, asked, exchanges, exchanges_at_once, pairs, rise,
@@ -61,7 +61,8 @@ impl Promoter {
                 }
             }
             let (then, passes) = self.cooled;
-            if clock::stamp_age(node.now(), then) >= HALF_LIFE_MS {
+            let half_life = node.header().half_life_ms();
+            if clock::stamp_age(node.now(), then) >= half_life {
                 self.cooled = (node.now(), passes.wrapping_add(1));
                 cool(&node, passes.wrapping_add(1));
             }
@@ -73,7 +74,7 @@ impl Promoter {
                 continue;
             }
             // Until an access makes a block hot enough. Blocks cool while the manager rests, too.
-            let cools = HALF_LIFE_MS.saturating_sub(clock::stamp_age(node.now(), self.cooled.0));
+            let cools = half_life.saturating_sub(clock::stamp_age(node.now(), self.cooled.0));
             node.header().promoter_asleep.store(1, Ordering::SeqCst);
             futex::wait(hot, seen, u64::from(cools.max(1)));
         }
@@ -97,7 +98,7 @@ impl Promoter {
             let unit = segment.bucket_bytes() as u64;
             let compares = |found: &BlockRef| compares_hotness(segment, found.file);
             let Rise { mut comes, exchanged: mut more, rest } =
-                rise(hot, &snapshot, &level, (node.watermarks, unit), compares);
+                rise(hot, &snapshot, &level, (node.watermarks(), unit), compares);
             hot = rest;
             comes.sort_unstable();
             let came = self.mover.shift(&comes, tier, above);
@@ -144,7 +145,7 @@ impl Promoter {
     /// A tier as the decision to promote sees it.
     fn level(&self, tier: TierId, snapshot: &TierSnapshot) -> Level {
         let may_leave = blocks(&self.node.segment, tier).filter(|(block, _)| !block.pinned);
-        Level::of(snapshot, self.node.watermarks, 0)
+        Level::of(snapshot, self.node.watermarks(), 0)
             .with_coldest(may_leave.map(|(block, _)| block.uses))
     }
 }

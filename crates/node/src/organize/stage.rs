@@ -319,7 +319,7 @@ impl Stager {
         let segment = &node.segment;
         let hierarchy = forebay_client::hierarchy(segment, 0);
         let Some(ram) = node.hierarchy().tier(0) else { return };
-        let level = Level::of(&ram, node.watermarks, 0);
+        let level = Level::of(&ram, node.watermarks(), 0);
         blocks.retain(|found| {
             let Some(meta) = segment.bucket(found.bucket) else { return false };
             let access_stats = AccessStats(meta.access_stats.load(Ordering::Relaxed));

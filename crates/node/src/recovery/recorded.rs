@@ -8,11 +8,12 @@ use crate::instance::runtime::Runtime;
 use crate::observe::status::Observer;
 use crate::usage::path_of;
 use forebay_placement::evict::Eviction;
-use forebay_placement::{Costs, Model, PolicyId, schema};
+use forebay_placement::{PolicyId, schema};
 use forebay_pool::Segment;
 use forebay_pool::layout::{DeviceSpeed, Emulation, Geometry, Header, StoreHeader, TierHeader};
 use forebay_pool::segment::text;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 impl Runtime {
     /// The configuration with which what the instance has left goes on: that of its pool, or the
@@ -61,11 +62,6 @@ pub(crate) fn of_pool(segment: &Segment, kept: Option<&Config>, today: &Config) 
 pub(crate) fn of_pool_alone(segment: &Segment) -> Config {
     let header = segment.header();
     let eviction = header.eviction.load(Ordering::Relaxed) as usize;
-    let model = match header.cost_model.load(Ordering::Relaxed) {
-        0 => Model::Physical,
-        _ => Model::Paper,
-    };
-    let exposed = header.exposed_permille.load(Ordering::Relaxed);
     let policy = u8::try_from(header.policy.load(Ordering::Relaxed)).ok();
     Config {
         page_size: header.page_size,
@@ -78,9 +74,11 @@ pub(crate) fn of_pool_alone(segment: &Segment) -> Config {
             policy: policy.and_then(PolicyId::numbered).unwrap_or_default(),
             granularity: header.granularity.load(Ordering::Relaxed),
             eviction: Eviction::ALL.get(eviction).copied().unwrap_or_default(),
-            costs: Costs { model, exposed_permille: exposed.try_into().unwrap_or(u16::MAX) },
+            costs: header.costs().model,
+            exposed: header.exposed(),
             prefetch: header.prefetch.load(Ordering::Relaxed) != 0,
-            give_back: Placement::default().give_back,
+            half_life: Duration::from_millis(header.half_life_ms().into()),
+            ..Placement::default()
         },
         backing: stores_of(header),
         tiers: tiers_of(header),

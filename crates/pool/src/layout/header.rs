@@ -7,8 +7,12 @@ use super::{
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::{BucketId, FileId};
 use core::ops::Range;
+use forebay_placement::exposure::{EXPOSED_MAX, Exposed};
 use forebay_placement::schema::{Durability, Trigger};
-use forebay_placement::{TIERS_MAX, TierId};
+use forebay_placement::{Costs, Model, TIERS_MAX, TierId};
+
+/// What [`Header::exposed_permille`] says where the data organizer measures the share.
+const EXPOSED_MEASURED: u32 = u32::MAX;
 
 /// The head of the segment, 72 KiB, the token buckets and paths of tiers and stores included.
 #[repr(C, align(4096))]
@@ -105,8 +109,11 @@ pub struct Header {
     pub policy: AtomicU32,
     /// How the placement engine computes costs: 0 physically, 1 as the paper prints it.
     pub cost_model: AtomicU32,
-    /// Thousandths of a move by the data organizer that a writer waits for.
+    /// Thousandths of a move by the data organizer that a writer waits for, or `u32::MAX`: those
+    /// in `exposed_now`.
     pub exposed_permille: AtomicU32,
+    /// After how many milliseconds an access counts half, see [`Header::half_life_ms`].
+    pub half_life: AtomicU32,
     /// How victims are chosen: the index in [`forebay_placement::evict::Eviction::ALL`].
     pub eviction: AtomicU32,
     /// 1: what programs will probably read is brought to RAM ahead of them.
@@ -178,6 +185,9 @@ pub struct Header {
     pub watches: AtomicU32,
     /// What programs watch, see `watches.rs`.
     pub watched: [AtomicU64; WATCHES],
+    /// The share that the data organizer has measured, in thousandths, see
+    /// [`forebay_placement::exposure`].
+    pub exposed_now: AtomicU32,
 }
 
 impl Header {
@@ -262,6 +272,39 @@ impl Header {
         Trigger::from_code(self.trigger.load(Ordering::Relaxed) as u8).unwrap_or(Trigger::Periodic)
     }
 
+    /// How much of a move by the data organizer counts as waiting.
+    pub fn exposed(&self) -> Exposed {
+        match self.exposed_permille.load(Ordering::Relaxed) {
+            EXPOSED_MEASURED => Exposed::Measured,
+            permille => Exposed::Fixed(permille.min(1000) as u16),
+        }
+    }
+
+    /// Sets that, before the pool has clients.
+    pub fn set_exposed(&self, exposed: Exposed) {
+        let permille = match exposed {
+            Exposed::Measured => EXPOSED_MEASURED,
+            Exposed::Fixed(permille) => permille.into(),
+        };
+        self.exposed_permille.store(permille, Ordering::Relaxed);
+        self.exposed_now.store(EXPOSED_MAX.into(), Ordering::Relaxed);
+    }
+
+    /// After how many milliseconds an access counts half; at least 1.
+    pub fn half_life_ms(&self) -> u32 {
+        self.half_life.load(Ordering::Relaxed).max(1)
+    }
+
+    /// How placement counts now.
+    pub fn costs(&self) -> Costs {
+        let model = match self.cost_model.load(Ordering::Relaxed) {
+            0 => Model::Physical,
+            _ => Model::Paper,
+        };
+        let measured = || self.exposed_now.load(Ordering::Relaxed).min(1000) as u16;
+        Costs { model, exposed_permille: self.exposed().permille(measured) }
+    }
+
     /// What fsync waits for where no rule says so.
     pub fn fsync_durability(&self) -> Durability {
         let code = self.durability.load(Ordering::Relaxed) as u8;
@@ -299,6 +342,7 @@ impl Header {
             self.policy.load(Ordering::Relaxed),
             self.cost_model.load(Ordering::Relaxed),
             self.exposed_permille.load(Ordering::Relaxed),
+            self.half_life.load(Ordering::Relaxed),
             self.eviction.load(Ordering::Relaxed),
             self.prefetch.load(Ordering::Relaxed),
             self.durability.load(Ordering::Relaxed),

@@ -9,7 +9,7 @@ use forebay_placement::leave::Keeps;
 use forebay_placement::mix;
 use forebay_placement::prefetch::{Reach, Stream, WINDOW_BLOCKS, pays};
 
-use super::{HALF_LIFE_MS, Rank, Simulation, Task};
+use super::{Rank, Simulation, Task};
 use crate::blocks::{Block, BlockId, Place};
 use crate::workload::Range;
 
@@ -186,6 +186,7 @@ impl Simulation {
     /// Counts for their files that blocks are used: one that no tier has by the share that is read.
     pub(super) fn touch(&mut self, blocks: &[(BlockId, u64)]) {
         let (now_ms, size) = (self.now_ms(), self.run.cluster.block);
+        let half_life_ms = self.run.strategy.half_life_ms;
         for &(id, bytes) in blocks {
             let Block { file, place, .. } = self.blocks[id];
             let accesses = match place {
@@ -193,7 +194,7 @@ impl Simulation {
                 Place::Tier(_) => 1.0,
             };
             let file = self.blocks.file(file);
-            file.score = file.score.plus(accesses, now_ms, HALF_LIFE_MS);
+            file.score = file.score.plus(accesses, now_ms, half_life_ms);
         }
     }
 }

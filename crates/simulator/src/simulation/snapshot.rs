@@ -1,8 +1,9 @@
 //! What the placement engine and the data organizer are shown of a node's tiers.
 
-use forebay_placement::{Hierarchy, TIERS_MAX, TierSnapshot};
+use forebay_placement::{Costs, Hierarchy, TIERS_MAX, TierSnapshot};
 
-use super::{HALF_LIFE_MS, Simulation};
+use super::Simulation;
+use crate::blocks::BlockId;
 
 /// How long a tier's lowest hotness is good for: finding it means to look at all blocks.
 const COLDEST_NS: u64 = 100_000_000;
@@ -42,7 +43,26 @@ impl Simulation {
             ..TierSnapshot::default()
         };
         let hierarchy = Hierarchy::new(&tiers[..self.levels.len()]).expect("few tiers");
-        hierarchy.with_store(below).with_costs(self.run.strategy.costs)
+        let strategy = &self.run.strategy;
+        let measured =
+            || self.exposures[node as usize].permille(self.now_ms(), strategy.half_life_ms);
+        let exposed_permille = strategy.exposed.permille(measured);
+        hierarchy.with_store(below).with_costs(Costs { model: strategy.costs, exposed_permille })
+    }
+
+    /// The same as placement engines see it: what the store has is as good as free.
+    pub fn as_ranks_see(&self, node: u32) -> Hierarchy {
+        let mut hierarchy = self.hierarchy(node);
+        for (level, tier) in hierarchy.tiers_mut().iter_mut().enumerate() {
+            let shelf = &self.shelves[self.shelf(node, level)];
+            let is_clean = |id: &&BlockId| {
+                let block = &self.blocks[**id];
+                block.dirty == 0 && block.writers == 0 && block.valid > 0
+            };
+            let clean = shelf.list.iter().filter(is_clean).count() as u64;
+            tier.free = (tier.free + clean * self.run.cluster.block).min(tier.capacity);
+        }
+        hierarchy
     }
 
     /// What all nodes together can have of the bandwidth of shared devices, through their links.
@@ -55,7 +75,8 @@ impl Simulation {
 
     /// The hotness of a file now.
     pub fn hotness(&self, file: u32) -> f32 {
-        self.blocks.hotness(file, self.run.cluster.block, self.now_ms(), HALF_LIFE_MS)
+        let half_life_ms = self.run.strategy.half_life_ms;
+        self.blocks.hotness(file, self.run.cluster.block, self.now_ms(), half_life_ms)
     }
 
     /// Looks for the lowest hotness in each of a node's tiers, unless that was done just now.

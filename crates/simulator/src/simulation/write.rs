@@ -19,7 +19,7 @@ impl Simulation {
         let mut pieces = Vec::new();
         if fresh > 0 {
             let request = self.request(range.file, fresh as u64 * size, u64::from(rank));
-            let mut hierarchy = self.hierarchy(node);
+            let mut hierarchy = self.as_ranks_see(node);
             if self.run.strategy.policy == "hot-data" {
                 self.refresh_coldest(node);
                 self.add_coldest(node, &mut hierarchy);
@@ -162,6 +162,11 @@ impl Simulation {
         Some(rank)
     }
 
+    fn count_written(&mut self, rank: u32, blocks: &[(BlockId, u64)]) {
+        let node = self.ranks[rank as usize].node as usize;
+        self.written[node] += blocks.iter().map(|(_, bytes)| bytes).sum::<u64>();
+    }
+
     pub(super) fn wrote(&mut self, rank: u32, blocks: &[(BlockId, u64)]) {
         let (now_ns, now_ms) = (self.now_ns(), self.now_ms());
         self.touch(blocks);
@@ -170,6 +175,7 @@ impl Simulation {
             Place::Store => unreachable!("a block stays while a rank writes into it"),
         };
         let shelf = self.shelf(home, level);
+        self.count_written(rank, blocks);
         for &(id, bytes) in blocks {
             let block = &mut self.blocks[id];
             block.writers -= 1;
@@ -204,6 +210,7 @@ impl Simulation {
     }
 
     pub(super) fn wrote_directly(&mut self, rank: u32, blocks: &[(BlockId, u64)]) {
+        self.count_written(rank, blocks);
         for &(id, bytes) in blocks {
             let block = &mut self.blocks[id];
             block.lost = false;

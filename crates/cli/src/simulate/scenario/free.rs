@@ -1,7 +1,9 @@
 //! Free parameters: values of a scenario that the paper does not state, and others to try.
 
 use super::Scenario;
+use super::strategies::{MEASURED, exposed};
 use forebay_node::config::reader::{Result, Table, Value};
+use forebay_placement::exposure::Exposed;
 use forebay_simulator::{ReadFrom, Tiers, Trigger, Workload};
 
 const FREE: &[&str] = &["parameter", "values", "fitted", "why"];
@@ -43,8 +45,8 @@ enum Setting {
     Store(u64),
     /// Requests of each of Forebay's movers.
     QueueDepth(u32),
-    /// Thousandths of a move that count as waiting.
-    Exposed(u16),
+    /// The share of a move that counts as waiting.
+    Exposed(Exposed),
     /// How many times as long is computed.
     Compute(f64),
     /// Nanoseconds between flushes.
@@ -99,8 +101,12 @@ impl Setting {
                 (depth.to_string(), Self::QueueDepth(depth))
             }
             Parameter::Exposed => {
-                let share = value.fraction(1.0)?;
-                (share.to_string(), Self::Exposed((share * 1000.0).round() as u16))
+                let exposed = exposed(value)?;
+                let text = match exposed {
+                    Exposed::Measured => MEASURED.to_owned(),
+                    Exposed::Fixed(permille) => (f64::from(permille) / 1000.0).to_string(),
+                };
+                (text, Self::Exposed(exposed))
             }
             Parameter::Compute => {
                 let factor = value.fraction(FACTOR_MAX)?;
@@ -129,7 +135,7 @@ impl Setting {
                 clusters().all(|cluster| cluster.store.device.write_bandwidth == rate)
             }
             Self::QueueDepth(depth) => forebay().all(|of| of.queue_depth == depth),
-            Self::Exposed(share) => forebay().all(|of| of.costs.exposed_permille == share),
+            Self::Exposed(exposed) => forebay().all(|of| of.exposed == exposed),
             Self::Compute(factor) => factor == 1.0,
             Self::Period(ns) => forebay().all(|of| match of.trigger {
                 Trigger::Periodic(period_ns) => period_ns == ns,
@@ -161,7 +167,7 @@ impl Setting {
         for strategy in scenario.strategies.iter_mut().filter(|of| of.tiers == Tiers::All) {
             match (self, &mut strategy.trigger) {
                 (Self::QueueDepth(depth), _) => strategy.queue_depth = depth,
-                (Self::Exposed(share), _) => strategy.costs.exposed_permille = share,
+                (Self::Exposed(exposed), _) => strategy.exposed = exposed,
                 (Self::Period(ns), Trigger::Periodic(period_ns)) => *period_ns = ns,
                 _ => {}
             }

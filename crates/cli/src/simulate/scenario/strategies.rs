@@ -1,8 +1,10 @@
 //! The strategies of a scenario: how data is placed and flushed.
 
 use forebay_node::QUEUE_DEPTH;
-use forebay_node::config::reader::{Result, Table};
-use forebay_placement::{Costs, Model, PolicyId, names};
+use forebay_node::config::reader::{Result, Table, Value};
+use forebay_placement::exposure::Exposed;
+use forebay_placement::hotness::HALF_LIFE_MS;
+use forebay_placement::{Model, PolicyId, Watermarks, names};
 use forebay_simulator::{Movers, Strategy, Tiers, Trigger};
 
 pub(super) const STRATEGY: &[&str] = &[
@@ -23,6 +25,17 @@ pub(super) const STRATEGY: &[&str] = &[
 /// what flushes early does not get in the writers' way.
 const STAGING_DEPTH: u32 = 1;
 const DEPTH_MAX: u32 = 4096;
+
+/// How the measured share of exposed moves is written.
+pub(super) const MEASURED: &str = "measured";
+
+/// The share of a move that counts as waiting.
+pub(super) fn exposed(value: &Value<'_>) -> Result<Exposed> {
+    let fixed = |share: f64| Exposed::Fixed((share * 1000.0).round() as u16);
+    let measured = || value.one_of(&[(MEASURED, Exposed::Measured)]);
+    let unknown = || value.error("give \"measured\", or a number from 0 to 1");
+    value.fraction(1.0).map(fixed).or_else(|_| measured()).map_err(|_| unknown())
+}
 
 #[derive(Clone, Copy)]
 pub(super) enum Buffering {
@@ -100,11 +113,8 @@ pub(super) fn strategy(table: &Table, name: String) -> Result<Strategy> {
     let demote = table.get("demote").map_or(Ok(moves_down), |value| value.boolean())?;
     let promote = table.get("promote").map_or(Ok(policy == "hot-data"), |v| v.boolean())?;
     let prefetch = table.get("prefetch").map_or(Ok(false), |v| v.boolean())?;
-    let model = table.get("costs").map_or(Ok(Model::Physical), |v| v.one_of(MODELS))?;
-    let exposed = table.get("exposed").map(|v| v.fraction(1.0)).transpose()?;
-    let default = Costs::default().exposed_permille;
-    let exposed_permille = exposed.map_or(default, |share| (share * 1000.0).round() as u16);
-    let costs = Costs { model, exposed_permille };
+    let costs = table.get("costs").map_or(Ok(Model::Physical), |v| v.one_of(MODELS))?;
+    let exposed = table.get("exposed").map_or(Ok(Exposed::Measured), |value| exposed(&value))?;
     let depth = if matches!(kind, Buffering::Forebay) { QUEUE_DEPTH } else { STAGING_DEPTH };
     let queue_depth = table.get("queue_depth").map_or(Ok(depth), |v| v.count(1, DEPTH_MAX))?;
     Ok(Strategy {
@@ -118,6 +128,9 @@ pub(super) fn strategy(table: &Table, name: String) -> Result<Strategy> {
         prefetch,
         queue_depth,
         costs,
+        exposed,
+        watermarks: Watermarks::default(),
+        half_life_ms: HALF_LIFE_MS,
         manager: None,
     })
 }
