@@ -404,11 +404,16 @@ impl Node {
         self.config.placement.watermarks
     }
 
-    /// Bytes that programs have written so far.
-    pub fn written(&self) -> u64 {
+    /// One of the counters, of all programs together, those that have ended included.
+    pub fn counted(&self, counter: impl Fn(&Counters) -> &AtomicU64) -> u64 {
         let of_slots = self.segment.clients().used().map(|(_, client)| &client.counters);
         let all = of_slots.chain([&self.header().past]);
-        all.map(|counters| counters.write_bytes.load(Ordering::Relaxed)).fold(0, u64::wrapping_add)
+        all.map(|counters| counter(counters).load(Ordering::Relaxed)).fold(0, u64::wrapping_add)
+    }
+
+    /// Bytes that programs have written so far.
+    pub fn written(&self) -> u64 {
+        self.counted(|counters| &counters.write_bytes)
     }
 
     /// Notes that so many blocks have left RAM since programs had `written` so much.

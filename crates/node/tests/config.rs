@@ -356,11 +356,18 @@ fn placement_is_checked() {
         "placement.policy: \"fastest\" is unknown; give one of \"max-bandwidth\", \
          \"max-locality\", \"hot-data\", \"user-defined\", \"noop\", \"random\"",
     );
-    site.refuses(
-        &with("[placement]\nlow_watermark = \"30%\""),
-        "site.toml:1: placement.low_watermark: 30.0% is above the high watermark, 25.0%; \
-         give both, the high one not below",
-    );
+    for (line, low, high) in
+        [("low_watermark = \"30%\"", "30.0", "25.0"), ("high_watermark = \"5%\"", "10.0", "5.0")]
+    {
+        let key = line.split(' ').next().unwrap();
+        refuses(
+            line,
+            &format!(
+                "placement.{key}: a low watermark of {low}% is above the high one, {high}%; give \
+                 both, the high one not below"
+            ),
+        );
+    }
     refuses(
         "half_life = \"10ms\"",
         "placement.half_life: \"10ms\" is out of range; give a time from 1s to 1440min",

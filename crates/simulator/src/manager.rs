@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use forebay_placement::evict::{Candidate, Eviction, choose};
+use forebay_placement::evict::{Candidate, choose};
 use forebay_placement::hotness::AccessStats;
 use forebay_placement::leave::{
     BATCH_BYTES, CHOICE, Division, Fate, Keeps, Reads, WayDown, divide, fate, keeping_pays,
@@ -573,7 +573,7 @@ impl Simulation {
             });
         }
         self.manager.clean[level] = clean;
-        let found = choose(Eviction::default(), &mut candidates, want * CHOICE, now_ms);
+        let found = choose(self.run.strategy.eviction, &mut candidates, want * CHOICE, now_ms);
         for candidate in candidates.iter().filter(|candidate| !candidate.leaves) {
             self.blocks[candidate.id].access_stats = candidate.access_stats;
         }

@@ -1,7 +1,7 @@
 //! The data organizer's decisions carried out on modelled tiers: room is made, blocks are flushed,
 //! demoted, promoted and dropped. What to do is decided by `placement`.
 
-use forebay_placement::evict::{Candidate, Eviction, choose};
+use forebay_placement::evict::{Candidate, choose};
 use forebay_placement::flush_order::{Extent, Limits, order};
 use forebay_placement::hotness::AccessStats;
 use forebay_placement::leave::{CHOICE, Fate, Keeps, Reads, WayDown, fate, keeping_pays, way_down};
@@ -185,7 +185,8 @@ impl Simulation {
                 ..Candidate::default()
             })
             .collect();
-        let chosen = choose(Eviction::default(), &mut candidates, count * CHOICE, self.now_ms());
+        let chosen =
+            choose(self.run.strategy.eviction, &mut candidates, count * CHOICE, self.now_ms());
         for candidate in candidates.iter().filter(|candidate| !candidate.leaves) {
             self.blocks[candidate.id].access_stats = candidate.access_stats;
         }

@@ -2,6 +2,7 @@
 //! flushed.
 
 use crate::cluster::Device;
+use forebay_placement::evict::Eviction;
 use forebay_placement::exposure::Exposed;
 use forebay_placement::rounds::Ages;
 use forebay_placement::schema::Settings;
@@ -70,6 +71,8 @@ pub struct Strategy {
     pub costs: Model,
     /// How much of a move counts as waiting.
     pub exposed: Exposed,
+    /// Which blocks leave a tier first.
+    pub eviction: Eviction,
     /// When room is made on a tier, and how much.
     pub watermarks: Watermarks,
     /// After how many milliseconds an access counts half.

@@ -3,6 +3,7 @@
 //! Random runs print their seed; FOREBAY_SEED=n repeats one.
 
 use forebay_placement::Random;
+use forebay_placement::evict::Eviction;
 use forebay_placement::exposure::Exposed;
 use forebay_placement::hotness::HALF_LIFE_MS;
 use forebay_placement::rounds::Ages;
@@ -77,6 +78,7 @@ fn strategy(tiers: Tiers, policy: &str, trigger: Trigger) -> Strategy {
         queue_depth: 1,
         costs: Model::default(),
         exposed: Exposed::Measured,
+        eviction: Eviction::default(),
         watermarks: Watermarks::default(),
         half_life_ms: HALF_LIFE_MS,
         manager: None,
@@ -516,6 +518,26 @@ fn a_managed_write_goes_to_ram_and_waits_for_its_movers_only() {
         outcome.moved.iter().filter(|m| m.to.is_none()).map(|m| m.bytes).sum::<u64>(),
         48 * MIB
     );
+}
+
+/// Of what is used often before others are written a tier keeps most by uses, and least by age.
+#[test]
+fn blocks_leave_as_the_strategy_says() {
+    let read = Op::Read(Range { file: 0, offset: 0, bytes: 4 * MIB });
+    let ops: Vec<_> = [Op::Create(0), write(0, 0, 4 * MIB)]
+        .into_iter()
+        .chain([read; 6])
+        .chain((1..25).flat_map(|file| [Op::Create(file), write(file, 0, MIB), Op::Close(file)]))
+        .chain([read, Op::Close(0)])
+        .collect();
+    let below = |eviction| {
+        let mut run = managed("max-bandwidth", Trigger::OnExit, vec![ops.clone()]);
+        run.strategy = Strategy { eviction, ..run.strategy };
+        let outcome = simulate(run);
+        check(&outcome, eviction.name());
+        outcome.tiers[1].read
+    };
+    assert_eq!((below(Eviction::Lfu), below(Eviction::Lru)), (0, 4 * MIB));
 }
 
 #[test]

@@ -135,6 +135,7 @@ fn run(config: &Config, recorded: &Recorded) -> Result<Run, String> {
         queue_depth: 1,
         costs: config.placement.costs,
         exposed: config.placement.exposed,
+        eviction: config.placement.eviction,
         watermarks: config.placement.watermarks,
         half_life_ms: config.placement.half_life.as_millis() as u32,
         manager: Some(manager),

@@ -244,7 +244,7 @@ emulate = { bandwidth = "30MB/s", latency = "60us" }
 /// Bytes of a set of 6 MiB that lie in RAM after it was read so often, or until most came up,
 /// beside a stream that keeps RAM full; what came up; and the most that RAM
 /// held. Before, all of it lay below.
-fn hot_beside_cold(policy: &str, turns: u32) -> (u64, u64, u64) {
+fn hot_beside_cold(policy: &str, mode: &str, turns: u32) -> (u64, u64, u64) {
     let site = Site::new(&TINY);
     fs::create_dir(site.root().join("bb")).unwrap();
     let settings = format!("[placement]\npolicy = \"{policy}\"\n");
@@ -255,7 +255,7 @@ fn hot_beside_cold(policy: &str, turns: u32) -> (u64, u64, u64) {
             "$FOREBAY" explain --all hot | sed 's/^ *lies//' |
                 awk '$2 == ".." && $4 == "ram" { sum += $3 - $1 } END { print 0 + sum }'
         }
-        dd if=/dev/zero of=hot bs=1M count=6 status=none
+        seq 2000000 | head -c 6M > $OUT/hot; dd if=$OUT/hot of=hot bs=1M status=none
         for part in $(seq 24); do dd if=/dev/zero of=part$part bs=1M count=1 status=none; done
         # What is removed has left RAM long ago.
         part=0; until [ -e $OUT/enough ]; do
@@ -272,10 +272,10 @@ fn hot_beside_cold(policy: &str, turns: u32) -> (u64, u64, u64) {
             kill -0 $stream; now=$seen
             [ $now -lt 5242880 ] || break
         done
-        echo $now; touch $OUT/enough; wait $stream"#;
+        echo $now; touch $OUT/enough; wait $stream; cmp hot $OUT/hot >&2"#;
     let (config, trace_name) = (site.config.to_str().unwrap(), trace.to_str().unwrap());
-    let words = ["run", "--config", config, "--trace", trace_name, "--", "bash", "-c", script];
-    let mut run = site.forebay(&words);
+    let words = ["run", "--config", config, "--mode", mode, "--trace", trace_name];
+    let mut run = site.forebay(&[&words[..], &["--", "bash", "-c", script]].concat());
     run.env("TURNS", turns.to_string());
     let said = site.end(run).expect(0).stdout;
     let in_ram: Vec<u64> = said.lines().map(|line| line.parse().unwrap()).collect();
@@ -294,9 +294,11 @@ fn hot_beside_cold(policy: &str, turns: u32) -> (u64, u64, u64) {
 /// for a colder one.
 #[test]
 fn a_hot_set_below_a_full_tier_comes_up_where_the_policy_compares_hotness() {
-    let (in_ram, came, used) = hot_beside_cold("hot-data", 200);
-    let context = format!("{in_ram} bytes in RAM of {used}, {came} came up");
-    assert!(in_ram >= 5 * MIB && came >= 5 * MIB && used >= 14 * MIB, "{context}");
-    let (in_ram, _, used) = hot_beside_cold("max-bandwidth", 20);
+    for mode in ["async", "scratch"] {
+        let (in_ram, came, used) = hot_beside_cold("hot-data", mode, 200);
+        let context = format!("{mode}: {in_ram} bytes in RAM of {used}, {came} came up");
+        assert!(in_ram >= 5 * MIB && came >= 5 * MIB && used >= 14 * MIB, "{context}");
+    }
+    let (in_ram, _, used) = hot_beside_cold("max-bandwidth", "async", 20);
     assert!(in_ram <= MIB && used >= 14 * MIB, "{in_ram} bytes in RAM of {used}");
 }

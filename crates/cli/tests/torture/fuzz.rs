@@ -148,6 +148,11 @@ fn over_a_slow_store() {
 }
 
 #[test]
+fn exchanged_all_the_time() {
+    usual_with("hot", &USUAL_SEEDS[..6]);
+}
+
+#[test]
 fn stopped_and_started_all_the_time() {
     // Each run of the command takes its time.
     usual_with("stopped", &USUAL_SEEDS[..4]);

@@ -174,14 +174,14 @@ impl Table<'_> {
             high: self.read("high_watermark", default.high, errors, share),
         };
         if marks.low > marks.high {
-            errors.note(self.error(
-                "low_watermark",
-                format_args!(
-                    "{:.1}% is above the high watermark, {:.1}%; give both, the high one not below",
-                    marks.low * 100.0,
-                    marks.high * 100.0
-                ),
-            ));
+            let problem = format!(
+                "a low watermark of {:.1}% is above the high one, {:.1}%; give both, the high one \
+                 not below",
+                marks.low * 100.0,
+                marks.high * 100.0
+            );
+            let given = self.get("low_watermark").or_else(|| self.get("high_watermark"));
+            errors.note(given.map_or(problem.clone(), |given| given.error(problem)));
         }
         marks
     }

@@ -273,11 +273,7 @@ impl Demoter {
 
     /// Whether a writer has begun to wait for room so lately that it may wait still.
     fn has_writer_waiting(&mut self) -> bool {
-        let segment = &self.node.segment;
-        let of_slots = segment.clients().used().map(|(_, client)| &client.counters);
-        let waits = of_slots.chain([&segment.header().past]);
-        let waits = waits.map(|counters| counters.backpressure.load(Ordering::Relaxed));
-        let waits = waits.fold(0, u64::wrapping_add);
+        let waits = self.node.counted(|counters| &counters.backpressure);
         if waits != self.waits {
             (self.waits, self.waited_at) = (waits, Some(Instant::now()));
         }

@@ -3,7 +3,6 @@
 use forebay_placement::Destination;
 use forebay_placement::admission::{Origin, Part, Room, Trail, Verdict};
 use forebay_placement::cost::Speeds;
-use forebay_placement::evict::Eviction;
 use forebay_placement::hotness::AccessStats;
 use forebay_placement::leave::Keeps;
 use forebay_placement::mix;
@@ -88,11 +87,11 @@ impl Simulation {
     }
 
     pub(super) fn has_read(&mut self, rank: u32, blocks: &[(BlockId, u64)]) {
-        let now_ms = self.now_ms();
+        let (now_ms, eviction) = (self.now_ms(), self.run.strategy.eviction);
         self.touch(blocks);
         for &(id, bytes) in blocks {
             let block = &mut self.blocks[id];
-            block.access_stats = Eviction::default().used(block.access_stats, now_ms);
+            block.access_stats = eviction.used(block.access_stats, now_ms);
             if block.lost {
                 self.outcome.unreadable += bytes;
                 continue;

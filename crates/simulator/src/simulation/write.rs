@@ -1,6 +1,5 @@
 //! Writes: the placement engine is asked, blocks get a place, and ranks wait for room.
 
-use forebay_placement::evict::Eviction;
 use forebay_placement::{Destination, Request};
 
 use super::rank::Portion;
@@ -169,6 +168,7 @@ impl Simulation {
 
     pub(super) fn wrote(&mut self, rank: u32, blocks: &[(BlockId, u64)]) {
         let (now_ns, now_ms) = (self.now_ns(), self.now_ms());
+        let eviction = self.run.strategy.eviction;
         self.touch(blocks);
         let (home, level) = match self.blocks[blocks[0].0].place {
             Place::Tier(level) => (self.blocks[blocks[0].0].home, usize::from(level)),
@@ -183,7 +183,7 @@ impl Simulation {
             block.lost = false;
             block.valid = block.valid.saturating_add(bytes).min(self.run.cluster.block);
             block.written_ns = now_ns;
-            block.access_stats = Eviction::default().used(block.access_stats, now_ms);
+            block.access_stats = eviction.used(block.access_stats, now_ms);
             let dirty = (block.dirty + bytes).min(block.valid);
             let more = dirty - block.dirty;
             self.outcome.replaced += bytes - more;

@@ -2,6 +2,7 @@
 
 use forebay_node::QUEUE_DEPTH;
 use forebay_node::config::reader::{Result, Table, Value};
+use forebay_placement::evict::Eviction;
 use forebay_placement::exposure::Exposed;
 use forebay_placement::hotness::HALF_LIFE_MS;
 use forebay_placement::{Model, PolicyId, Watermarks, names};
@@ -129,6 +130,7 @@ pub(super) fn strategy(table: &Table, name: String) -> Result<Strategy> {
         queue_depth,
         costs,
         exposed,
+        eviction: Eviction::default(),
         watermarks: Watermarks::default(),
         half_life_ms: HALF_LIFE_MS,
         manager: None,

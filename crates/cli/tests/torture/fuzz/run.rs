@@ -51,7 +51,7 @@ const fn quiet(name: &'static str, setup: Setup) -> Place {
 }
 
 /// Small tiers, so that eviction and demotion happen all the time, with each way of flushing.
-pub const PLACES: [Place; 9] = [
+pub const PLACES: [Place; 10] = [
     quiet("ram", Setup { ram: "64MiB", flush: "trigger = \"on-exit\"", ..SMALL }),
     quiet("lazy", Setup { flush: "trigger = \"on-exit\"", ..SMALL }),
     quiet("periodic", SMALL),
@@ -63,6 +63,15 @@ pub const PLACES: [Place; 9] = [
             nvme_emulate: Some("{ latency = \"100us\" }"),
             store_emulate: Some("{ bandwidth = \"300MB/s\", latency = \"500us\" }"),
             flush: "trigger = \"periodic\"\nperiod = \"2ms\"",
+            ..SMALL
+        },
+    ),
+    // Each use counts at once, so that blocks are exchanged while others are written.
+    quiet(
+        "hot",
+        Setup {
+            nvme: "16MiB",
+            flush: "trigger = \"on-exit\"\n[placement]\npolicy = \"hot-data\"\neviction = \"lfu\"",
             ..SMALL
         },
     ),
