@@ -39,6 +39,9 @@ pub enum Exposed {
 }
 
 impl Exposed {
+    /// How the measured share is written.
+    pub const MEASURED: &str = "measured";
+
     /// The share in force, in thousandths, where `measured` is what an [`Exposure`] says.
     pub fn permille(self, measured: impl FnOnce() -> u16) -> u16 {
         match self {

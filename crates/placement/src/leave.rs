@@ -132,6 +132,64 @@ pub fn fate(is_dirty: bool, reads: Reads, below: Keeps) -> Fate {
     if reads >= least { Fate::Kept } else { Fate::Dropped }
 }
 
+/// Blocks that leave a tier, by what becomes of them; each list in the order in which they should
+/// leave.
+#[derive(Clone, Debug)]
+pub struct Victims<T> {
+    /// The store has them, and no program is likely to want them.
+    pub dropped: Vec<T>,
+    /// The store has them, but they are wanted again and again: they go one tier down.
+    pub kept: Vec<T>,
+    /// The store does not have them yet.
+    pub dirty: Vec<T>,
+}
+
+impl<T> Default for Victims<T> {
+    fn default() -> Self {
+        Self { dropped: Vec::new(), kept: Vec::new(), dirty: Vec::new() }
+    }
+}
+
+impl<T> Victims<T> {
+    /// Adds a block behind those of the same fate.
+    pub fn push(&mut self, fate: Fate, block: T) {
+        let list = match fate {
+            Fate::Dropped => &mut self.dropped,
+            Fate::Kept => &mut self.kept,
+            Fate::Dirty => &mut self.dirty,
+        };
+        list.push(block);
+    }
+
+    /// Adds those of another choice.
+    pub fn append(&mut self, more: Self) {
+        self.dropped.extend(more.dropped);
+        self.kept.extend(more.kept);
+        self.dirty.extend(more.dirty);
+    }
+
+    /// Of these, of which there are [`CHOICE`] times as many, the `want` that cost least to move.
+    ///
+    /// ```
+    /// use forebay_placement::leave::{Fate, Victims};
+    ///
+    /// let mut victims = Victims::default();
+    /// let fates = [Fate::Dirty, Fate::Dropped, Fate::Kept, Fate::Dirty];
+    /// for (block, fate) in fates.into_iter().enumerate() {
+    ///     victims.push(fate, block);
+    /// }
+    /// let Victims { dropped, kept, dirty } = victims.cheapest(3);
+    /// assert_eq!((dropped, kept, dirty), (vec![1], vec![2], vec![0]));
+    /// ```
+    #[must_use]
+    pub fn cheapest(mut self, want: usize) -> Self {
+        self.dropped.truncate(want);
+        self.kept.truncate(want - self.dropped.len());
+        self.dirty.truncate(want - self.dropped.len() - self.kept.len());
+        self
+    }
+}
+
 /// Where the bytes of dirty blocks go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WayDown {

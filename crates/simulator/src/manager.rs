@@ -10,7 +10,7 @@ use std::collections::{BTreeSet, VecDeque};
 use forebay_placement::evict::{Candidate, choose};
 use forebay_placement::hotness::AccessStats;
 use forebay_placement::leave::{
-    BATCH_BYTES, CHOICE, Division, Fate, Keeps, Reads, WayDown, divide, fate, keeping_pays,
+    BATCH_BYTES, CHOICE, Division, Keeps, Reads, Victims, WayDown, divide, fate, keeping_pays,
     piece_blocks, way_down,
 };
 use forebay_placement::organizer::{Event as Happened, Settings, Task as Decided, organize};
@@ -501,7 +501,7 @@ impl Simulation {
             asked && (is_pressed || planned > 0) && wanted > snapshot.free + bound && !gets_room;
         let mut victims = self.leaving(level, (bytes / unit) as usize, &hierarchy);
         let mut freed = 0;
-        for id in std::mem::take(&mut victims.0) {
+        for id in std::mem::take(&mut victims.dropped) {
             self.evict_clean(id, level);
             freed += 1;
         }
@@ -511,15 +511,15 @@ impl Simulation {
         self.manager.workers[worker].freed = freed;
         let piece = self.piece_blocks(level);
         let mut pieces = VecDeque::new();
-        for blocks in victims.1.chunks(piece) {
+        for blocks in victims.kept.chunks(piece) {
             let goal = Goal::Tier(level + 1);
             pieces.push_back(Piece::of(level, goal, blocks));
         }
         if level == 0 && (is_pressed || planned > 0) {
-            self.spread(&mut victims.2);
+            self.spread(&mut victims.dirty);
         }
         let moves = |id: &BlockId| self.policy_of(self.blocks[*id].file).policy().moves_down();
-        for blocks in victims.2.chunk_by(|a, b| moves(a) == moves(b)) {
+        for blocks in victims.dirty.chunk_by(|a, b| moves(a) == moves(b)) {
             for blocks in blocks.chunks(piece) {
                 pieces.push_back(Piece::of(level, Goal::Down, blocks));
             }
@@ -543,12 +543,7 @@ impl Simulation {
     }
 
     /// What leaves a tier: what is dropped, kept one tier down, and dirty.
-    fn leaving(
-        &mut self,
-        level: usize,
-        want: usize,
-        hierarchy: &Hierarchy,
-    ) -> (Vec<BlockId>, Vec<BlockId>, Vec<BlockId>) {
+    fn leaving(&mut self, level: usize, want: usize, hierarchy: &Hierarchy) -> Victims<BlockId> {
         let now_ms = self.now_ms();
         let capacity = self.shelves[level].capacity;
         let mut clean = 0;
@@ -580,25 +575,19 @@ impl Simulation {
         let below = hierarchy.tier(level + 1);
         let pays = || keeping_pays(hierarchy, level + 1, self.unit());
         let keeps = Keeps::of(below.as_ref(), self.watermarks(), pays);
-        let (mut dropped, mut kept, mut dirty) = (Vec::new(), Vec::new(), Vec::new());
+        let mut victims = Victims::default();
         for id in candidates[..found].iter().map(|candidate| candidate.id) {
             let (file, number) = (self.blocks[id].file, self.blocks[id].number);
             let (hotness, is_again) = (self.hotness(file), self.blocks[id].access_stats.is_main());
             let (trail, key) = self.trail(0, file, number);
             let reads = Reads::of(hotness, is_again, trail.is_from_device(key));
-            match fate(self.blocks[id].dirty > 0, reads, keeps) {
-                Fate::Dirty => dirty.push(id),
-                Fate::Kept => kept.push(id),
-                Fate::Dropped => dropped.push(id),
-            }
+            victims.push(fate(self.blocks[id].dirty > 0, reads, keeps), id);
         }
-        dropped.truncate(want);
-        kept.truncate(want - dropped.len());
-        dirty.truncate(want - dropped.len() - kept.len());
-        for list in [&mut kept, &mut dirty] {
+        let mut victims = victims.cheapest(want);
+        for list in [&mut victims.kept, &mut victims.dirty] {
             list.sort_unstable_by_key(|id| (self.blocks[*id].file, self.blocks[*id].number));
         }
-        (dropped, kept, dirty)
+        victims
     }
 
     /// Leaves to the placers of other tiers the share of these blocks that they move in the time

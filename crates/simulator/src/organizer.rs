@@ -4,7 +4,9 @@
 use forebay_placement::evict::{Candidate, choose};
 use forebay_placement::flush_order::{Extent, Limits, order};
 use forebay_placement::hotness::AccessStats;
-use forebay_placement::leave::{CHOICE, Fate, Keeps, Reads, WayDown, fate, keeping_pays, way_down};
+use forebay_placement::leave::{
+    CHOICE, Fate, Keeps, Reads, Victims, WayDown, fate, keeping_pays, way_down,
+};
 use forebay_placement::organizer::{Event, Settings, Task as Decided, organize};
 use forebay_placement::promote::{self, Level, exchanges, promoted, promotes};
 use forebay_placement::{Destination, Plan, Watermarks, Worth, policy};
@@ -15,17 +17,6 @@ use crate::strategy::Trigger;
 
 /// Bytes that move or are flushed at once, by each worker, but at least one block.
 const BATCH_BYTES: u64 = 64 << 20;
-
-/// Blocks that leave a shelf, by what becomes of them.
-#[derive(Default)]
-struct Victims {
-    /// The store has them, and they are not likely to be read again.
-    dropped: Vec<BlockId>,
-    /// The store has them; they go to the next level.
-    kept: Vec<BlockId>,
-    /// The store does not have them yet.
-    dirty: Vec<BlockId>,
-}
 
 impl Simulation {
     /// Blocks of a batch.
@@ -160,7 +151,7 @@ impl Simulation {
     }
 
     /// Blocks of a shelf that are to leave it, first those that should leave first.
-    fn victims(&mut self, shelf: usize, count: usize) -> Victims {
+    fn victims(&mut self, shelf: usize, count: usize) -> Victims<BlockId> {
         let may_leave = |id: &&BlockId| {
             let block = &self.blocks[**id];
             block.writers == 0 && !block.moving && !block.flushing
@@ -203,17 +194,14 @@ impl Simulation {
             let hotness = self.hotness(file);
             let (trail, key) = self.trail(node, file, number);
             let is_copy = trail.is_from_device(key);
-            match fate(dirty > 0, Reads::of(hotness, access_stats.is_main(), is_copy), keeps) {
-                Fate::Dirty => victims.dirty.push(id),
-                Fate::Kept if victims.kept.len() < room => victims.kept.push(id),
-                Fate::Kept | Fate::Dropped => victims.dropped.push(id),
-            }
+            let fate = fate(dirty > 0, Reads::of(hotness, access_stats.is_main(), is_copy), keeps);
+            let fate = match fate {
+                Fate::Kept if victims.kept.len() >= room => Fate::Dropped,
+                fate => fate,
+            };
+            victims.push(fate, id);
         }
-        // Cheapest first.
-        victims.dropped.truncate(count);
-        victims.kept.truncate(count - victims.dropped.len());
-        victims.dirty.truncate(count - victims.dropped.len() - victims.kept.len());
-        victims
+        victims.cheapest(count)
     }
 
     fn nothing_moves(&self, shelf: usize) -> bool {

@@ -29,16 +29,15 @@ const NAME_MAX: usize = 31;
 const STORE_NAME: &str = "store";
 /// A flush more often than this would only keep the processor busy.
 const PERIOD_MIN: Duration = Duration::from_millis(1);
+/// The shortest and the longest half-life of accesses.
+const HALF_LIFE_MIN: Duration = Duration::from_secs(1);
+const HALF_LIFE_MAX: Duration = Duration::from_secs(24 * 3600);
 
 pub(super) const ROOT_KEYS: &[&str] =
     &["page_size", "flush", "placement", "backing", "tier", "rule", "schema"];
 /// `automatic` is not for people: it says that [`Config::automatic`] wrote the text.
 pub(super) const CANONICAL_KEYS: &[&str] =
     &["page_size", "flush", "placement", "backing", "tier", "rule", "automatic"];
-/// The shortest and the longest half-life of accesses.
-const HALF_LIFE_MIN: Duration = Duration::from_secs(1);
-const HALF_LIFE_MAX: Duration = Duration::from_secs(24 * 3600);
-
 const FLUSH_KEYS: &[&str] = &["trigger", "period", "max_age", "bandwidth", "durability", "journal"];
 const PLACEMENT_KEYS: &[&str] = &[
     "policy",
@@ -173,15 +172,14 @@ impl Table<'_> {
             low: self.read("low_watermark", default.low, errors, share),
             high: self.read("high_watermark", default.high, errors, share),
         };
-        if marks.low > marks.high {
-            let problem = format!(
+        let given = self.get("low_watermark").or_else(|| self.get("high_watermark"));
+        if let (Some(given), true) = (given, marks.low > marks.high) {
+            errors.note(given.error(format_args!(
                 "a low watermark of {:.1}% is above the high one, {:.1}%; give both, the high one \
                  not below",
                 marks.low * 100.0,
                 marks.high * 100.0
-            );
-            let given = self.get("low_watermark").or_else(|| self.get("high_watermark"));
-            errors.note(given.map_or(problem.clone(), |given| given.error(problem)));
+            )));
         }
         marks
     }
@@ -466,7 +464,7 @@ impl Value<'_> {
     }
 
     fn exposed(&self) -> reader::Result<Exposed> {
-        if self.value.as_str() == Some("measured") {
+        if self.value.as_str() == Some(Exposed::MEASURED) {
             return Ok(Exposed::Measured);
         }
         self.share("\"measured\", or a share from \"0%\" to \"100%\"").map(Exposed::Fixed)

@@ -13,7 +13,7 @@ use forebay_placement::admission::Trail;
 use forebay_placement::evict::{Candidate, choose};
 use forebay_placement::hotness::AccessStats;
 use forebay_placement::leave::{
-    CHOICE, Division, Fate, Keeps, Reads, WayDown, divide, fate, keeping_pays, piece_blocks,
+    CHOICE, Division, Keeps, Reads, Victims, WayDown, divide, fate, keeping_pays, piece_blocks,
     way_down,
 };
 use forebay_placement::organizer::{Event, Task, organize};
@@ -36,25 +36,6 @@ const LOOK: Timer = Timer::ms(rounds::LOOK_MS);
 const LOOK_PRESSED: Timer = Timer::ms(rounds::LOOK_PRESSED_MS);
 /// For how long a writer waits for room at most, while none is made.
 const WAIT_MAX: Timer = Timer::ms(rounds::WAIT_MAX_MS);
-
-/// Blocks that leave a tier, by what becomes of them.
-#[derive(Default)]
-struct Victims {
-    /// The store has them, and no program is likely to want them.
-    dropped: Vec<BlockRef>,
-    /// The store has them, but they are wanted again and again.
-    kept: Vec<BlockRef>,
-    /// The store does not have them yet.
-    dirty: Vec<BlockRef>,
-}
-
-impl Victims {
-    fn add(&mut self, more: Victims) {
-        self.dropped.extend(more.dropped);
-        self.kept.extend(more.kept);
-        self.dirty.extend(more.dirty);
-    }
-}
 
 /// Which buckets of a tier are looked at: what leaves the others makes no room there.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -171,7 +152,11 @@ impl Demoter {
             && wanted > snapshot.free + u64::from(bound) * unit
             && !self.gets_room(planned);
         let mut victims = self.choose((bytes / unit) as usize, &hierarchy, Which::Whole);
-        victims.add(self.choose(small.blocks(bytes, snapshot.capacity), &hierarchy, Which::Sparse));
+        victims.append(self.choose(
+            small.blocks(bytes, snapshot.capacity),
+            &hierarchy,
+            Which::Sparse,
+        ));
         let mut freed = self.evict(&victims.dropped);
         self.post_freed(freed);
         let piece = piece_blocks(snapshot.capacity, unit) as usize;
@@ -297,7 +282,7 @@ impl Demoter {
     }
 
     /// The `want` blocks that leave the tier, and what is to become of them.
-    fn choose(&mut self, want: usize, hierarchy: &Hierarchy, which: Which) -> Victims {
+    fn choose(&mut self, want: usize, hierarchy: &Hierarchy, which: Which) -> Victims<BlockRef> {
         if want == 0 {
             return Victims::default();
         }
@@ -341,17 +326,9 @@ impl Demoter {
                 false => Keeps::Nothing,
             };
             let reads = if keeps == Keeps::Nothing { Reads::None } else { self.reads(&found) };
-            let list = match fate(meta.pages.dirty() != 0, reads, keeps) {
-                Fate::Dirty => &mut victims.dirty,
-                Fate::Kept => &mut victims.kept,
-                Fate::Dropped => &mut victims.dropped,
-            };
-            list.push(found);
+            victims.push(fate(meta.pages.dirty() != 0, reads, keeps), found);
         }
-        // Cheapest first, and each list in the order in which its blocks should leave.
-        victims.dropped.truncate(want);
-        victims.kept.truncate(want - victims.dropped.len());
-        victims.dirty.truncate(want - victims.dropped.len() - victims.kept.len());
+        let mut victims = victims.cheapest(want);
         for list in [&mut victims.kept, &mut victims.dirty] {
             list.sort_unstable();
         }

@@ -1,7 +1,7 @@
 //! Free parameters: values of a scenario that the paper does not state, and others to try.
 
 use super::Scenario;
-use super::strategies::{MEASURED, exposed};
+use super::strategies::exposed;
 use forebay_node::config::reader::{Result, Table, Value};
 use forebay_placement::exposure::Exposed;
 use forebay_simulator::{ReadFrom, Tiers, Trigger, Workload};
@@ -103,7 +103,7 @@ impl Setting {
             Parameter::Exposed => {
                 let exposed = exposed(value)?;
                 let text = match exposed {
-                    Exposed::Measured => MEASURED.to_owned(),
+                    Exposed::Measured => Exposed::MEASURED.to_owned(),
                     Exposed::Fixed(permille) => (f64::from(permille) / 1000.0).to_string(),
                 };
                 (text, Self::Exposed(exposed))

@@ -27,13 +27,10 @@ pub(super) const STRATEGY: &[&str] = &[
 const STAGING_DEPTH: u32 = 1;
 const DEPTH_MAX: u32 = 4096;
 
-/// How the measured share of exposed moves is written.
-pub(super) const MEASURED: &str = "measured";
-
 /// The share of a move that counts as waiting.
 pub(super) fn exposed(value: &Value<'_>) -> Result<Exposed> {
     let fixed = |share: f64| Exposed::Fixed((share * 1000.0).round() as u16);
-    let measured = || value.one_of(&[(MEASURED, Exposed::Measured)]);
+    let measured = || value.one_of(&[(Exposed::MEASURED, Exposed::Measured)]);
     let unknown = || value.error("give \"measured\", or a number from 0 to 1");
     value.fraction(1.0).map(fixed).or_else(|_| measured()).map_err(|_| unknown())
 }
