@@ -7,6 +7,7 @@ use crate::picture::{
     self, Anchor, BLUE, Canvas, Color, Drawn, FAINT, GREEN, GREY, GRID, INK, ORANGE, SKY, Type,
     tick,
 };
+use forebay_node::TRACE_HEADING;
 use std::path::Path;
 
 const WIDTH: i32 = 1000;
@@ -139,10 +140,9 @@ impl Panel {
 /// `start_us,end_us,action,from,to,bytes`, into a row for each way between `tiers` (fastest first)
 /// and the store.
 pub fn movements(trace: &str, tiers: &[&str]) -> Result<Vec<Row>, String> {
-    const HEADER: &str = "start_us,end_us,action,from,to,bytes";
     let mut lines = trace.lines().enumerate();
-    if lines.next().map(|(_, line)| line.trim()) != Some(HEADER) {
-        return Err(format!("line 1: the trace must begin with {HEADER}"));
+    if lines.next().map(|(_, line)| line.trim()) != Some(TRACE_HEADING) {
+        return Err(format!("line 1: the trace must begin with {TRACE_HEADING}"));
     }
     let mut rows: Vec<(usize, usize, Row)> = Vec::new();
     let depth = |tier: &str| tiers.iter().position(|name| *name == tier).unwrap_or(tiers.len());

@@ -250,9 +250,6 @@ impl Session {
                     // In the meantime: this process may have missed it, and that one the record.
                     self.look_for_name(fd);
                 }
-                if made.is_ok() && recording::is_on() {
-                    self.note_open(fd, &seen.stat, flags.contains(OFlags::TRUNC));
-                }
                 made
             });
         }
@@ -316,6 +313,9 @@ impl Session {
         // Only the kernel can say that no process was faster.
         let created = flags.contains(OFlags::CREATE | OFlags::EXCL);
         file.find_rule(created);
+        if recording::is_on() {
+            self.note_open(fd, stat, flags.contains(OFlags::TRUNC));
+        }
         Ok(made && fresh)
     }
 

@@ -373,6 +373,10 @@ fn placement_is_checked() {
         "placement.half_life: \"10ms\" is out of range; give a time from 1s to 1440min",
     );
     refuses(
+        "exposed = \"1e1%\"",
+        "placement.exposed: \"1e1%\" is no share; give \"measured\", or a share from \"0%\" to \"100%\"",
+    );
+    refuses(
         "exposed = \"130%\"",
         "placement.exposed: \"130%\" is no share; give \"measured\", or a share from \"0%\" to \"100%\"",
     );

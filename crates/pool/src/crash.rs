@@ -13,7 +13,7 @@
 //!
 //! - WHEN is `N`, at the N-th pass in its process, or `1/K`, at each pass by chance, once in K
 //!   times; the chance comes from `FOREBAY_PAUSE_SEED`, process, thread and number of the pass;
-//! - HOW_LONG is a number of milliseconds, or `while=/FILE`: until FILE is gone, or 60 s.
+//! - HOW_LONG is a number of milliseconds, or `while=/FILE`: until FILE is gone, or 180 s.
 //!
 //! `FOREBAY_PAUSE_IN=client|node` restricts it to processes of that role, `FOREBAY_PAUSE_MOST=N`
 //! each process to its first N pauses. `FOREBAY_PAUSE_LOG=FILE` gets a line with role, name and pid

@@ -3,8 +3,8 @@
 
 use super::trace::{self, Recorded};
 use crate::text::bytes;
-use forebay_node::Config;
 use forebay_node::config::Tier as ConfiguredTier;
+use forebay_node::{Config, TRACE_HEADING};
 use forebay_placement::schema::{self, Conditions, FileMeta, Settings};
 use forebay_placement::{pace, policy};
 use forebay_pool::layout::PAGES_PER_BUCKET;
@@ -218,7 +218,11 @@ fn of_recording(movements: &Path, recorded: &Recorded) -> Result<Seen, String> {
         ..Seen::default()
     };
     let mut span = (u64::MAX, 0);
-    for (index, line) in text.lines().enumerate().skip(1) {
+    let mut lines = text.lines().enumerate();
+    if lines.next().map(|(_, line)| line) != Some(TRACE_HEADING) {
+        return Err(format!("{name}:1: a trace of movements begins with {TRACE_HEADING}"));
+    }
+    for (index, line) in lines {
         let wrong = || format!("{name}:{}: not a movement: {line}", index + 1);
         let [start, end, _, from, to, bytes] = line.split(',').collect::<Vec<_>>()[..] else {
             return Err(wrong());

@@ -46,7 +46,7 @@ fn points(site: &Site) -> BTreeSet<String> {
 }
 
 /// Starts a program for each point, each with a file of its own, and stops it there: it pauses for
-/// 60 s at most, and the last of them may come later than that. Returns the run and the programs'
+/// 180 s at most, and the last of them may come later than that. Returns the run and the programs'
 /// process ids.
 fn stop_at(site: &Site, points: &[String]) -> (harness::Running, Vec<u32>) {
     let mut script = String::from(": > $OUT/flag\n");

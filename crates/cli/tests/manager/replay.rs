@@ -34,8 +34,8 @@ const POLICIES: [&str; 4] = ["max-bandwidth", "max-locality", "hot-data", "user-
 const TRIGGERS: [&str; 4] = ["on-exit", "periodic", "per-file", "per-operation"];
 /// Of one policy: the rest of its files goes where room is.
 const RULES: &str = "[[rule]]\npath = \"huge\"\ntier = \"bb\"\n";
-/// An index of 512 KiB, nine files of 4 MiB, and one of 12, each followed by 150 ms without I/O. The
-/// store takes 4 MiB in 104 ms: were that as long as the pause, microseconds would decide of each
+/// An index of 512 KiB, nine files of 4 MiB, and one of 12, each followed by 150 ms without I/O.
+/// The store takes 4 MiB in 104 ms: were that as long as the pause, microseconds would decide of each
 /// file whether it is clean when the next one needs its room.
 const PROGRAM: [&str; 3] = ["10", "4", "150"];
 const WRITTEN: u64 = 48 * MIB + MIB / 2;
@@ -174,6 +174,11 @@ fn a_replay_flushes_nothing_of_what_a_run_removes_and_cuts() {
     };
     let [recorded, replayed] = ["recorded", "replayed"].map(flushed);
     assert_eq!((recorded, replayed), (600 << 10, 600 << 10), "{said}");
+    fs::write(moves, "").unwrap();
+    let refused = site.end(site.forebay(&words));
+    let wanted = format!("{moves}:1: a trace of movements begins with start_us,");
+    assert!(refused.stderr.contains(&wanted), "{}", refused.stderr);
+    refused.expect(125);
 }
 
 #[test]
@@ -186,11 +191,14 @@ fn calls_of_all_processes_of_a_run_are_recorded() {
     // Also of one that gets no environment, of one that is forked, and of what is appended.
     let script = "dd if=/dev/zero of=plain bs=4096 count=3 status=none && \
                   env -i dd if=/dev/zero of=bare bs=1000 count=2 status=none && \
-                  (echo more >> plain) && dd if=plain of=/dev/null bs=1M status=none";
+                  (echo more >> plain) && dd if=plain of=/dev/null bs=1M status=none && \
+                  dd if=\"$1\" of=/dev/null status=none";
     let config = site.config.to_str().unwrap();
     let words = ["run", "--config", config, "--record", calls.to_str().unwrap()];
-    site.end(site.forebay(&[&words[..], &["--", "bash", "-c", script]].concat())).expect(0);
+    let program = ["--", "bash", "-c", script, "bash", config];
+    site.end(site.forebay(&[&words[..], &program].concat())).expect(0);
     let text = fs::read_to_string(&calls).unwrap();
+    assert!(!text.contains(config), "it is not in the store: {text}");
     let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split(',').collect()).collect();
     assert_eq!(lines[0].join(","), "rank,operation,file,offset,bytes,seconds");
     assert_eq!(lines[1][1], "begin", "{text}");

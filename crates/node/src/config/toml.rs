@@ -490,7 +490,9 @@ impl Value<'_> {
         let value = self.value.as_str().ok_or_else(|| self.wrong_type(expected))?;
         value
             .strip_suffix('%')
-            .and_then(|number| number.trim().parse::<f64>().ok())
+            .map(str::trim)
+            .filter(|number| number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.'))
+            .and_then(|number| number.parse::<f64>().ok())
             .filter(|percent| (0.0..=100.0).contains(percent))
             .map(|percent| (percent * 10.0).round() as u16)
             .ok_or_else(|| self.error(format_args!("\"{value}\" is no share; give {expected}")))

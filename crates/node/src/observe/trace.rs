@@ -9,7 +9,8 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-const HEADING: &str = "start_us,end_us,action,from,to,bytes";
+/// The first line of a recording.
+pub const HEADING: &str = "start_us,end_us,action,from,to,bytes";
 
 /// Writes one line for each movement, as the heading says, to every recording.
 #[derive(Default)]

@@ -8,7 +8,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::IoSlice;
 
 /// What a file that is waited for may take at most to disappear.
-const WHILE_NS: u64 = 60_000_000_000;
+const WHILE_NS: u64 = 180_000_000_000;
 /// How often it is looked for: seventy processes that wait must leave the processors to the others.
 const LOOK_NS: u64 = 5_000_000;
 
