@@ -1,6 +1,7 @@
 //! `forebay simulate`: a modelled cluster on a virtual clock.
 
 mod chart;
+mod group;
 mod replay;
 pub(crate) mod report;
 mod scenario;
@@ -40,7 +41,7 @@ const BUILT_IN: &[(&str, &str)] = &[
 #[derive(Args)]
 pub struct SimulateArguments {
     /// A scenario file (TOML, see docs/simulator.md), or hermes-fig8, hermes-fig9, hermes-fig10,
-    /// hermes-fig11 or scale-10000
+    /// hermes-fig11 or scale-10000; or group: how nodes find out which of them live
     #[arg(required_unless_present = "replay")]
     scenario: Option<String>,
     /// Run again what `forebay run --record` has recorded, on a node of the --config, and show what
@@ -69,10 +70,13 @@ pub struct SimulateArguments {
     /// Print the scenario instead of running it: a start for one's own
     #[arg(long, conflicts_with_all = ["json", "svg", "seed", "sweep"])]
     show: bool,
+    #[command(flatten)]
+    group: group::GroupArguments,
 }
 
 fn builtin_names() -> String {
-    BUILT_IN.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
+    let names = BUILT_IN.iter().map(|(name, _)| *name).chain([group::NAME]);
+    names.collect::<Vec<_>>().join(", ")
 }
 
 /// Runs every case of a scenario with every strategy.
@@ -82,6 +86,17 @@ pub fn simulate(arguments: &SimulateArguments) -> Result<ExitCode, String> {
         return Ok(ExitCode::SUCCESS);
     }
     let asked = arguments.scenario.as_deref().unwrap_or_default();
+    if asked == group::NAME {
+        let other = [("--svg", arguments.svg.is_some()), ("--sweep", arguments.sweep)];
+        let other = other.into_iter().chain([("--show", arguments.show)]).find(|(_, given)| *given);
+        if let Some((option, _)) = other {
+            return Err(format!("{option}: the scenario {asked} has none; leave it out"));
+        }
+        return group::run(&arguments.group, arguments.seed.unwrap_or(1), arguments.json);
+    }
+    if let Some(option) = arguments.group.given() {
+        return Err(format!("{option}: only the scenario {} has it; leave it out", group::NAME));
+    }
     let built_in = BUILT_IN.iter().find(|(name, _)| *name == asked);
     if arguments.show {
         let text = match built_in {

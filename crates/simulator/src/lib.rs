@@ -10,6 +10,7 @@ mod blocks;
 mod cluster;
 mod faults;
 pub mod fluid;
+pub mod group;
 mod machine;
 mod manager;
 mod organizer;

@@ -1,0 +1,18 @@
+//! Which nodes are in a group, and what each of them may do: pure state machines without I/O,
+//! clock or threads. The node manager drives them with sockets and a store, the simulator with a
+//! virtual clock.
+//!
+//! - [`Swim`] notices that a node is gone, by SWIM's probes (Mochi's SSG, section 4.2.2, does the
+//!   same). It may be wrong: it decides nothing.
+//! - [`Views`] decides which nodes are in the group, by files on the backing store of which each
+//!   can be made once, and says until when a node may act on that.
+//!
+//! docs/design/nodes.md has the requirements, the alternatives and the arithmetic.
+
+mod node;
+mod swim;
+mod views;
+
+pub use node::{Incarnation, Member, NodeId};
+pub use swim::{Action, Swim, SwimTimer, Tuning};
+pub use views::{Ask, Found, Rank, Times, View, Views};

@@ -1,0 +1,235 @@
+//! Failure detection: the engine of the crate `foca` (SWIM, Das et al. 2002, with suspicion), as a
+//! machine that takes packets and timers and answers with actions.
+
+use crate::node::{Member, NodeId};
+use foca::{
+    Config, Foca, Identity, NoCustomBroadcast, Notification, PeriodicParams, PostcardCodec, Runtime,
+};
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::num::{NonZeroU8, NonZeroUsize};
+use std::time::Duration;
+
+/// The largest packet, in bytes: below the smallest usual MTU, with room for what the transport
+/// adds.
+const PACKET_MAX: usize = 1280;
+/// How many others are asked to probe one that does not answer.
+const INDIRECT: usize = 3;
+/// How many of those that are listed and not known are told of this node at a time: they tell the
+/// others.
+const ANNOUNCED: usize = 8;
+/// How many of those that are held down are asked at a time whether they are back.
+const REVIVED: usize = 1;
+
+/// The periods of the failure detector, in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tuning {
+    /// How often one other node is probed.
+    pub probe: u32,
+    /// How long its answer may take before others are asked to probe it.
+    pub round_trip: u32,
+    /// How long a node is suspected before it is held down: as long as it may stop and be taken
+    /// for living.
+    pub suspicion: u32,
+    /// How often those held down, and those that are listed and not known, are told of this node.
+    pub announce: u32,
+    /// A timer that is later than this says nothing of others: this node itself was stopped.
+    pub late: u32,
+}
+
+impl Default for Tuning {
+    /// docs/design/nodes.md has the measurements.
+    fn default() -> Self {
+        Self { probe: 500, round_trip: 200, suspicion: 5000, announce: 2000, late: 1000 }
+    }
+}
+
+/// Who sends packets: a life of a node, and how often it has come back in that life after others
+/// held it down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct SwimId {
+    member: Member,
+    renewals: u32,
+}
+
+impl Identity for SwimId {
+    type Addr = NodeId;
+
+    fn renew(&self) -> Option<Self> {
+        Some(Self { renewals: self.renewals.wrapping_add(1), ..*self })
+    }
+
+    fn addr(&self) -> NodeId {
+        self.member.node
+    }
+
+    fn win_addr_conflict(&self, other: &Self) -> bool {
+        (self.member.incarnation, self.renewals) > (other.member.incarnation, other.renewals)
+    }
+}
+
+/// What a [`Swim`] wants to hear of again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SwimTimer(Wake);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Wake {
+    Engine(foca::Timer<SwimId>),
+    Announce,
+}
+
+/// What a [`Swim`] wants done, or has found out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Send this packet to a node. It may be lost.
+    Send(NodeId, Vec<u8>),
+    /// Hand this timer to [`Swim::on_timer`] after so many milliseconds.
+    After(u32, SwimTimer),
+    /// A node lives.
+    Up(Member),
+    /// A node is held down: it has not answered for as long as it may.
+    Down(Member),
+}
+
+/// The failure detector of one node. Packets of others are taken as they come; whether they are
+/// from the group is for the caller to know.
+pub struct Swim {
+    engine: Foca<SwimId, PostcardCodec, SmallRng, NoCustomBroadcast>,
+    listed: Vec<NodeId>,
+    /// Whose turn it is among those that are listed.
+    next: usize,
+    tuning: Tuning,
+}
+
+impl Swim {
+    /// The detector of `me`, in a group of at most `listed`; its random choices follow from `seed`.
+    ///
+    /// ```
+    /// use forebay_membership::{Action, Member, NodeId, Swim, Tuning};
+    ///
+    /// let (one, two) = (Member::new(0, 1), Member::new(1, 1));
+    /// let listed = [one.node, two.node];
+    /// let mut swims = [one, two].map(|me| Swim::new(me, &listed, Tuning::default(), 7));
+    /// let mut actions = swims[0].begin();
+    /// let mut up = Vec::new();
+    /// while let Some(action) = actions.pop() {
+    ///     match action {
+    ///         Action::Send(to, packet) => actions.extend(swims[to.0 as usize].on_packet(&packet)),
+    ///         Action::Up(member) => up.push(member),
+    ///         _ => {}
+    ///     }
+    /// }
+    /// up.sort();
+    /// assert_eq!(up, [one, two]);
+    /// ```
+    pub fn new(me: Member, listed: &[NodeId], tuning: Tuning, seed: u64) -> Self {
+        let rng = SmallRng::seed_from_u64(seed);
+        let identity = SwimId { member: me, renewals: 0 };
+        let engine = Foca::new(identity, config(tuning, listed.len()), rng, PostcardCodec);
+        let listed = listed.iter().copied().filter(|node| *node != me.node).collect();
+        Self { engine, listed, next: 0, tuning }
+    }
+
+    /// Begins: announces this node to those that are listed.
+    pub fn begin(&mut self) -> Vec<Action> {
+        self.announce()
+    }
+
+    /// A packet has arrived. One that cannot be understood is dropped.
+    pub fn on_packet(&mut self, packet: &[u8]) -> Vec<Action> {
+        let mut actions = Actions::default();
+        // Whatever is wrong with it is the sender's.
+        let _ = self.engine.handle_data(packet, &mut actions);
+        actions.0
+    }
+
+    /// A timer is due, and this is how many milliseconds late.
+    ///
+    /// One that is very late was kept from running, and with it this node: packets of others wait
+    /// in its socket. It is put off, so that they are read before anything is held against others.
+    pub fn on_timer(&mut self, timer: SwimTimer, late_ms: u32) -> Vec<Action> {
+        match timer.0 {
+            Wake::Announce => self.announce(),
+            timer if late_ms > self.tuning.late => {
+                vec![Action::After(self.tuning.round_trip, SwimTimer(timer))]
+            }
+            Wake::Engine(timer) => {
+                let mut actions = Actions::default();
+                // An engine that has lost count begins its next probe anyway.
+                let _ = self.engine.handle_timer(timer, &mut actions);
+                actions.0
+            }
+        }
+    }
+
+    /// Tells those of this node that are listed and not known to live: a group that was split finds
+    /// itself again, and one that begins forms.
+    fn announce(&mut self) -> Vec<Action> {
+        let mut actions = Actions::default();
+        let known: BTreeSet<NodeId> =
+            self.engine.iter_members().map(|member| member.id().member.node).collect();
+        let next = self.next;
+        let places = (0..self.listed.len()).map(|place| (next + place) % self.listed.len());
+        let missed = places.filter(|place| !known.contains(&self.listed[*place]));
+        for place in missed.take(ANNOUNCED).collect::<Vec<_>>() {
+            self.next = place + 1;
+            let node = self.listed[place];
+            let to = SwimId { member: Member { node, ..Member::default() }, renewals: 0 };
+            let _ = self.engine.announce(to, &mut actions);
+        }
+        actions.0.push(Action::After(self.tuning.announce, SwimTimer(Wake::Announce)));
+        actions.0
+    }
+}
+
+fn config(tuning: Tuning, nodes: usize) -> Config {
+    let ms = |ms: u32| Duration::from_millis(ms.into());
+    // Each update reaches all of n nodes when it is sent some log n times; three times that.
+    let sent = 3 * (usize::BITS - nodes.leading_zeros()).max(2);
+    Config {
+        probe_period: ms(tuning.probe),
+        probe_rtt: ms(tuning.round_trip),
+        num_indirect_probes: NonZeroUsize::new(INDIRECT).unwrap_or(NonZeroUsize::MIN),
+        max_transmissions: NonZeroU8::new(sent as u8).unwrap_or(NonZeroU8::MAX),
+        suspect_to_down_after: ms(tuning.suspicion),
+        remove_down_after: None,
+        max_packet_size: NonZeroUsize::new(PACKET_MAX).unwrap_or(NonZeroUsize::MIN),
+        notify_down_members: true,
+        periodic_announce: None,
+        periodic_announce_to_down_members: Some(PeriodicParams {
+            frequency: ms(tuning.announce),
+            num_members: NonZeroUsize::new(REVIVED).unwrap_or(NonZeroUsize::MIN),
+        }),
+        periodic_gossip: None,
+    }
+}
+
+#[derive(Default)]
+struct Actions(Vec<Action>);
+
+impl Runtime<SwimId> for &mut Actions {
+    fn notify(&mut self, notification: Notification<'_, SwimId>) {
+        let action = match notification {
+            Notification::MemberUp(id) => Action::Up(id.member),
+            Notification::MemberDown(id) => Action::Down(id.member),
+            Notification::Rename(before, after) if before.member != after.member => {
+                // Only one life of a node is known at a time.
+                self.0.push(Action::Down(before.member));
+                Action::Up(after.member)
+            }
+            _ => return,
+        };
+        self.0.push(action);
+    }
+
+    fn send_to(&mut self, to: SwimId, packet: &[u8]) {
+        self.0.push(Action::Send(to.member.node, packet.to_vec()));
+    }
+
+    fn submit_after(&mut self, event: foca::Timer<SwimId>, after: Duration) {
+        let ms = u32::try_from(after.as_millis()).unwrap_or(u32::MAX);
+        self.0.push(Action::After(ms, SwimTimer(Wake::Engine(event))));
+    }
+}

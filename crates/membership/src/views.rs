@@ -1,0 +1,485 @@
+//! Views: numbered lists of members on the backing store, of which each number can be made once.
+//! A node acts only on a view that it has looked at lately, so that a node that is not in a view
+//! any more has stopped when others take over from it, whatever the network between them does.
+//!
+//! With the grace period T of [`Times`]: a look is valid for T/2 from the moment at which it
+//! *began*, and a node that a view leaves out is succeeded T after that view was *seen*. A look
+//! that began before the view was made is over T/2 after it at the latest. So clocks need not
+//! agree, and may even differ in speed by almost a factor of two.
+
+use crate::node::{Incarnation, Member, NodeId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The periods of views, in milliseconds, and how many look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Times {
+    /// T: how long a node that is left out has to notice it.
+    pub grace: u64,
+    /// How long a look is valid: with clocks that differ in speed less than `grace`.
+    pub valid: u64,
+    /// How often each node looks.
+    pub look: u64,
+    /// How long a part of a group that is no majority waits for one that is.
+    pub patience: u64,
+    /// For how long nothing has to join any more before those that have joined are taken in.
+    pub settle: u64,
+    /// Of so many members one looks at the store, and answers the others.
+    pub looked_for: usize,
+}
+
+impl Times {
+    /// Those that follow from a grace period.
+    pub const fn of(grace: u64) -> Self {
+        Self {
+            grace,
+            valid: grace / 2,
+            look: grace / 8,
+            patience: 2 * grace,
+            settle: grace / 20,
+            looked_for: 32,
+        }
+    }
+}
+
+impl Default for Times {
+    fn default() -> Self {
+        Self::of(10_000)
+    }
+}
+
+/// Who is in the group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct View {
+    /// From 1.
+    pub number: u32,
+    /// One life of each node, by ascending node.
+    pub members: Vec<Member>,
+}
+
+impl View {
+    /// Whether this life of a node is in it.
+    pub fn has(&self, member: Member) -> bool {
+        self.life_of(member.node) == Some(member.incarnation)
+    }
+
+    fn life_of(&self, node: NodeId) -> Option<Incarnation> {
+        let found = self.members.binary_search_by_key(&node, |member| member.node);
+        found.ok().map(|index| self.members[index].incarnation)
+    }
+}
+
+/// What a look at the store finds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// The view with the highest number.
+    pub newest: Option<View>,
+    /// Those that have pleaded in that view: they live, and others cannot reach them.
+    pub pleas: Vec<NodeId>,
+}
+
+/// What a node wants done; one at a time, and each is answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// Look at the store. Answer: [`Views::looked`].
+    Look,
+    /// Ask this member what it has [last seen](Views::last_seen). Answer: [`Views::heard`].
+    Inquire(NodeId),
+    /// Make this view, if none has its number. Answer: [`Views::proposed`].
+    Propose(View),
+    /// Note on the store, beside the view of this number, that this node lives. Answer:
+    /// [`Views::pleaded`].
+    Plead(u32),
+}
+
+/// What a node is in its group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rank {
+    /// In no view: it waits until it is taken in.
+    Outside,
+    /// In the newest view that it has seen, too long ago: it may not flush, grant or acknowledge.
+    Fenced,
+    /// In the newest view.
+    Inside,
+}
+
+/// Why a view should be another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Wanted {
+    since_ms: u64,
+    changed_ms: u64,
+}
+
+/// What one node knows of its group's views. Times are milliseconds of its own clock, which never
+/// goes back and goes on while the machine sleeps.
+#[derive(Clone, Debug)]
+pub struct Views {
+    me: Member,
+    times: Times,
+    /// Others that answer, each with its newest life.
+    living: BTreeMap<NodeId, Incarnation>,
+    view: Option<View>,
+    /// When that view was seen first.
+    seen_ms: u64,
+    /// When the newest good look began.
+    looked_ms: Option<u64>,
+    /// Those that have pleaded in the view, with the moment from which that no longer counts.
+    pleas: BTreeMap<NodeId, u64>,
+    /// The view in which this node has pleaded.
+    pleaded: Option<u32>,
+    /// Lives that a view has left out, with the moment from which others may take over.
+    gone: BTreeMap<Member, u64>,
+    /// Nodes of which the next view is to have another life than this one, or none, or one.
+    differ: BTreeSet<NodeId>,
+    /// Members of the view that answer, in whichever life; this node is one.
+    present: usize,
+    /// Since when the view is not as it should be.
+    wanted: Option<Wanted>,
+    /// Since when those of the view that live are no majority.
+    scattered_ms: Option<u64>,
+    /// What is under way, and since when.
+    asked: Option<(Ask, u64)>,
+    next_look_ms: u64,
+    /// The member that looks for this one does not answer.
+    looks_itself: bool,
+}
+
+impl Views {
+    /// Of a node that has seen nothing yet.
+    pub fn new(me: Member, times: Times, now_ms: u64) -> Self {
+        Self {
+            me,
+            times,
+            living: BTreeMap::new(),
+            view: None,
+            seen_ms: now_ms,
+            looked_ms: None,
+            pleas: BTreeMap::new(),
+            pleaded: None,
+            gone: BTreeMap::new(),
+            differ: BTreeSet::new(),
+            present: 0,
+            wanted: Some(Wanted { since_ms: now_ms, changed_ms: now_ms }),
+            scattered_ms: None,
+            asked: None,
+            next_look_ms: now_ms,
+            looks_itself: false,
+        }
+    }
+
+    /// The newest view that it has seen.
+    pub fn view(&self) -> Option<&View> {
+        self.view.as_ref()
+    }
+
+    /// What it is, and so what it may do, at this moment.
+    pub fn rank(&self, now_ms: u64) -> Rank {
+        match &self.view {
+            Some(view) if view.has(self.me) => match self.valid_until() {
+                Some(until_ms) if now_ms < until_ms => Rank::Inside,
+                _ => Rank::Fenced,
+            },
+            _ => Rank::Outside,
+        }
+    }
+
+    /// Until when the last look is valid.
+    pub fn valid_until(&self) -> Option<u64> {
+        self.looked_ms.map(|looked_ms| looked_ms + self.times.valid)
+    }
+
+    /// Whether this life of a node has ended for the group, and what it had may be taken over.
+    pub fn may_take_over(&self, from: Member, now_ms: u64) -> bool {
+        if self.rank(now_ms) != Rank::Inside || self.view.as_ref().is_some_and(|v| v.has(from)) {
+            return false;
+        }
+        // One that has come and gone between two looks was left out by the view seen last.
+        let since_ms = self.gone.get(&from).copied().unwrap_or(self.seen_ms);
+        now_ms >= since_ms + self.times.grace
+    }
+
+    /// What it has last seen, and how many milliseconds ago that look began, for one that
+    /// [inquires](Ask::Inquire).
+    pub fn last_seen(&self, now_ms: u64) -> Option<(u64, Found)> {
+        let age_ms = now_ms.saturating_sub(self.looked_ms?);
+        let pleas = self.pleas.keys().copied().collect();
+        Some((age_ms, Found { newest: self.view.clone(), pleas }))
+    }
+
+    /// The failure detector says that a node lives.
+    pub fn up(&mut self, member: Member, now_ms: u64) {
+        let before = self.living.get(&member.node).copied();
+        if before < Some(member.incarnation) {
+            self.answers(member.node, Some(member.incarnation), now_ms);
+        }
+    }
+
+    /// The failure detector says that a node does not answer.
+    pub fn down(&mut self, member: Member, now_ms: u64) {
+        if self.living.get(&member.node) == Some(&member.incarnation) {
+            self.answers(member.node, None, now_ms);
+        }
+    }
+
+    /// What is to be done now, if anything is.
+    pub fn poll(&mut self, now_ms: u64) -> Option<Ask> {
+        match &self.asked {
+            // An answer by another member may be lost; the store's always comes.
+            Some((Ask::Inquire(_), since_ms)) if now_ms >= since_ms + self.times.look => {
+                self.looks_itself = true;
+                self.next_look_ms = now_ms;
+            }
+            Some(_) => return None,
+            None => {}
+        }
+        for node in self.pleas.keys().copied().collect::<Vec<_>>() {
+            // Its time may have come.
+            self.compare(node, now_ms);
+        }
+        let ask = self.next(now_ms);
+        self.asked = ask.clone().map(|ask| (ask, now_ms));
+        ask
+    }
+
+    /// When [`Views::poll`] may have something again, if nothing happens before.
+    pub fn next_ms(&self, now_ms: u64) -> u64 {
+        match (&self.asked, self.wanted) {
+            (Some((Ask::Inquire(_), since_ms)), _) => since_ms + self.times.look,
+            (Some(_), _) => now_ms + self.times.look,
+            (None, Some(_)) => self.next_look_ms.min(now_ms + self.times.settle / 2),
+            (None, None) => self.next_look_ms,
+        }
+        .max(now_ms + 1)
+    }
+
+    fn next(&mut self, now_ms: u64) -> Option<Ask> {
+        if now_ms >= self.next_look_ms {
+            self.next_look_ms = now_ms + self.times.look;
+            let other = self.looker().filter(|_| !std::mem::take(&mut self.looks_itself));
+            return Some(other.map_or(Ask::Look, Ask::Inquire));
+        }
+        let view = self.view.as_ref();
+        if let Some(view) = view.filter(|view| view.has(self.me))
+            && self.scattered_ms.is_some()
+            && self.pleaded != Some(view.number)
+        {
+            return Some(Ask::Plead(view.number));
+        }
+        self.is_my_turn(now_ms).then(|| {
+            let number = view.map_or(1, |view| view.number + 1);
+            Ask::Propose(View { number, members: self.wanted_members(now_ms) })
+        })
+    }
+
+    /// The member that looks for this one, if it lives and is another.
+    fn looker(&self) -> Option<NodeId> {
+        let view = self.view.as_ref()?;
+        let place = view.members.binary_search(&self.me).ok()?;
+        let each = self.times.looked_for.max(1);
+        let first = view.members[place - place % each];
+        let lives = self.living.get(&first.node) == Some(&first.incarnation);
+        (lives && view.members.len() > each).then_some(first.node)
+    }
+
+    /// Who should be in the next view.
+    fn wanted_members(&self, now_ms: u64) -> Vec<Member> {
+        let in_view = self.view.iter().flat_map(|view| &view.members).map(|member| member.node);
+        let all = in_view.chain(self.living.keys().copied()).chain([self.me.node]);
+        let member = |node| {
+            let incarnation = self.wanted_life(node, now_ms)?;
+            Some(Member { node, incarnation })
+        };
+        all.collect::<BTreeSet<_>>().into_iter().filter_map(member).collect()
+    }
+
+    /// Members of the view that live in the life that it names, this node among them.
+    fn living_members(&self) -> impl Iterator<Item = Member> {
+        let members = self.view.iter().flat_map(|view| &view.members).copied();
+        members.filter(|member| {
+            *member == self.me || self.living.get(&member.node) == Some(&member.incarnation)
+        })
+    }
+
+    /// Notes in which life another node answers, if it does.
+    fn answers(&mut self, node: NodeId, life: Option<Incarnation>, now_ms: u64) {
+        let before = match life {
+            Some(life) => self.living.insert(node, life),
+            None => self.living.remove(&node),
+        };
+        if self.view.as_ref().is_some_and(|view| view.life_of(node).is_some()) {
+            self.present += usize::from(life.is_some());
+            self.present -= usize::from(before.is_some());
+        }
+        self.compare(node, now_ms);
+    }
+
+    /// The life of a node that the next view is to have.
+    fn wanted_life(&self, node: NodeId, now_ms: u64) -> Option<Incarnation> {
+        if node == self.me.node {
+            return Some(self.me.incarnation);
+        }
+        let pleads = || self.pleas.get(&node).is_some_and(|until_ms| now_ms < *until_ms);
+        let in_view = || self.view.as_ref()?.life_of(node);
+        self.living.get(&node).copied().or_else(|| in_view().filter(|_| pleads()))
+    }
+
+    /// Notes whether a node is in the view as it should be, and since when one is not.
+    fn compare(&mut self, node: NodeId, now_ms: u64) {
+        let is = self.view.as_ref().and_then(|view| view.life_of(node));
+        let wanted = self.wanted_life(node, now_ms);
+        let has_changed = match is == wanted {
+            true => self.differ.remove(&node),
+            false => self.differ.insert(node),
+        };
+        self.note(has_changed, now_ms);
+    }
+
+    /// Whether the next view is to be without a node of this one.
+    fn leaves_out(&self, now_ms: u64) -> bool {
+        self.differ.iter().any(|node| self.wanted_life(*node, now_ms).is_none())
+    }
+
+    fn note(&mut self, has_changed: bool, now_ms: u64) {
+        let is_right = self.view.is_some() && self.differ.is_empty();
+        self.wanted = match self.wanted {
+            _ if is_right => None,
+            None => Some(Wanted { since_ms: now_ms, changed_ms: now_ms }),
+            Some(wanted) if has_changed => Some(Wanted { changed_ms: now_ms, ..wanted }),
+            wanted => wanted,
+        };
+        // A node that has come back in another life is no less there.
+        let count = self.view.as_ref().map_or(0, |view| view.members.len());
+        self.scattered_ms = match self.scattered_ms {
+            _ if 2 * self.present > count || count == 0 => None,
+            None => Some(now_ms),
+            since_ms => since_ms,
+        };
+    }
+
+    /// Compares all nodes with a view that is new.
+    fn compare_all(&mut self, now_ms: u64) {
+        self.differ.clear();
+        let members = self.view.iter().flat_map(|view| &view.members);
+        let in_view: Vec<NodeId> = members.map(|member| member.node).collect();
+        let is_there = |node: &&NodeId| **node == self.me.node || self.living.contains_key(node);
+        self.present = in_view.iter().filter(is_there).count();
+        let all = in_view.into_iter().chain(self.living.keys().copied()).chain([self.me.node]);
+        for node in all.collect::<BTreeSet<_>>() {
+            let is = self.view.as_ref().and_then(|view| view.life_of(node));
+            if is != self.wanted_life(node, now_ms) {
+                self.differ.insert(node);
+            }
+        }
+        self.note(true, now_ms);
+    }
+
+    /// Whether this node is to make the next view now.
+    fn is_my_turn(&self, now_ms: u64) -> bool {
+        let Some(wanted) = self.wanted else { return false };
+        // What it does not see it must not pass over: a newer view, and pleas.
+        let looked_ms = self.looked_ms.unwrap_or(0);
+        if looked_ms < wanted.changed_ms || now_ms >= looked_ms + self.times.valid {
+            return false;
+        }
+        let times = self.times;
+        let is_member = self.view.as_ref().is_some_and(|view| view.has(self.me));
+        let (begin_ms, place) = if is_member {
+            // The first makes it; if it cannot, the next one does.
+            let place = self.living_members().take_while(|member| *member != self.me).count();
+            let begin_ms = match self.scattered_ms {
+                Some(since_ms) => since_ms + times.patience,
+                // Those that are cut off plead, when they have noticed it.
+                None if self.leaves_out(now_ms) => {
+                    (wanted.changed_ms + 2 * times.look).min(wanted.since_ms + 4 * times.look)
+                }
+                None => (wanted.changed_ms + times.settle).min(wanted.since_ms + 4 * times.settle),
+            };
+            (begin_ms, place)
+        } else {
+            let place = self.living.range(..self.me.node).count();
+            match (&self.view, self.living_members().next()) {
+                // Of a group that there is, a member takes it in.
+                (Some(_), Some(_)) => return false,
+                (Some(_), None) => (wanted.since_ms + times.patience, place),
+                (None, _) => (wanted.since_ms + times.settle, place),
+            }
+        };
+        now_ms >= begin_ms + place as u64 * times.grace
+    }
+
+    /// Takes an answer off the list; returns when it was asked for. `None` if it was not, or comes
+    /// too late.
+    fn is_answer(&mut self, is_to: impl Fn(&Ask) -> bool) -> Option<u64> {
+        let (_, since_ms) = self.asked.take_if(|(ask, _)| is_to(ask))?;
+        Some(since_ms)
+    }
+
+    /// A look has ended; `None` if the store did not answer, or with an error.
+    pub fn looked(&mut self, found: Option<Found>, now_ms: u64) {
+        let Some(began_ms) = self.is_answer(|ask| *ask == Ask::Look) else { return };
+        if let Some(found) = found {
+            self.see(found, began_ms, now_ms);
+        }
+    }
+
+    /// A member has said what it has [last seen](Views::last_seen), and how long ago; `None` if
+    /// nothing.
+    pub fn heard(&mut self, from: NodeId, seen: Option<(u64, Found)>, now_ms: u64) {
+        let Some(asked_ms) = self.is_answer(|ask| *ask == Ask::Inquire(from)) else { return };
+        match seen {
+            // It was answered after it was asked: what is older by `age` than the answer is not
+            // older by more than the question.
+            Some((age_ms, found)) if age_ms < self.times.valid => {
+                self.see(found, asked_ms.saturating_sub(age_ms), now_ms);
+            }
+            _ => (self.looks_itself, self.next_look_ms) = (true, now_ms),
+        }
+    }
+
+    /// A view was made, or one of its number was there before, or the store has not answered: all
+    /// of which the next look tells.
+    pub fn proposed(&mut self, now_ms: u64) {
+        if self.is_answer(|ask| matches!(ask, Ask::Propose(_))).is_some() {
+            (self.looks_itself, self.next_look_ms) = (true, now_ms);
+        }
+    }
+
+    /// The plea is on the store, or not.
+    pub fn pleaded(&mut self, is_done: bool) {
+        if let Some((Ask::Plead(number), _)) =
+            self.asked.take_if(|(a, _)| matches!(a, Ask::Plead(_)))
+            && is_done
+        {
+            self.pleaded = Some(number);
+        }
+    }
+
+    fn see(&mut self, found: Found, began_ms: u64, now_ms: u64) {
+        let Found { newest, pleas } = found;
+        let number = |view: &Option<View>| view.as_ref().map_or(0, |view| view.number);
+        match number(&newest).cmp(&number(&self.view)) {
+            // A store, or a member, that shows what is older than what was seen.
+            std::cmp::Ordering::Less => return,
+            std::cmp::Ordering::Equal => {}
+            std::cmp::Ordering::Greater => self.enter(newest, now_ms),
+        }
+        self.looked_ms = self.looked_ms.max(Some(began_ms));
+        for node in pleas {
+            self.pleas.entry(node).or_insert(now_ms + self.times.grace);
+            self.compare(node, now_ms);
+        }
+    }
+
+    /// There is a newer view.
+    fn enter(&mut self, newest: Option<View>, now_ms: u64) {
+        let before = std::mem::replace(&mut self.view, newest);
+        (self.seen_ms, self.wanted, self.scattered_ms) = (now_ms, None, None);
+        self.pleas.clear();
+        let grace = self.times.grace;
+        // From then on it counts for nothing more than one that was never seen.
+        self.gone.retain(|_, since_ms| now_ms < *since_ms + grace);
+        let is_gone = |member: &Member| self.view.as_ref().is_some_and(|view| !view.has(*member));
+        let left = before.into_iter().flat_map(|view| view.members).filter(is_gone);
+        self.gone.extend(left.map(|member| (member, now_ms)).collect::<Vec<_>>());
+        self.compare_all(now_ms);
+    }
+}
