@@ -15,4 +15,4 @@ mod views;
 
 pub use node::{Incarnation, Member, NodeId};
 pub use swim::{Action, Swim, SwimTimer, Tuning};
-pub use views::{Ask, Found, Rank, Times, View, Views};
+pub use views::{Ask, Found, Rank, Seat, Times, View, Views};

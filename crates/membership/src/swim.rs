@@ -142,7 +142,7 @@ impl Swim {
         let mut actions = Actions::default();
         // Whatever is wrong with it is the sender's.
         let _ = self.engine.handle_data(packet, &mut actions);
-        actions.0
+        self.known(actions)
     }
 
     /// A timer is due, and this is how many milliseconds late.
@@ -159,15 +159,30 @@ impl Swim {
                 let mut actions = Actions::default();
                 // An engine that has lost count begins its next probe anyway.
                 let _ = self.engine.handle_timer(timer, &mut actions);
-                actions.0
+                self.known(actions)
             }
         }
+    }
+
+    /// What is to be done, without lives that are over: the engine tells of a later life that it
+    /// is one, and not whether it has ended, too, nor whether it is of this node.
+    fn known(&self, actions: Actions) -> Vec<Action> {
+        let Actions { mut list, is_renamed } = actions;
+        if is_renamed {
+            let lives =
+                |up: &Member| self.engine.iter_members().any(|member| member.id().member == *up);
+            list.retain(|action| !matches!(action, Action::Up(up) if !lives(up)));
+        }
+        list
     }
 
     /// Tells those of this node that are listed and not known to live: a group that was split finds
     /// itself again, and one that begins forms.
     fn announce(&mut self) -> Vec<Action> {
         let mut actions = Actions::default();
+        // An engine that was held down and has come back probes none of those that it knows until
+        // one of them is heard; they may have died meanwhile.
+        let _ = self.engine.apply_many(std::iter::empty(), false, &mut actions);
         let known: BTreeSet<NodeId> =
             self.engine.iter_members().map(|member| member.id().member.node).collect();
         let next = self.next;
@@ -179,8 +194,8 @@ impl Swim {
             let to = SwimId { member: Member { node, ..Member::default() }, renewals: 0 };
             let _ = self.engine.announce(to, &mut actions);
         }
-        actions.0.push(Action::After(self.tuning.announce, SwimTimer(Wake::Announce)));
-        actions.0
+        actions.list.push(Action::After(self.tuning.announce, SwimTimer(Wake::Announce)));
+        actions.list
     }
 }
 
@@ -207,7 +222,11 @@ fn config(tuning: Tuning, nodes: usize) -> Config {
 }
 
 #[derive(Default)]
-struct Actions(Vec<Action>);
+struct Actions {
+    list: Vec<Action>,
+    /// A node has another life.
+    is_renamed: bool,
+}
 
 impl Runtime<SwimId> for &mut Actions {
     fn notify(&mut self, notification: Notification<'_, SwimId>) {
@@ -216,20 +235,21 @@ impl Runtime<SwimId> for &mut Actions {
             Notification::MemberDown(id) => Action::Down(id.member),
             Notification::Rename(before, after) if before.member != after.member => {
                 // Only one life of a node is known at a time.
-                self.0.push(Action::Down(before.member));
+                self.is_renamed = true;
+                self.list.push(Action::Down(before.member));
                 Action::Up(after.member)
             }
             _ => return,
         };
-        self.0.push(action);
+        self.list.push(action);
     }
 
     fn send_to(&mut self, to: SwimId, packet: &[u8]) {
-        self.0.push(Action::Send(to.member.node, packet.to_vec()));
+        self.list.push(Action::Send(to.member.node, packet.to_vec()));
     }
 
     fn submit_after(&mut self, event: foca::Timer<SwimId>, after: Duration) {
         let ms = u32::try_from(after.as_millis()).unwrap_or(u32::MAX);
-        self.0.push(Action::After(ms, SwimTimer(Wake::Engine(event))));
+        self.list.push(Action::After(ms, SwimTimer(Wake::Engine(event))));
     }
 }

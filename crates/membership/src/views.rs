@@ -8,7 +8,12 @@
 //! agree, and may even differ in speed by almost a factor of two.
 
 use crate::node::{Incarnation, Member, NodeId};
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
+
+/// For how many grace periods it is known when a view has left out whom. Who asks later waits for
+/// one more.
+const KEPT: u64 = 400;
 
 /// The periods of views, in milliseconds, and how many look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,24 +52,44 @@ impl Default for Times {
     }
 }
 
+/// A member's time in a group without a break. What it held in an earlier one, others may have
+/// taken over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Seat {
+    /// One life of a node.
+    pub member: Member,
+    /// The view that took it in.
+    pub since: u32,
+}
+
 /// Who is in the group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
     /// From 1.
     pub number: u32,
-    /// One life of each node, by ascending node.
-    pub members: Vec<Member>,
+    /// One for each node, by ascending node.
+    pub seats: Vec<Seat>,
 }
 
 impl View {
     /// Whether this life of a node is in it.
     pub fn has(&self, member: Member) -> bool {
-        self.life_of(member.node) == Some(member.incarnation)
+        self.seat_of(member.node).is_some_and(|seat| seat.member == member)
+    }
+
+    /// What it has of a node.
+    pub fn seat_of(&self, node: NodeId) -> Option<Seat> {
+        let found = self.seats.binary_search_by_key(&node, |seat| seat.member.node);
+        found.ok().map(|index| self.seats[index])
+    }
+
+    /// Its members, by ascending node.
+    pub fn members(&self) -> impl Iterator<Item = Member> {
+        self.seats.iter().map(|seat| seat.member)
     }
 
     fn life_of(&self, node: NodeId) -> Option<Incarnation> {
-        let found = self.members.binary_search_by_key(&node, |member| member.node);
-        found.ok().map(|index| self.members[index].incarnation)
+        self.seat_of(node).map(|seat| seat.member.incarnation)
     }
 }
 
@@ -75,6 +100,9 @@ pub struct Found {
     pub newest: Option<View>,
     /// Those that have pleaded in that view: they live, and others cannot reach them.
     pub pleas: Vec<NodeId>,
+    /// A number that becomes another with each look of a member of that view: the view is alive,
+    /// whether this node reaches its members or not.
+    pub looks: u64,
 }
 
 /// What a node wants done; one at a time, and each is answered.
@@ -82,8 +110,9 @@ pub struct Found {
 pub enum Ask {
     /// Look at the store. Answer: [`Views::looked`].
     Look,
-    /// Ask this member what it has [last seen](Views::last_seen). Answer: [`Views::heard`].
-    Inquire(NodeId),
+    /// Ask this member what it has [last seen](Views::last_seen). The number tells the question
+    /// from others, and comes back with the answer: [`Views::heard`].
+    Inquire(NodeId, u64),
     /// Make this view, if none has its number. Answer: [`Views::proposed`].
     Propose(View),
     /// Note on the store, beside the view of this number, that this node lives. Answer:
@@ -126,8 +155,12 @@ pub struct Views {
     pleas: BTreeMap<NodeId, u64>,
     /// The view in which this node has pleaded.
     pleaded: Option<u32>,
-    /// Lives that a view has left out, with the moment from which others may take over.
-    gone: BTreeMap<Member, u64>,
+    /// What views have left out, and when that was seen.
+    gone: BTreeMap<Seat, u64>,
+    /// What the newest look has seen of others' looks, and since when it is that.
+    others: (u64, u64),
+    /// After the store has refused something nothing but looks is tried until then.
+    rests_until_ms: u64,
     /// Nodes of which the next view is to have another life than this one, or none, or one.
     differ: BTreeSet<NodeId>,
     /// Members of the view that answer, in whichever life; this node is one.
@@ -156,6 +189,8 @@ impl Views {
             pleas: BTreeMap::new(),
             pleaded: None,
             gone: BTreeMap::new(),
+            others: (0, now_ms),
+            rests_until_ms: now_ms,
             differ: BTreeSet::new(),
             present: 0,
             wanted: Some(Wanted { since_ms: now_ms, changed_ms: now_ms }),
@@ -187,14 +222,23 @@ impl Views {
         self.looked_ms.map(|looked_ms| looked_ms + self.times.valid)
     }
 
-    /// Whether this life of a node has ended for the group, and what it had may be taken over.
-    pub fn may_take_over(&self, from: Member, now_ms: u64) -> bool {
-        if self.rank(now_ms) != Rank::Inside || self.view.as_ref().is_some_and(|v| v.has(from)) {
-            return false;
-        }
+    /// What this node has in the newest view that it has seen. When `since` becomes another, it was
+    /// left out in between, and what it held before is not its own any more.
+    pub fn seat(&self) -> Option<Seat> {
+        let seat = self.view.as_ref()?.seat_of(self.me.node)?;
+        (seat.member == self.me).then_some(seat)
+    }
+
+    /// Whether a member's time in the group has ended, and what it held may be taken over.
+    pub fn may_take_over(&self, from: Seat, now_ms: u64) -> bool {
+        let Some(view) = self.view.as_ref() else { return false };
+        // One that is taken in by a view that this node has not seen yet has only begun.
+        let is_known = from.since <= view.number;
+        let is_over = view.seat_of(from.member.node) != Some(from);
         // One that has come and gone between two looks was left out by the view seen last.
         let since_ms = self.gone.get(&from).copied().unwrap_or(self.seen_ms);
-        now_ms >= since_ms + self.times.grace
+        let is_late = now_ms >= since_ms + self.times.grace;
+        is_known && is_over && is_late && self.rank(now_ms) == Rank::Inside
     }
 
     /// What it has last seen, and how many milliseconds ago that look began, for one that
@@ -202,7 +246,7 @@ impl Views {
     pub fn last_seen(&self, now_ms: u64) -> Option<(u64, Found)> {
         let age_ms = now_ms.saturating_sub(self.looked_ms?);
         let pleas = self.pleas.keys().copied().collect();
-        Some((age_ms, Found { newest: self.view.clone(), pleas }))
+        Some((age_ms, Found { newest: self.view.clone(), pleas, looks: self.others.0 }))
     }
 
     /// The failure detector says that a node lives.
@@ -224,7 +268,7 @@ impl Views {
     pub fn poll(&mut self, now_ms: u64) -> Option<Ask> {
         match &self.asked {
             // An answer by another member may be lost; the store's always comes.
-            Some((Ask::Inquire(_), since_ms)) if now_ms >= since_ms + self.times.look => {
+            Some((Ask::Inquire(..), since_ms)) if now_ms >= since_ms + self.times.look => {
                 self.looks_itself = true;
                 self.next_look_ms = now_ms;
             }
@@ -243,7 +287,7 @@ impl Views {
     /// When [`Views::poll`] may have something again, if nothing happens before.
     pub fn next_ms(&self, now_ms: u64) -> u64 {
         match (&self.asked, self.wanted) {
-            (Some((Ask::Inquire(_), since_ms)), _) => since_ms + self.times.look,
+            (Some((Ask::Inquire(..), since_ms)), _) => since_ms + self.times.look,
             (Some(_), _) => now_ms + self.times.look,
             (None, Some(_)) => self.next_look_ms.min(now_ms + self.times.settle / 2),
             (None, None) => self.next_look_ms,
@@ -255,7 +299,10 @@ impl Views {
         if now_ms >= self.next_look_ms {
             self.next_look_ms = now_ms + self.times.look;
             let other = self.looker().filter(|_| !std::mem::take(&mut self.looks_itself));
-            return Some(other.map_or(Ask::Look, Ask::Inquire));
+            return Some(other.map_or(Ask::Look, |other| Ask::Inquire(other, now_ms)));
+        }
+        if now_ms < self.rests_until_ms {
+            return None;
         }
         let view = self.view.as_ref();
         if let Some(view) = view.filter(|view| view.has(self.me))
@@ -266,35 +313,36 @@ impl Views {
         }
         self.is_my_turn(now_ms).then(|| {
             let number = view.map_or(1, |view| view.number + 1);
-            Ask::Propose(View { number, members: self.wanted_members(now_ms) })
+            Ask::Propose(View { number, seats: self.wanted_seats(number, now_ms) })
         })
     }
 
     /// The member that looks for this one, if it lives and is another.
     fn looker(&self) -> Option<NodeId> {
-        let view = self.view.as_ref()?;
-        let place = view.members.binary_search(&self.me).ok()?;
+        let seats = &self.view.as_ref()?.seats;
+        let place = seats.binary_search_by_key(&self.me, |seat| seat.member).ok()?;
         let each = self.times.looked_for.max(1);
-        let first = view.members[place - place % each];
+        let first = seats[place - place % each].member;
         let lives = self.living.get(&first.node) == Some(&first.incarnation);
-        (lives && view.members.len() > each).then_some(first.node)
+        (lives && seats.len() > each).then_some(first.node)
     }
 
     /// Who should be in the next view.
-    fn wanted_members(&self, now_ms: u64) -> Vec<Member> {
-        let in_view = self.view.iter().flat_map(|view| &view.members).map(|member| member.node);
+    fn wanted_seats(&self, number: u32, now_ms: u64) -> Vec<Seat> {
+        let in_view = self.view.iter().flat_map(View::members).map(|member| member.node);
         let all = in_view.chain(self.living.keys().copied()).chain([self.me.node]);
-        let member = |node| {
-            let incarnation = self.wanted_life(node, now_ms)?;
-            Some(Member { node, incarnation })
+        let seat = |node| {
+            let member = Member { node, incarnation: self.wanted_life(node, now_ms)? };
+            let before = self.view.as_ref().and_then(|view| view.seat_of(node));
+            let new = Seat { member, since: number };
+            Some(before.filter(|seat| seat.member == member).unwrap_or(new))
         };
-        all.collect::<BTreeSet<_>>().into_iter().filter_map(member).collect()
+        all.collect::<BTreeSet<_>>().into_iter().filter_map(seat).collect()
     }
 
     /// Members of the view that live in the life that it names, this node among them.
     fn living_members(&self) -> impl Iterator<Item = Member> {
-        let members = self.view.iter().flat_map(|view| &view.members).copied();
-        members.filter(|member| {
+        self.view.iter().flat_map(View::members).filter(|member| {
             *member == self.me || self.living.get(&member.node) == Some(&member.incarnation)
         })
     }
@@ -302,7 +350,11 @@ impl Views {
     /// Notes in which life another node answers, if it does.
     fn answers(&mut self, node: NodeId, life: Option<Incarnation>, now_ms: u64) {
         let before = match life {
-            Some(life) => self.living.insert(node, life),
+            Some(life) => {
+                // It is heard again: the next time it may plead anew.
+                self.pleas.remove(&node);
+                self.living.insert(node, life)
+            }
             None => self.living.remove(&node),
         };
         if self.view.as_ref().is_some_and(|view| view.life_of(node).is_some()) {
@@ -318,8 +370,12 @@ impl Views {
             return Some(self.me.incarnation);
         }
         let pleads = || self.pleas.get(&node).is_some_and(|until_ms| now_ms < *until_ms);
-        let in_view = || self.view.as_ref()?.life_of(node);
-        self.living.get(&node).copied().or_else(|| in_view().filter(|_| pleads()))
+        let in_view = self.view.as_ref().and_then(|view| view.life_of(node));
+        match self.living.get(&node).copied() {
+            // The failure detector has not heard of a life that others have taken in.
+            Some(life) => Some(life).max(in_view),
+            None => in_view.filter(|_| pleads()),
+        }
     }
 
     /// Notes whether a node is in the view as it should be, and since when one is not.
@@ -347,7 +403,7 @@ impl Views {
             wanted => wanted,
         };
         // A node that has come back in another life is no less there.
-        let count = self.view.as_ref().map_or(0, |view| view.members.len());
+        let count = self.view.as_ref().map_or(0, |view| view.seats.len());
         self.scattered_ms = match self.scattered_ms {
             _ if 2 * self.present > count || count == 0 => None,
             None => Some(now_ms),
@@ -358,7 +414,7 @@ impl Views {
     /// Compares all nodes with a view that is new.
     fn compare_all(&mut self, now_ms: u64) {
         self.differ.clear();
-        let members = self.view.iter().flat_map(|view| &view.members);
+        let members = self.view.iter().flat_map(View::members);
         let in_view: Vec<NodeId> = members.map(|member| member.node).collect();
         let is_there = |node: &&NodeId| **node == self.me.node || self.living.contains_key(node);
         self.present = in_view.iter().filter(is_there).count();
@@ -376,7 +432,7 @@ impl Views {
     fn is_my_turn(&self, now_ms: u64) -> bool {
         let Some(wanted) = self.wanted else { return false };
         // What it does not see it must not pass over: a newer view, and pleas.
-        let looked_ms = self.looked_ms.unwrap_or(0);
+        let Some(looked_ms) = self.looked_ms else { return false };
         if looked_ms < wanted.changed_ms || now_ms >= looked_ms + self.times.valid {
             return false;
         }
@@ -395,13 +451,13 @@ impl Views {
             };
             (begin_ms, place)
         } else {
+            // Of a group that there is, a member takes it in: if any of them still looks.
             let place = self.living.range(..self.me.node).count();
-            match (&self.view, self.living_members().next()) {
-                // Of a group that there is, a member takes it in.
-                (Some(_), Some(_)) => return false,
-                (Some(_), None) => (wanted.since_ms + times.patience, place),
-                (None, _) => (wanted.since_ms + times.settle, place),
-            }
+            let begin_ms = match &self.view {
+                Some(_) => self.others.1 + times.patience,
+                None => wanted.since_ms + times.settle,
+            };
+            (begin_ms, place)
         };
         now_ms >= begin_ms + place as u64 * times.grace
     }
@@ -417,69 +473,92 @@ impl Views {
     pub fn looked(&mut self, found: Option<Found>, now_ms: u64) {
         let Some(began_ms) = self.is_answer(|ask| *ask == Ask::Look) else { return };
         if let Some(found) = found {
-            self.see(found, began_ms, now_ms);
+            let _ = self.see(found, began_ms, now_ms);
         }
     }
 
-    /// A member has said what it has [last seen](Views::last_seen), and how long ago; `None` if
-    /// nothing.
-    pub fn heard(&mut self, from: NodeId, seen: Option<(u64, Found)>, now_ms: u64) {
-        let Some(asked_ms) = self.is_answer(|ask| *ask == Ask::Inquire(from)) else { return };
-        match seen {
-            // It was answered after it was asked: what is older by `age` than the answer is not
-            // older by more than the question.
+    /// A member has answered this question: with what it has [last seen](Views::last_seen), and
+    /// how long ago; `None` if nothing.
+    pub fn heard(&mut self, from: NodeId, question: u64, seen: Option<(u64, Found)>, now_ms: u64) {
+        let Some(asked_ms) = self.is_answer(|ask| *ask == Ask::Inquire(from, question)) else {
+            return;
+        };
+        // It was answered after it was asked: what is older by `age` than the answer is not older
+        // by more than the question.
+        let is_good = match seen {
             Some((age_ms, found)) if age_ms < self.times.valid => {
-                self.see(found, asked_ms.saturating_sub(age_ms), now_ms);
+                let is_good = self.see(found, asked_ms.saturating_sub(age_ms), now_ms);
+                // One that is nearly over would leave a gap before the next.
+                is_good && age_ms <= self.times.valid / 2
             }
-            _ => (self.looks_itself, self.next_look_ms) = (true, now_ms),
-        }
-    }
-
-    /// A view was made, or one of its number was there before, or the store has not answered: all
-    /// of which the next look tells.
-    pub fn proposed(&mut self, now_ms: u64) {
-        if self.is_answer(|ask| matches!(ask, Ask::Propose(_))).is_some() {
+            _ => false,
+        };
+        if !is_good {
             (self.looks_itself, self.next_look_ms) = (true, now_ms);
         }
     }
 
-    /// The plea is on the store, or not.
-    pub fn pleaded(&mut self, is_done: bool) {
-        if let Some((Ask::Plead(number), _)) =
-            self.asked.take_if(|(a, _)| matches!(a, Ask::Plead(_)))
-            && is_done
-        {
-            self.pleaded = Some(number);
+    /// The store has answered a proposal: the view was made, or one of its number was there, which
+    /// the next look tells; or it has refused.
+    pub fn proposed(&mut self, is_answered: bool, now_ms: u64) {
+        if self.is_answer(|ask| matches!(ask, Ask::Propose(_))).is_some() {
+            (self.looks_itself, self.next_look_ms) = (true, now_ms);
+            self.rest(is_answered, now_ms);
         }
     }
 
-    fn see(&mut self, found: Found, began_ms: u64, now_ms: u64) {
-        let Found { newest, pleas } = found;
+    /// The plea is on the store, or it has refused.
+    pub fn pleaded(&mut self, is_done: bool, now_ms: u64) {
+        let asked = self.asked.take_if(|(ask, _)| matches!(ask, Ask::Plead(_)));
+        if let Some((Ask::Plead(number), _)) = asked {
+            self.pleaded = self.pleaded.max(Some(number).filter(|_| is_done));
+            self.rest(is_done, now_ms);
+        }
+    }
+
+    /// What the store has refused is not tried again at once.
+    fn rest(&mut self, is_answered: bool, now_ms: u64) {
+        if !is_answered {
+            self.rests_until_ms = now_ms + self.times.look;
+        }
+    }
+
+    /// Takes what a look has found; whether it was a good one.
+    fn see(&mut self, found: Found, began_ms: u64, now_ms: u64) -> bool {
+        let Found { newest, pleas, looks } = found;
         let number = |view: &Option<View>| view.as_ref().map_or(0, |view| view.number);
         match number(&newest).cmp(&number(&self.view)) {
             // A store, or a member, that shows what is older than what was seen.
-            std::cmp::Ordering::Less => return,
-            std::cmp::Ordering::Equal => {}
-            std::cmp::Ordering::Greater => self.enter(newest, now_ms),
+            Ordering::Less => return false,
+            Ordering::Equal if looks == self.others.0 => {}
+            Ordering::Equal => self.others = (looks, now_ms),
+            Ordering::Greater => {
+                self.others = (looks, now_ms);
+                self.enter(newest, now_ms);
+            }
         }
         self.looked_ms = self.looked_ms.max(Some(began_ms));
         for node in pleas {
-            self.pleas.entry(node).or_insert(now_ms + self.times.grace);
-            self.compare(node, now_ms);
+            if !self.living.contains_key(&node) {
+                self.pleas.entry(node).or_insert(now_ms + self.times.grace);
+                self.compare(node, now_ms);
+            }
         }
+        true
     }
 
     /// There is a newer view.
     fn enter(&mut self, newest: Option<View>, now_ms: u64) {
-        let before = std::mem::replace(&mut self.view, newest);
+        let Some(view) = newest else { return };
         (self.seen_ms, self.wanted, self.scattered_ms) = (now_ms, None, None);
-        self.pleas.clear();
-        let grace = self.times.grace;
-        // From then on it counts for nothing more than one that was never seen.
-        self.gone.retain(|_, since_ms| now_ms < *since_ms + grace);
-        let is_gone = |member: &Member| self.view.as_ref().is_some_and(|view| !view.has(*member));
-        let left = before.into_iter().flat_map(|view| view.members).filter(is_gone);
-        self.gone.extend(left.map(|member| (member, now_ms)).collect::<Vec<_>>());
+        // Who has pleaded is given time once, however many views there are meanwhile.
+        self.pleas.retain(|node, _| view.seat_of(*node).is_some());
+        let left = self.view.take().into_iter().flat_map(|before| before.seats);
+        let left = left.filter(|seat| view.seat_of(seat.member.node) != Some(*seat));
+        self.gone.extend(left.map(|seat| (seat, now_ms)));
+        let kept_ms = KEPT * self.times.grace;
+        self.gone.retain(|_, since_ms| now_ms - *since_ms < kept_ms);
+        self.view = Some(view);
         self.compare_all(now_ms);
     }
 }

@@ -1,6 +1,7 @@
 //! Groups to which things happen: no two nodes are ever in charge of the same, and in the end all
 //! agree.
 
+use forebay_membership::{Member, View};
 use forebay_simulator::group::{Fault, Group, simulate};
 
 /// In CI; `FOREBAY_GROUP_SEEDS` has another number, `FOREBAY_GROUP_SEED` the only one.
@@ -19,17 +20,19 @@ fn no_node_acts_for_one_that_others_may_take_over_from() {
     for seed in seeds {
         let group = Group::random(seed);
         if let Err(why) = simulate(&group) {
-            panic!("FOREBAY_GROUP_SEED={seed}: {why}\n{:#?}", group.faults);
+            let faults =
+                group.faults.iter().map(|fault| format!("{fault:?}\n")).collect::<String>();
+            panic!("FOREBAY_GROUP_SEED={seed}: {why}\n{faults}");
         }
     }
 }
 
-/// How many of some seeds break a promise, with what `change` makes of the group.
+/// In how many of some seeds two nodes act for the same, with what `change` makes of the group.
 fn broken(seeds: u64, change: impl Fn(&mut Group)) -> usize {
     let breaks = |seed: &u64| {
         let mut group = Group::random(*seed);
         change(&mut group);
-        simulate(&group).is_err()
+        simulate(&group).is_err_and(|why| why.contains("may take over"))
     };
     (1..=seeds).filter(breaks).count()
 }
@@ -82,30 +85,77 @@ fn a_node_that_stops_for_a_moment_stays() {
             group.faults.push((at_ms + 4_000, Fault::Continue(2)));
         }
         let outcome = simulate(&group).unwrap();
-        assert_eq!(outcome.views.len(), 1 + usize::from(outcome.views.len() > 1), "{outcome:?}");
+        // One that joined late may have been taken in by a second view.
+        assert!((1..=2).contains(&outcome.views.len()), "{outcome:?}");
         assert_eq!(outcome.left_out_living, [], "seed {seed}");
     }
 }
 
-/// After a split the larger part goes on, and the others come back when it is over.
+/// After a split the larger part goes on, however long that lasts, and the others come back when
+/// it is over.
 #[test]
 fn the_larger_part_of_a_split_group_goes_on() {
-    for seed in 1..=20 {
-        let mut group = Group { seed, length_ms: 200_000, ..Group::of(16) };
+    for (seed, lasts_ms) in (1..=20).zip([30_000, 150_000].into_iter().cycle()) {
+        let healed_ms = 60_000 + lasts_ms;
+        let mut group = Group { seed, length_ms: healed_ms + 110_000, ..Group::of(16) };
         group.faults.push((60_000, Fault::Split(vec![0, 3, 7, 9, 12])));
-        group.faults.push((90_000, Fault::Heal));
+        group.faults.push((healed_ms, Fault::Heal));
         let outcome = simulate(&group).unwrap();
-        let all = [&outcome.views[0].1, &outcome.views[1].1].map(|view| view.members.len());
-        assert_eq!(all, [16, 11], "seed {seed}: {:?}", outcome.views);
-        let of_larger = |(at_ms, view): &&(u64, forebay_membership::View)| {
-            (60_000..90_000).contains(at_ms) && view.members.len() == 11
-        };
-        let larger = outcome.views.iter().find(of_larger);
-        let (at_ms, _) = larger.unwrap_or_else(|| panic!("seed {seed}: {:?}", outcome.views));
+        let sizes: Vec<usize> = outcome.views.iter().map(|(_, view)| view.seats.len()).collect();
+        assert_eq!(sizes[..2], [16, 11], "seed {seed}: {sizes:?}");
         // Those that were left out could plead, and were given time.
-        assert!(*at_ms > 75_000, "seed {seed}: {at_ms}");
-        let (whole_ms, _) =
-            outcome.views.iter().rfind(|(_, view)| view.members.len() == 16).unwrap();
-        assert!((90_000..110_000).contains(whole_ms), "seed {seed}: {whole_ms}");
+        let (at_ms, _) = outcome.views[1];
+        assert!((75_000..90_000).contains(&at_ms), "seed {seed}: {at_ms}");
+        assert!(sizes[2..].iter().all(|size| *size > 11), "seed {seed}: {sizes:?}");
+        let is_whole = |(_, view): &&(u64, View)| view.seats.len() == 16;
+        let whole_ms = outcome.views.iter().rfind(is_whole).unwrap().0;
+        assert!((healed_ms..healed_ms + 20_000).contains(&whole_ms), "seed {seed}: {whole_ms}");
+    }
+}
+
+/// Of two nodes that do not reach each other one goes on, and stays in charge.
+#[test]
+fn one_of_two_goes_on_without_the_other() {
+    for seed in 1..=20 {
+        let mut group = Group { seed, length_ms: 400_000, ..Group::of(2) };
+        group.faults.push((60_000, Fault::Split(vec![1])));
+        group.faults.push((300_000, Fault::Heal));
+        let outcome = simulate(&group).unwrap();
+        let sizes: Vec<usize> = outcome.views.iter().map(|(_, view)| view.seats.len()).collect();
+        assert!(matches!(sizes[..], [2, 1, 2] | [1, 2, 1, 2]), "seed {seed}: {:?}", outcome.views);
+    }
+}
+
+/// Managers that are started again, where the only other member has lost the store for good, do
+/// not wait for that one.
+#[test]
+fn a_group_goes_on_without_members_that_do_not_look() {
+    let mut group = Group { length_ms: 250_000, ..Group::of(3) };
+    let faults = [Fault::StoreLost(0), Fault::Kill(1), Fault::Kill(2)];
+    group.faults.extend(faults.into_iter().map(|fault| (60_000, fault)));
+    group.faults.extend([Fault::Start(1), Fault::Start(2)].map(|fault| (75_000, fault)));
+    group.faults.push((200_000, Fault::StoreBack(0)));
+    let outcome = simulate(&group).unwrap();
+    let is_new = |member: &Member| member.incarnation.0 == 2;
+    let goes_on = |(at_ms, view): &(u64, View)| {
+        (75_000..140_000).contains(at_ms) && view.members().filter(is_new).count() == 2
+    };
+    assert!(outcome.views.iter().any(goes_on), "{:?}", outcome.views);
+}
+
+/// A node that learns of a later life of another together with its end does not hold it for living.
+#[test]
+fn a_life_that_came_and_went_behind_a_split_is_over() {
+    for heal_ms in (64_000..76_000).step_by(500) {
+        let mut group = Group { length_ms: 160_000, seed: heal_ms, ..Group::of(4) };
+        let faults = [
+            (30_000, Fault::Kill(3)),
+            (45_000, Fault::Split(vec![0])),
+            (47_000, Fault::Start(3)),
+            (58_000, Fault::Kill(3)),
+            (heal_ms, Fault::Heal),
+        ];
+        group.faults.extend(faults);
+        simulate(&group).unwrap_or_else(|why| panic!("{why}"));
     }
 }
