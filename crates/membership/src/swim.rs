@@ -2,9 +2,7 @@
 //! machine that takes packets and timers and answers with actions.
 
 use crate::node::{Member, NodeId};
-use foca::{
-    Config, Foca, Identity, NoCustomBroadcast, Notification, PeriodicParams, PostcardCodec, Runtime,
-};
+use foca::{Config, Foca, Identity, NoCustomBroadcast, Notification, PostcardCodec, Runtime};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use serde::{Deserialize, Serialize};
@@ -20,8 +18,6 @@ const INDIRECT: usize = 3;
 /// How many of those that are listed and not known are told of this node at a time: they tell the
 /// others.
 const ANNOUNCED: usize = 8;
-/// How many of those that are held down are asked at a time whether they are back.
-const REVIVED: usize = 1;
 
 /// The periods of the failure detector, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +29,7 @@ pub struct Tuning {
     /// How long a node is suspected before it is held down: as long as it may stop and be taken
     /// for living.
     pub suspicion: u32,
-    /// How often those held down, and those that are listed and not known, are told of this node.
+    /// How often those that are listed, and not known or held down, are told of this node.
     pub announce: u32,
     /// A timer that is later than this says nothing of others: this node itself was stopped.
     pub late: u32,
@@ -213,10 +209,8 @@ fn config(tuning: Tuning, nodes: usize) -> Config {
         max_packet_size: NonZeroUsize::new(PACKET_MAX).unwrap_or(NonZeroUsize::MIN),
         notify_down_members: true,
         periodic_announce: None,
-        periodic_announce_to_down_members: Some(PeriodicParams {
-            frequency: ms(tuning.announce),
-            num_members: NonZeroUsize::new(REVIVED).unwrap_or(NonZeroUsize::MIN),
-        }),
+        // [`Swim::announce`] tells those that are held down, too.
+        periodic_announce_to_down_members: None,
         periodic_gossip: None,
     }
 }

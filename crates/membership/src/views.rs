@@ -14,6 +14,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// For how many grace periods it is known when a view has left out whom. Who asks later waits for
 /// one more.
 const KEPT: u64 = 400;
+/// Those whose turn it is to make a view after so many others that could have try at once: the
+/// store decides.
+const TURNS: usize = 3;
 
 /// The periods of views, in milliseconds, and how many look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,6 +152,8 @@ pub struct Views {
     view: Option<View>,
     /// When that view was seen first.
     seen_ms: u64,
+    /// The number of the first view that it has seen, and when that was.
+    first: (u32, u64),
     /// When the newest good look began.
     looked_ms: Option<u64>,
     /// Those that have pleaded in the view, with the moment from which that no longer counts.
@@ -161,8 +166,8 @@ pub struct Views {
     others: (u64, u64),
     /// After the store has refused something nothing but looks is tried until then.
     rests_until_ms: u64,
-    /// Nodes of which the next view is to have another life than this one, or none, or one.
-    differ: BTreeSet<NodeId>,
+    /// Nodes of which the next view is to have another life than this one: which, if any.
+    differ: BTreeMap<NodeId, Option<Incarnation>>,
     /// Members of the view that answer, in whichever life; this node is one.
     present: usize,
     /// Since when the view is not as it should be.
@@ -185,13 +190,14 @@ impl Views {
             living: BTreeMap::new(),
             view: None,
             seen_ms: now_ms,
+            first: (0, now_ms),
             looked_ms: None,
             pleas: BTreeMap::new(),
             pleaded: None,
             gone: BTreeMap::new(),
             others: (0, now_ms),
             rests_until_ms: now_ms,
-            differ: BTreeSet::new(),
+            differ: BTreeMap::new(),
             present: 0,
             wanted: Some(Wanted { since_ms: now_ms, changed_ms: now_ms }),
             scattered_ms: None,
@@ -235,8 +241,11 @@ impl Views {
         // One that is taken in by a view that this node has not seen yet has only begun.
         let is_known = from.since <= view.number;
         let is_over = view.seat_of(from.member.node) != Some(from);
-        // One that has come and gone between two looks was left out by the view seen last.
-        let since_ms = self.gone.get(&from).copied().unwrap_or(self.seen_ms);
+        // One that has come and gone between two looks was left out by the view seen last; one that
+        // was there before, by the first at the latest.
+        let (first, first_ms) = self.first;
+        let unseen_ms = if from.since <= first { first_ms } else { self.seen_ms };
+        let since_ms = self.gone.get(&from).copied().unwrap_or(unseen_ms);
         let is_late = now_ms >= since_ms + self.times.grace;
         is_known && is_over && is_late && self.rank(now_ms) == Rank::Inside
     }
@@ -351,8 +360,10 @@ impl Views {
     fn answers(&mut self, node: NodeId, life: Option<Incarnation>, now_ms: u64) {
         let before = match life {
             Some(life) => {
-                // It is heard again: the next time it may plead anew.
-                self.pleas.remove(&node);
+                // It is heard again, and its plea of this view is spent.
+                if let Some(until_ms) = self.pleas.get_mut(&node) {
+                    *until_ms = 0;
+                }
                 self.living.insert(node, life)
             }
             None => self.living.remove(&node),
@@ -383,15 +394,15 @@ impl Views {
         let is = self.view.as_ref().and_then(|view| view.life_of(node));
         let wanted = self.wanted_life(node, now_ms);
         let has_changed = match is == wanted {
-            true => self.differ.remove(&node),
-            false => self.differ.insert(node),
+            true => self.differ.remove(&node).is_some(),
+            false => self.differ.insert(node, wanted) != Some(wanted),
         };
         self.note(has_changed, now_ms);
     }
 
     /// Whether the next view is to be without a node of this one.
-    fn leaves_out(&self, now_ms: u64) -> bool {
-        self.differ.iter().any(|node| self.wanted_life(*node, now_ms).is_none())
+    fn leaves_out(&self) -> bool {
+        self.differ.values().any(Option::is_none)
     }
 
     fn note(&mut self, has_changed: bool, now_ms: u64) {
@@ -421,8 +432,9 @@ impl Views {
         let all = in_view.into_iter().chain(self.living.keys().copied()).chain([self.me.node]);
         for node in all.collect::<BTreeSet<_>>() {
             let is = self.view.as_ref().and_then(|view| view.life_of(node));
-            if is != self.wanted_life(node, now_ms) {
-                self.differ.insert(node);
+            let wanted = self.wanted_life(node, now_ms);
+            if is != wanted {
+                self.differ.insert(node, wanted);
             }
         }
         self.note(true, now_ms);
@@ -433,7 +445,8 @@ impl Views {
         let Some(wanted) = self.wanted else { return false };
         // What it does not see it must not pass over: a newer view, and pleas.
         let Some(looked_ms) = self.looked_ms else { return false };
-        if looked_ms < wanted.changed_ms || now_ms >= looked_ms + self.times.valid {
+        let changed_ms = wanted.changed_ms.min(wanted.since_ms + 4 * self.times.look);
+        if looked_ms < changed_ms || now_ms >= looked_ms + self.times.valid {
             return false;
         }
         let times = self.times;
@@ -444,7 +457,7 @@ impl Views {
             let begin_ms = match self.scattered_ms {
                 Some(since_ms) => since_ms + times.patience,
                 // Those that are cut off plead, when they have noticed it.
-                None if self.leaves_out(now_ms) => {
+                None if self.leaves_out() => {
                     (wanted.changed_ms + 2 * times.look).min(wanted.since_ms + 4 * times.look)
                 }
                 None => (wanted.changed_ms + times.settle).min(wanted.since_ms + 4 * times.settle),
@@ -453,13 +466,15 @@ impl Views {
         } else {
             // Of a group that there is, a member takes it in: if any of them still looks.
             let place = self.living.range(..self.me.node).count();
+            let is_other = |member: Member| member.node != self.me.node;
             let begin_ms = match &self.view {
-                Some(_) => self.others.1 + times.patience,
-                None => wanted.since_ms + times.settle,
+                Some(view) if view.members().any(is_other) => self.others.1 + times.patience,
+                // There is no group yet, or one of an earlier life of this node alone.
+                _ => wanted.since_ms + times.settle,
             };
             (begin_ms, place)
         };
-        now_ms >= begin_ms + place as u64 * times.grace
+        now_ms >= begin_ms + place.min(TURNS) as u64 * times.grace
     }
 
     /// Takes an answer off the list; returns when it was asked for. `None` if it was not, or comes
@@ -472,6 +487,8 @@ impl Views {
     /// A look has ended; `None` if the store did not answer, or with an error.
     pub fn looked(&mut self, found: Option<Found>, now_ms: u64) {
         let Some(began_ms) = self.is_answer(|ask| *ask == Ask::Look) else { return };
+        // However long looks take, there is time for something else between two.
+        self.next_look_ms = self.next_look_ms.max(now_ms + self.times.look / 8);
         if let Some(found) = found {
             let _ = self.see(found, began_ms, now_ms);
         }
@@ -551,8 +568,11 @@ impl Views {
     fn enter(&mut self, newest: Option<View>, now_ms: u64) {
         let Some(view) = newest else { return };
         (self.seen_ms, self.wanted, self.scattered_ms) = (now_ms, None, None);
-        // Who has pleaded is given time once, however many views there are meanwhile.
-        self.pleas.retain(|node, _| view.seat_of(*node).is_some());
+        // Who has pleaded is given time once until it is heard, however many views there are.
+        self.pleas.retain(|node, until_ms| *until_ms > 0 && view.seat_of(*node).is_some());
+        if self.view.is_none() {
+            self.first = (view.number, now_ms);
+        }
         let left = self.view.take().into_iter().flat_map(|before| before.seats);
         let left = left.filter(|seat| view.seat_of(seat.member.node) != Some(*seat));
         self.gone.extend(left.map(|seat| (seat, now_ms)));

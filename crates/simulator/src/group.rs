@@ -111,7 +111,7 @@ impl Group {
         let mut group = Group { seed, clock_error: 100, stall_ms: 15_000, ..Group::of(nodes) };
         group.loss = [0, 0, 20, 100][random.index(4)];
         group.times.looked_for = [1, 3, 32][random.index(3)];
-        group.store_ms.1 = [20, 300, 1_500][random.index(3)];
+        group.store_ms = [(1, 20), (1, 300), (1, 1_500), (1_400, 2_000)][random.index(4)];
         let mut now_ms = 5_000 + random.below(15_000);
         let node = |random: &mut Random| random.below(nodes.into()) as u16;
         for _ in 0..2 + random.below(7) {

@@ -159,3 +159,24 @@ fn a_life_that_came_and_went_behind_a_split_is_over() {
         simulate(&group).unwrap_or_else(|why| panic!("{why}"));
     }
 }
+
+/// Where each look takes longer than from one to the next, views are made all the same.
+#[test]
+fn a_group_forms_over_a_store_that_is_slow() {
+    for seed in 1..=10 {
+        let mut group = Group { seed, store_ms: (1_400, 2_500), ..Group::of(5) };
+        group.faults.push((60_000, Fault::Kill(0)));
+        let outcome = simulate(&group).unwrap();
+        assert!(outcome.formed_ms.unwrap() < 20_000, "seed {seed}: {outcome:?}");
+    }
+}
+
+/// A node alone that is started again does not wait for others.
+#[test]
+fn a_node_alone_goes_on_at_once() {
+    let mut group = Group::of(1);
+    group.faults.extend([(30_000, Fault::Kill(0)), (40_000, Fault::Start(0))]);
+    let outcome = simulate(&group).unwrap();
+    let at_ms = outcome.views.iter().map(|(at_ms, _)| *at_ms).collect::<Vec<_>>();
+    assert!(matches!(at_ms[..], [_, 40_000..45_000]), "{:?}", outcome.views);
+}
