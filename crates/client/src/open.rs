@@ -272,11 +272,7 @@ impl Session {
                 self.segment.open_description(file, description_flags(flags), owner)
             })
         };
-        let mut found = open();
-        if found == Ok(Some(None)) {
-            // All in use: one may have been closed, or got memory, in this moment.
-            found = open();
-        }
+        let found = twice(&mut open);
         let fresh = before.is_fresh(seen);
         let Some(marker) = self.described(found)? else { return Ok(fresh) };
         if !self.mark(fd, marker) {
@@ -532,7 +528,7 @@ impl Session {
         }
         let flags = description_flags(access) | DescriptionFlags::KERNEL_OFFSET;
         let open = |file, _| self.segment.open_description(file, flags, self.owner());
-        let found = surely(|| self.find_or_insert(&seen, fd, None, None, open));
+        let found = twice(|| surely(|| self.find_or_insert(&seen, fd, None, None, open)));
         let Some(marker) = self.described(found)? else { return Ok(None) };
         self.bind(fd, marker.description);
         if let Some(file) = self.file(fd)
@@ -547,6 +543,15 @@ impl Session {
         }
         Ok(Some(marker.description))
     }
+}
+
+/// Opens a description once more where all were in use: one may have been closed, or got memory, in
+/// this moment.
+fn twice(
+    mut open: impl FnMut() -> Result<Option<Option<Marker>>, Errno>,
+) -> Result<Option<Option<Marker>>, Errno> {
+    let found = open();
+    if found == Ok(Some(None)) { open() } else { found }
 }
 
 impl OpenFile<'_> {

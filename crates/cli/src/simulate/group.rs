@@ -25,11 +25,12 @@ pub struct GroupArguments {
           value_parser = clap::value_parser!(u16).range(1..=i64::from(NODES_MAX)))]
     nodes: Vec<u16>,
     /// Of the scenario group: how many of 100 packets are lost
-    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=90))]
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=50))]
     loss: Option<u32>,
     /// Of the scenario group: instead simulate so many groups of 2 to 8 nodes that are killed,
     /// stopped, split and kept from the store at random, and check what is promised
-    #[arg(long, value_name = "N", conflicts_with_all = ["nodes", "loss", "json"])]
+    #[arg(long, value_name = "N", conflicts_with_all = ["nodes", "loss", "json"],
+          value_parser = clap::value_parser!(u64).range(1..))]
     faults: Option<u64>,
 }
 

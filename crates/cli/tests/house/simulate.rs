@@ -392,3 +392,28 @@ fn a_recorded_trace_is_followed() {
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(error.contains("io.csv:4: operation: \"shut\" is unknown"), "{error}");
 }
+
+#[test]
+fn groups_say_when_a_killed_manager_is_succeeded() {
+    let sizes = ["group", "--nodes", "2,9"];
+    let text = printed(&sizes);
+    assert_eq!(text, printed(&sizes), "the same again");
+    assert!(text.starts_with("nodes") && text.contains("may be taken over from after"), "{text}");
+    let rows: Value = serde_json::from_str(&printed(&[&sizes[..], &["--json"]].concat())).unwrap();
+    let succeeded = |row: usize| rows[row]["succeeded_s"].as_f64().unwrap();
+    // One of two alone waits for a majority first.
+    assert!((30.0..45.0).contains(&succeeded(0)) && (15.0..25.0).contains(&succeeded(1)), "{rows}");
+    assert_eq!(rows[1]["left_out_living"], 0, "{rows}");
+    let text = printed(&["group", "--faults", "20", "--seed", "7"]);
+    assert!(text.starts_with("20 groups, seeds 7 to 26: "), "{text}");
+    for (arguments, wanted) in [
+        (&["group", "--nodes", "0"][..], "0 is not in 1..=10000"),
+        (&["group", "--loss", "60"], "60 is not in 0..=50"),
+        (&["group", "--sweep"], "--sweep: the scenario group has none; leave it out"),
+        (&["hermes-fig8", "--nodes", "3"], "--nodes: only the scenario group has it; leave it out"),
+    ] {
+        let output = simulate(Path::new("/"), arguments);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains(wanted), "{arguments:?}: {said}");
+    }
+}

@@ -35,8 +35,8 @@ const TRIGGERS: [&str; 4] = ["on-exit", "periodic", "per-file", "per-operation"]
 /// Of one policy: the rest of its files goes where room is.
 const RULES: &str = "[[rule]]\npath = \"huge\"\ntier = \"bb\"\n";
 /// An index of 512 KiB, nine files of 4 MiB, and one of 12, each followed by 150 ms without I/O.
-/// The store takes 4 MiB in 104 ms: were that as long as the pause, microseconds would decide of each
-/// file whether it is clean when the next one needs its room.
+/// The store takes 4 MiB in 104 ms: were that as long as the pause, microseconds would decide of
+/// each file whether it is clean when the next one needs its room.
 const PROGRAM: [&str; 3] = ["10", "4", "150"];
 const WRITTEN: u64 = 48 * MIB + MIB / 2;
 /// How often a run is recorded at most: no two move quite the same.
