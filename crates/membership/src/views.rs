@@ -214,12 +214,10 @@ impl Views {
 
     /// What it is, and so what it may do, at this moment.
     pub fn rank(&self, now_ms: u64) -> Rank {
-        match &self.view {
-            Some(view) if view.has(self.me) => match self.valid_until() {
-                Some(until_ms) if now_ms < until_ms => Rank::Inside,
-                _ => Rank::Fenced,
-            },
-            _ => Rank::Outside,
+        match (self.seat(), self.valid_until()) {
+            (None, _) => Rank::Outside,
+            (Some(_), Some(until_ms)) if now_ms < until_ms => Rank::Inside,
+            (Some(_), _) => Rank::Fenced,
         }
     }
 
@@ -268,7 +266,7 @@ impl Views {
 
     /// The failure detector says that a node does not answer.
     pub fn down(&mut self, member: Member, now_ms: u64) {
-        if self.living.get(&member.node) == Some(&member.incarnation) {
+        if self.lives(member) {
             self.answers(member.node, None, now_ms);
         }
     }
@@ -278,8 +276,7 @@ impl Views {
         match &self.asked {
             // An answer by another member may be lost; the store's always comes.
             Some((Ask::Inquire(..), since_ms)) if now_ms >= since_ms + self.times.look => {
-                self.looks_itself = true;
-                self.next_look_ms = now_ms;
+                self.look_at_once(now_ms);
             }
             Some(_) => return None,
             None => {}
@@ -332,28 +329,42 @@ impl Views {
         let place = seats.binary_search_by_key(&self.me, |seat| seat.member).ok()?;
         let each = self.times.looked_for.max(1);
         let first = seats[place - place % each].member;
-        let lives = self.living.get(&first.node) == Some(&first.incarnation);
-        (lives && seats.len() > each).then_some(first.node)
+        (self.lives(first) && seats.len() > each).then_some(first.node)
+    }
+
+    /// The next look is this node's own, and now.
+    fn look_at_once(&mut self, now_ms: u64) {
+        (self.looks_itself, self.next_look_ms) = (true, now_ms);
+    }
+
+    /// Whether another node answers in this life.
+    fn lives(&self, member: Member) -> bool {
+        self.living.get(&member.node) == Some(&member.incarnation)
+    }
+
+    /// Nodes of the view, and those that answer, this one among them.
+    fn nodes(&self) -> BTreeSet<NodeId> {
+        let in_view = self.view.iter().flat_map(View::members).map(|member| member.node);
+        in_view.chain(self.living.keys().copied()).chain([self.me.node]).collect()
     }
 
     /// Who should be in the next view.
     fn wanted_seats(&self, number: u32, now_ms: u64) -> Vec<Seat> {
-        let in_view = self.view.iter().flat_map(View::members).map(|member| member.node);
-        let all = in_view.chain(self.living.keys().copied()).chain([self.me.node]);
         let seat = |node| {
             let member = Member { node, incarnation: self.wanted_life(node, now_ms)? };
             let before = self.view.as_ref().and_then(|view| view.seat_of(node));
             let new = Seat { member, since: number };
             Some(before.filter(|seat| seat.member == member).unwrap_or(new))
         };
-        all.collect::<BTreeSet<_>>().into_iter().filter_map(seat).collect()
+        self.nodes().into_iter().filter_map(seat).collect()
     }
 
     /// Members of the view that live in the life that it names, this node among them.
     fn living_members(&self) -> impl Iterator<Item = Member> {
-        self.view.iter().flat_map(View::members).filter(|member| {
-            *member == self.me || self.living.get(&member.node) == Some(&member.incarnation)
-        })
+        self.view
+            .iter()
+            .flat_map(View::members)
+            .filter(|member| *member == self.me || self.lives(*member))
     }
 
     /// Notes in which life another node answers, if it does.
@@ -425,12 +436,10 @@ impl Views {
     /// Compares all nodes with a view that is new.
     fn compare_all(&mut self, now_ms: u64) {
         self.differ.clear();
-        let members = self.view.iter().flat_map(View::members);
-        let in_view: Vec<NodeId> = members.map(|member| member.node).collect();
-        let is_there = |node: &&NodeId| **node == self.me.node || self.living.contains_key(node);
-        self.present = in_view.iter().filter(is_there).count();
-        let all = in_view.into_iter().chain(self.living.keys().copied()).chain([self.me.node]);
-        for node in all.collect::<BTreeSet<_>>() {
+        let is_there =
+            |member: &Member| member.node == self.me.node || self.living.contains_key(&member.node);
+        self.present = self.view.iter().flat_map(View::members).filter(is_there).count();
+        for node in self.nodes() {
             let is = self.view.as_ref().and_then(|view| view.life_of(node));
             let wanted = self.wanted_life(node, now_ms);
             if is != wanted {
@@ -479,14 +488,14 @@ impl Views {
 
     /// Takes an answer off the list; returns when it was asked for. `None` if it was not, or comes
     /// too late.
-    fn is_answer(&mut self, is_to: impl Fn(&Ask) -> bool) -> Option<u64> {
-        let (_, since_ms) = self.asked.take_if(|(ask, _)| is_to(ask))?;
+    fn answered(&mut self, is_it: impl Fn(&Ask) -> bool) -> Option<u64> {
+        let (_, since_ms) = self.asked.take_if(|(ask, _)| is_it(ask))?;
         Some(since_ms)
     }
 
     /// A look has ended; `None` if the store did not answer, or with an error.
     pub fn looked(&mut self, found: Option<Found>, now_ms: u64) {
-        let Some(began_ms) = self.is_answer(|ask| *ask == Ask::Look) else { return };
+        let Some(began_ms) = self.answered(|ask| *ask == Ask::Look) else { return };
         // However long looks take, there is time for something else between two.
         self.next_look_ms = self.next_look_ms.max(now_ms + self.times.look / 8);
         if let Some(found) = found {
@@ -497,7 +506,7 @@ impl Views {
     /// A member has answered this question: with what it has [last seen](Views::last_seen), and
     /// how long ago; `None` if nothing.
     pub fn heard(&mut self, from: NodeId, question: u64, seen: Option<(u64, Found)>, now_ms: u64) {
-        let Some(asked_ms) = self.is_answer(|ask| *ask == Ask::Inquire(from, question)) else {
+        let Some(asked_ms) = self.answered(|ask| *ask == Ask::Inquire(from, question)) else {
             return;
         };
         // It was answered after it was asked: what is older by `age` than the answer is not older
@@ -511,15 +520,15 @@ impl Views {
             _ => false,
         };
         if !is_good {
-            (self.looks_itself, self.next_look_ms) = (true, now_ms);
+            self.look_at_once(now_ms);
         }
     }
 
     /// The store has answered a proposal: the view was made, or one of its number was there, which
     /// the next look tells; or it has refused.
     pub fn proposed(&mut self, is_answered: bool, now_ms: u64) {
-        if self.is_answer(|ask| matches!(ask, Ask::Propose(_))).is_some() {
-            (self.looks_itself, self.next_look_ms) = (true, now_ms);
+        if self.answered(|ask| matches!(ask, Ask::Propose(_))).is_some() {
+            self.look_at_once(now_ms);
             self.rest(is_answered, now_ms);
         }
     }

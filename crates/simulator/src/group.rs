@@ -255,20 +255,17 @@ pub fn simulate(group: &Group) -> Result<GroupOutcome, String> {
     world
         .run()
         .map_err(|why| format!("seed {}, {:.3} s: {why}", group.seed, world.now_us as f64 / 1e6))?;
-    let mut kills: Vec<Killed> =
-        std::mem::take(&mut world.killed).into_values().map(|k| k.2).collect();
-    kills.sort_by_key(|kill| kill.node);
+    let kills = world.killed.into_values().map(|(_, _, killed)| killed).collect();
     Ok(GroupOutcome { kills, ..world.outcome })
 }
 
 impl<'a> World<'a> {
     fn new(group: &'a Group) -> Self {
         let mut random = Random::new(group.seed ^ 0x6772_6f75);
-        let listed: Vec<NodeId> = (0..group.nodes).map(NodeId).collect();
         let peers = (0..group.nodes).map(|node| {
             let error = random.below(2 * group.clock_error + 1);
             let clock = (random.below(1 << 32), 1000 - group.clock_error.min(999) + error);
-            peer(group, Member::new(node, 1), clock, &listed, random.next_u64(), 0)
+            peer(group, Member::new(node, 1), clock, random.next_u64(), 0)
         });
         let peers = peers.collect();
         Self {
@@ -521,9 +518,8 @@ impl<'a> World<'a> {
                 let old = &self.peers[usize::from(*node)];
                 let (clock, has_store) = (old.clock, old.has_store);
                 let me = Member::new(*node, old.me.incarnation.0 + 1);
-                let listed: Vec<NodeId> = (0..self.group.nodes).map(NodeId).collect();
                 let (seed, local_ms) = (self.random.next_u64(), self.local_ms(*node));
-                let new = peer(self.group, me, clock, &listed, seed, local_ms);
+                let new = peer(self.group, me, clock, seed, local_ms);
                 self.peers[usize::from(*node)] = Peer { has_store, ..new };
                 self.at(self.now_us, *node, Event::Begin);
             }
@@ -548,23 +544,36 @@ impl<'a> World<'a> {
         (0..).zip(&self.peers).filter(|(_, peer)| peer.runs)
     }
 
+    /// Those that run and may not act.
+    fn fenced(&self) -> impl Iterator<Item = (u16, &Peer)> {
+        self.running().filter(|(node, peer)| {
+            !peer.is_stopped && peer.views.rank(self.local_ms(*node)) != Rank::Inside
+        })
+    }
+
     /// Looks whether a promise is broken, and notes what has been reached.
     fn check(&mut self) -> Result<(), String> {
         let now_ms = self.now_us / 1000;
+        // Who has seen the newest view takes over from no member of it, and most have.
+        let newest = self.outcome.views.last().map(|(_, view)| view);
+        let is_behind = |(_, peer): &(u16, &Peer)| {
+            peer.views.view().map(|view| view.number) != newest.map(|view| view.number)
+        };
+        let behind: Vec<(u16, &Peer)> = self.running().filter(is_behind).collect();
+        let all: Vec<(u16, &Peer)> = self.running().collect();
         for (node, peer) in self.running() {
             let acts = peer.views.rank(self.local_ms(node)) == Rank::Inside;
             let Some(seat) = peer.views.seat().filter(|_| acts) else { continue };
             let succeeds = |(other, successor): &(u16, &Peer)| {
                 successor.views.may_take_over(seat, self.local_ms(*other))
             };
-            if let Some((other, _)) = self.running().find(succeeds) {
+            let is_newest = newest.is_some_and(|view| view.seat_of(NodeId(node)) == Some(seat));
+            let others = if is_newest { &behind } else { &all };
+            if let Some((other, _)) = others.iter().find(|other| succeeds(other)) {
                 return Err(format!("node {other} may take over from {seat:?}, which acts"));
             }
         }
-        let ranks = self.running().filter(|(_, peer)| !peer.is_stopped);
-        let ranks =
-            ranks.filter(|(node, peer)| peer.views.rank(self.local_ms(*node)) != Rank::Inside);
-        let fenced = ranks.count() as u64;
+        let fenced = self.fenced().count() as u64;
         if self.outcome.formed_ms.is_some() {
             self.outcome.fenced_ms += fenced * CHECK_MS;
         } else if fenced == 0 && self.is_agreed() {
@@ -609,10 +618,7 @@ impl<'a> World<'a> {
 
     /// What has to be so at the end.
     fn agree(&self) -> Result<(), String> {
-        let stuck = self.running().find(|(node, peer)| {
-            peer.views.rank(self.local_ms(*node)) != Rank::Inside && !peer.is_stopped
-        });
-        if let Some((node, peer)) = stuck {
+        if let Some((node, peer)) = self.fenced().next() {
             let (rank, view) = (peer.views.rank(self.local_ms(node)), peer.views.view());
             let newest = self.outcome.views.last();
             return Err(format!("node {node} is {rank:?} at the end, in {view:?} of {newest:?}"));
@@ -625,17 +631,11 @@ impl<'a> World<'a> {
     }
 }
 
-fn peer(
-    group: &Group,
-    me: Member,
-    clock: (u64, u64),
-    listed: &[NodeId],
-    seed: u64,
-    local_ms: u64,
-) -> Peer {
+fn peer(group: &Group, me: Member, clock: (u64, u64), seed: u64, local_ms: u64) -> Peer {
+    let listed: Vec<NodeId> = (0..group.nodes).map(NodeId).collect();
     Peer {
         me,
-        swim: Swim::new(me, listed, group.tuning, seed),
+        swim: Swim::new(me, &listed, group.tuning, seed),
         views: Views::new(me, group.times, local_ms.max(clock.0)),
         runs: true,
         is_stopped: false,
