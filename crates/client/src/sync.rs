@@ -58,6 +58,10 @@ impl OpenFile<'_> {
 
     fn sync_once(&self, durable: bool, written: Option<&Range<u64>>) -> Result<(), Errno> {
         let record = self.record;
+        if self.session.segment.was_lengthened(record) {
+            // What a killed process has left behind the end was never acknowledged.
+            self.exclusively(|file| file.clean_up_store())?;
+        }
         // A handler that ran while this process tried it itself ends the wait for the manager.
         let wait = Wait::begin();
         let flushed = match durable.then(|| self.session.durability(record)) {

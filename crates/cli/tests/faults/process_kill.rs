@@ -429,10 +429,14 @@ for point in sys.argv[1:]:
             words = [sys.executable, '-IS', '-c', WRITER, f'file{number}', str(start)]
             ended = subprocess.run(words, env=env).returncode
             assert ended == -9, f'{case}: the writer ended with {ended}'
+            if number % 4 == 1:
+                # Before any call asks for the size.
+                os.fsync(fd)
+                words = [os.environ['BIN'] + '/unmanaged', f'file{number}']
+                stored = len(subprocess.run(words, stdout=subprocess.PIPE).stdout)
+                assert stored == KEPT, f'{case}: {stored} bytes on the store after fsync'
             size = os.fstat(fd).st_size
             assert size == KEPT, f'{case}: {size} bytes after the kill'
-            if number % 4 == 1:
-                os.fsync(fd)
             if number % 4 == 2:
                 time.sleep(0.3)
             way(fd)
@@ -470,6 +474,9 @@ fn site_with_killer(rule: &str, name: &str, program: &str) -> Option<(Site, Stri
 /// Kills writers at `points` between their first byte behind the end and the new size.
 fn kill_writers_behind_the_end(rule: &str, points: &[&str]) {
     let Some((site, python)) = site_with_killer(rule, "extender.py", EXTENDER) else { return };
+    if !site.compile("unmanaged.c", &["-static"]) {
+        return;
+    }
     let script = site.out.join("extender.py");
     let words = [&[&*python, script.to_str().unwrap()], points].concat();
     let ran = site.end(site.buffered(&words)).expect(0);
