@@ -154,6 +154,7 @@ impl Torture {
         conductors: usize,
     ) -> Result<(), String> {
         let _ = fs::remove_file(self.place.stop());
+        self.place.injects = scenario == Scenario::BackendCalls;
         self.begin_logs()?;
         self.calm()?;
         self.start_other_user()?;

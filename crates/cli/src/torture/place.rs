@@ -75,6 +75,9 @@ pub struct Manager {
 pub struct Place {
     root: PathBuf,
     program: PathBuf,
+    /// Whether node managers from now on look for faults to inject: then programs leave to them
+    /// what they would write to the store themselves.
+    pub injects: bool,
 }
 
 impl Place {
@@ -89,7 +92,8 @@ impl Place {
         let root = folder.join(format!("forebay-torture-{}", std::process::id()));
         let make = |path: &Path| DirBuilder::new().mode(0o700).create(path).map_err(explain);
         make(&root)?;
-        let place = Place { root, program: std::env::current_exe().map_err(explain)? };
+        let place =
+            Place { root, program: std::env::current_exe().map_err(explain)?, injects: false };
         for folder in [place.store(), place.tier(), place.runtime()] {
             make(&folder)?;
         }
@@ -117,7 +121,7 @@ impl Place {
     /// # Errors
     /// If this program cannot be found.
     pub fn found(root: &Path) -> std::io::Result<Place> {
-        Ok(Place { root: root.to_owned(), program: std::env::current_exe()? })
+        Ok(Place { root: root.to_owned(), program: std::env::current_exe()?, injects: false })
     }
 
     /// The directory that holds everything else.
@@ -191,7 +195,7 @@ impl Place {
         Command::new(&self.program)
             .args(words)
             .env("FOREBAY_RUNTIME_DIR", self.runtime())
-            .env("FOREBAY_FAULTS", self.faults())
+            .envs(self.injects.then(|| ("FOREBAY_FAULTS", self.faults())))
             .env("FOREBAY_FAULTS_LOG", self.hits())
             .envs(points::BUILT.then(|| ("FOREBAY_TIME_SCALE", points::TIME_SCALE.to_string())))
             .envs(environment.iter().map(|(name, value)| (name, value)))

@@ -41,6 +41,7 @@ impl Torture {
 
     /// Some seconds of work and trouble, an end in peace or not, and a look at the store.
     pub(super) fn round(&mut self) -> Result<(), String> {
+        self.place.injects = self.report.rounds % 2 == 1;
         self.begin_round()?;
         let left = self.time.saturating_sub(self.mixed.elapsed()).as_millis() as u64;
         let length = (1_500 + self.random.below(6_000)).min(left.max(500));

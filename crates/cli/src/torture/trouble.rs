@@ -174,7 +174,7 @@ impl Torture {
             0 if self.may(Kind::Workers) => self.kill_run(),
             1..6 if self.may(Kind::Managers) => self.kill_manager(),
             6 | 7 if self.may(Kind::Freezes) => self.freeze_manager(),
-            8..12 if self.may(Kind::Faults) || self.may(Kind::Tiers) => {
+            8..12 if self.place.injects && (self.may(Kind::Faults) || self.may(Kind::Tiers)) => {
                 let (store, tiers) = (self.may(Kind::Faults), self.may(Kind::Tiers));
                 let script = faults::script(&mut self.random, store, tiers);
                 self.report.scripts += 1;
