@@ -45,11 +45,30 @@ pub trait Batch: Send {
     /// Transfers of one batch have no order among them. A failing one does not stop the others.
     fn run(&mut self, transfers: &mut [Transfer]);
 
+    /// The same, with work that the caller has to do anyway, and which these transfers need not
+    /// wait for: it reads their buffers at most. It is done exactly once, while the transfers are
+    /// under way where the device goes on without this thread, else before them. Returns which of
+    /// the two.
+    fn run_beside(&mut self, transfers: &mut [Transfer], work: &mut dyn FnMut()) -> Worked {
+        work();
+        self.run(transfers);
+        Worked::Before
+    }
+
     /// Returns when the file's bytes, and what is needed to find them again, are on the device.
     ///
     /// # Errors
     /// The device's.
     fn sync(&mut self, file: StoreFile) -> Result<(), Errno>;
+}
+
+/// When [`Batch::run_beside`] has done its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Worked {
+    /// Before the transfers began: its time is none of theirs.
+    Before,
+    /// While they were under way.
+    Beside,
 }
 
 impl<B: Batch + ?Sized> Batch for Box<B> {
@@ -59,6 +78,10 @@ impl<B: Batch + ?Sized> Batch for Box<B> {
 
     fn run(&mut self, transfers: &mut [Transfer]) {
         (**self).run(transfers);
+    }
+
+    fn run_beside(&mut self, transfers: &mut [Transfer], work: &mut dyn FnMut()) -> Worked {
+        (**self).run_beside(transfers, work)
     }
 
     fn sync(&mut self, file: StoreFile) -> Result<(), Errno> {

@@ -1,6 +1,6 @@
 //! An emulated device: the real transfer first, then a sleep until the device would have done it.
 
-use forebay_device::{Batch, Direction, Errno, StoreFile, Transfer};
+use forebay_device::{Batch, Direction, Errno, StoreFile, Transfer, Worked};
 use forebay_placement::{Speed, occupy};
 use rustix::thread::clock_nanosleep_absolute;
 use rustix::time::{ClockId, Timespec, clock_gettime};
@@ -39,12 +39,18 @@ impl<C: Batch, D: Deref<Target = AtomicU64> + Send> Batch for Throttled<C, D> {
         "throttled"
     }
 
-    /// The time that the real transfers take counts as part of the emulated time.
     fn run(&mut self, transfers: &mut [Transfer]) {
+        self.run_beside(transfers, &mut || {});
+    }
+
+    /// The time that the real transfers and the work take counts as part of the emulated time.
+    fn run_beside(&mut self, transfers: &mut [Transfer], work: &mut dyn FnMut()) -> Worked {
         let start_ns = now_ns();
         self.inner.run(transfers);
         let wake_ns = transfers.iter().map(|transfer| self.charge(start_ns, transfer)).max();
+        work();
         sleep_until(wake_ns.unwrap_or(0));
+        Worked::Beside
     }
 
     /// Waits for the device's queue and one latency.
@@ -114,6 +120,19 @@ mod tests {
         assert!(now_ns() >= start_ns + latency_ns);
         client.sync(StoreFile::NONE).unwrap();
         assert!(now_ns() >= start_ns + 2 * latency_ns);
+    }
+
+    #[test]
+    fn work_is_done_while_the_device_is_busy() {
+        let latency_ns = 20_000_000;
+        let speed = Speed { latency_ns, ..Speed::default() };
+        let mut client = Throttled::new(Null, speed, Arc::new(AtomicU64::new(0)));
+        // SAFETY: a transfer without buffers.
+        let mut transfers = [unsafe { Transfer::write(StoreFile::NONE, 0, Vec::new()) }];
+        let (start_ns, mut worked_ns) = (now_ns(), 0);
+        assert_eq!(client.run_beside(&mut transfers, &mut || worked_ns = now_ns()), Worked::Beside);
+        assert!(worked_ns >= start_ns);
+        assert!(now_ns() >= start_ns + latency_ns);
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! Transfers through io_uring: many in flight, fed as completions arrive.
 
-use forebay_device::{Batch, Direction, Errno, Span, StoreFile, Transfer};
+use forebay_device::{Batch, Direction, Errno, Span, StoreFile, Transfer, Worked};
 use forebay_posix::{FileSlots, Positional, begin, carry_on, locate};
 use io_uring::{IoUring, opcode, squeue, types::Fd};
 use libc::iovec;
 use std::collections::VecDeque;
 use std::io;
 use std::mem::offset_of;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -55,16 +56,19 @@ impl Uring {
     fn try_nop(&mut self) -> Result<(), Errno> {
         self.push(0, opcode::Nop::new().build());
         while self.ring.completion().next().is_none() {
-            self.enter()?;
+            self.enter(1)?;
         }
         Ok(())
     }
 
     /// Feeds the ring until no transfer is in flight; those that it could not carry out have no
-    /// result. Nothing in here may unwind: the kernel is using the buffers.
-    fn feed(&mut self, transfers: &mut [Transfer]) {
+    /// result. The work is done once the first are on their way. Nothing in here may unwind: the
+    /// kernel is using the buffers.
+    fn feed(&mut self, transfers: &mut [Transfer], work: &mut dyn FnMut()) {
         let mut fresh = 0..transfers.len();
         let mut in_flight = 0;
+        let mut work = Some(work);
+        let mut panicked = None;
         self.unfinished.clear();
         loop {
             while !self.broken
@@ -77,11 +81,12 @@ impl Uring {
                 }
             }
             if in_flight == 0 {
-                return;
+                break;
             }
+            let wanted = usize::from(work.is_none());
             if self.broken {
                 sleep(PAUSE);
-            } else if self.enter().is_err() {
+            } else if self.enter(wanted).is_err() {
                 self.broken = true;
                 in_flight -= self.queued.len();
             }
@@ -92,6 +97,12 @@ impl Uring {
                     self.unfinished.push(index);
                 }
             }
+            if let Some(work) = work.take() {
+                panicked = catch_unwind(AssertUnwindSafe(work)).err();
+            }
+        }
+        if let Some(panic) = panicked {
+            resume_unwind(panic);
         }
     }
 
@@ -105,9 +116,9 @@ impl Uring {
         self.queued.push_back(index);
     }
 
-    /// Hands the queue to the kernel and waits for a completion; may return early.
-    fn enter(&mut self) -> Result<(), Errno> {
-        let result = self.ring.submit_and_wait(1).map_err(errno);
+    /// Hands the queue to the kernel and waits for so many completions; may return early.
+    fn enter(&mut self, wanted: usize) -> Result<(), Errno> {
+        let result = self.ring.submit_and_wait(wanted).map_err(errno);
         let left = self.ring.submission().len();
         self.queued.drain(..self.queued.len() - left);
         match result {
@@ -127,13 +138,22 @@ impl Batch for Uring {
     }
 
     fn run(&mut self, transfers: &mut [Transfer]) {
+        self.run_beside(transfers, &mut || {});
+    }
+
+    fn run_beside(&mut self, transfers: &mut [Transfer], work: &mut dyn FnMut()) -> Worked {
         transfers.iter_mut().for_each(|transfer| begin(transfer, self.slots));
         // With nothing else in flight a ring has no advantage, and a file system that cannot write
         // without waiting costs it a thread.
-        if !self.broken && transfers.len() > 1 {
-            self.feed(transfers);
+        let is_fed =
+            !self.broken && transfers.iter().filter(|each| !each.is_finished()).count() > 1;
+        if is_fed {
+            self.feed(transfers, work);
+        } else {
+            work();
         }
         transfers.iter_mut().for_each(|transfer| carry_on(transfer, self.slots));
+        if is_fed { Worked::Beside } else { Worked::Before }
     }
 
     /// A plain system call: with nothing else in flight, a ring has no advantage.
@@ -220,8 +240,29 @@ mod tests {
         // SAFETY: `byte` outlives the feed and is not used meanwhile.
         let mut transfer = unsafe { Transfer::write(store_file(&file), 0, buffers) };
         transfer.begin();
-        client.feed(slice::from_mut(&mut transfer));
+        client.feed(slice::from_mut(&mut transfer), &mut || {});
         assert_eq!(transfer.result(), Ok(transfer.len()));
+    }
+
+    /// The kernel may not use buffers any more when their owner unwinds.
+    #[test]
+    fn work_that_panics_ends_when_no_transfer_is_under_way() {
+        let Some(mut client) = client() else { return };
+        let (input, mut output) = io::pipe().unwrap();
+        let mut bytes = [0_u8; 2];
+        // SAFETY: `bytes` outlives the run and is not used meanwhile.
+        let mut batch = bytes.each_mut().map(|byte| unsafe {
+            let buffer = Span { base: ptr::from_mut(byte), bytes: 1 };
+            Transfer::read(store_file(&input), 0, vec![buffer])
+        });
+        let run = || {
+            client.run_beside(&mut batch, &mut || {
+                output.write_all(b"ab").unwrap();
+                panic!("on purpose");
+            })
+        };
+        assert!(catch_unwind(AssertUnwindSafe(run)).is_err());
+        assert!(batch.iter().all(|transfer| transfer.result() == Ok(1)));
     }
 
     #[test]

@@ -233,6 +233,29 @@ fn batches_larger_than_the_queue(subject: &mut Subject) {
     assert!(back == subject.kept(pattern(COUNT * LEN, 7)));
 }
 
+/// Work is done exactly once, whatever the transfers come to, and may read their buffers.
+fn work_beside_transfers(subject: &mut Subject) {
+    const LEN: usize = 5000;
+    let file = tempfile::tempfile().unwrap();
+    let fd = store_file(&file);
+    for count in [0, 1, 2, 3 * QUEUE_DEPTH as usize] {
+        file.set_len(0).unwrap();
+        let mut bytes = pattern(count * LEN, 3);
+        let parts = bytes.chunks_mut(LEN).enumerate();
+        let mut batch: Vec<_> =
+            parts.map(|(n, part)| write(fd, (n * LEN) as u64, part, 1000)).collect();
+        let (mut done, mut sum) = (0, 0);
+        subject.client.run_beside(&mut batch, &mut || {
+            done += 1;
+            sum = bytes.iter().map(|&byte| u64::from(byte)).sum();
+        });
+        assert_eq!(done, 1, "{count} transfers");
+        assert!(batch.iter().all(|transfer| transfer.result() == Ok(LEN as u64)));
+        assert_eq!(sum, pattern(count * LEN, 3).iter().map(|&byte| u64::from(byte)).sum::<u64>());
+        subject.assert_kept(&file, 0, &pattern(count * LEN, 3));
+    }
+}
+
 fn nothing_to_do(subject: &mut Subject) {
     let file = tempfile::tempfile().unwrap();
     let fd = store_file(&file);
@@ -370,6 +393,7 @@ macro_rules! conformance {
                 more_bytes_than_a_system_call_moves
                 sparse_offsets
                 batches_larger_than_the_queue
+                work_beside_transfers
                 nothing_to_do
                 empty_buffers_among_full_ones
                 a_batch_can_run_again

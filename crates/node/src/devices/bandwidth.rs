@@ -1,7 +1,7 @@
 //! What the devices really do: every batch of transfers corrects the speeds that placement computes
 //! with (Hermes section 3.1.2, the system profiler's part while a job runs).
 
-use forebay_device::{Batch, Direction, Errno, StoreFile, Transfer};
+use forebay_device::{Batch, Direction, Errno, StoreFile, Transfer, Worked};
 use forebay_placement::TierId;
 use forebay_placement::observe::Observed;
 use forebay_pool::layout::DeviceSpeed;
@@ -83,19 +83,30 @@ impl<G: BandwidthEstimators> Batch for Observing<G> {
     }
 
     fn run(&mut self, transfers: &mut [Transfer]) {
+        self.run_beside(transfers, &mut || {});
+    }
+
+    fn run_beside(&mut self, transfers: &mut [Transfer], work: &mut dyn FnMut()) -> Worked {
         let (estimator, speed) = self.estimators.estimator(self.device);
         let users = estimator.users.fetch_add(1, Ordering::AcqRel) + 1;
         let start = clock::monotonic_ns();
         crash::point("io.begin");
-        self.inner.run(transfers);
+        let mut work_ns = 0;
+        let worked = self.inner.run_beside(transfers, &mut || {
+            let start = clock::monotonic_ns();
+            work();
+            work_ns = clock::monotonic_ns() - start;
+        });
         crash::point("io.end");
-        let took = clock::monotonic_ns() - start;
+        let before_ns = if worked == Worked::Before { work_ns } else { 0 };
+        let took = (clock::monotonic_ns() - start).saturating_sub(before_ns);
         estimator.users.fetch_sub(1, Ordering::AcqRel);
-        let Some(direction) = transfers.first().map(Transfer::direction) else { return };
+        let Some(direction) = transfers.first().map(Transfer::direction) else { return worked };
         if transfers.iter().all(|transfer| transfer.direction() == direction) {
             let bytes = transfers.iter().filter_map(|transfer| transfer.result().ok()).sum();
             estimator.observe(speed, direction, bytes, took, users);
         }
+        worked
     }
 
     fn sync(&mut self, file: StoreFile) -> Result<(), Errno> {

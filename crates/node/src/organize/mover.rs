@@ -11,7 +11,7 @@ use forebay_pool::BucketId;
 use forebay_pool::backoff::Backoff;
 use forebay_pool::checksum::checksum_of;
 use forebay_pool::free_map::{FILLING, USED};
-use forebay_pool::layout::PAGES_PER_BUCKET;
+use forebay_pool::layout::{PAGES_PER_BUCKET, SlotChecksums};
 use forebay_pool::{Entry, Owner, PageSet, clock, crash};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -299,39 +299,52 @@ impl Mover {
                     Transfer::read(slot(copy.found.bucket), first(copy) as u64, buffer((i, copy)))
                 })
                 .collect();
-            self.run(from, &mut reads, &mut good);
+            self.run(from, &mut reads, &mut good, &mut || {});
         }
-        for (index, copy) in copying.iter_mut().enumerate().filter(|&(index, _)| good[index]) {
-            let from = segment.checksums(copy.found.bucket);
-            for number in PageSet(copy.valid).pages() {
-                // SAFETY: inside the bucket or its copy; bytes that change meanwhile are noticed by
-                // the version.
-                let bytes = unsafe {
-                    let at = memory(index, copy).add(number * page);
-                    std::slice::from_raw_parts(at, page)
-                };
-                let sum = checksum_of(bytes);
-                let before = std::mem::replace(&mut copy.sums[number], sum);
-                let corrupt = from
-                    .is_some_and(|sums| before != 0 && sum != before && sums.get(number) == before);
-                copy.corrupt |= u64::from(corrupt) << number;
+        let sum_up = |copying: &mut [Copying], good: &[bool]| {
+            for (index, copy) in copying.iter_mut().enumerate().filter(|&(index, _)| good[index]) {
+                let from = segment.checksums(copy.found.bucket);
+                for number in PageSet(copy.valid).pages() {
+                    // SAFETY: inside the bucket or its copy; bytes that change meanwhile are
+                    // noticed by the version.
+                    let bytes = unsafe {
+                        let at = memory(index, copy).add(number * page);
+                        std::slice::from_raw_parts(at, page)
+                    };
+                    let sum = checksum_of(bytes);
+                    let before = std::mem::replace(&mut copy.sums[number], sum);
+                    let is_corrupt = |sums: &SlotChecksums| {
+                        before != 0 && sum != before && sums.get(number) == before
+                    };
+                    copy.corrupt |= u64::from(from.is_some_and(is_corrupt)) << number;
+                }
             }
+        };
+        if to.is_ram() {
+            sum_up(copying, &good);
+            return good;
         }
-        if !to.is_ram() {
-            let mut writes: Vec<_> = (copying.iter().enumerate())
-                // SAFETY: a bucket's memory stays mapped whatever becomes of the bucket; bytes
-                // that change meanwhile are noticed by the version.
-                .map(|(i, copy)| unsafe {
-                    Transfer::write(slot(copy.to), first(copy) as u64, buffer((i, copy)))
-                })
-                .collect();
-            self.run(to, &mut writes, &mut good);
-        }
+        let mut writes: Vec<_> = (copying.iter().enumerate())
+            // SAFETY: a bucket's memory stays mapped whatever becomes of the bucket; bytes that
+            // change meanwhile are noticed by the version.
+            .map(|(i, copy)| unsafe {
+                Transfer::write(slot(copy.to), first(copy) as u64, buffer((i, copy)))
+            })
+            .collect();
+        let were_read = good.clone();
+        self.run(to, &mut writes, &mut good, &mut || sum_up(copying, &were_read));
         good
     }
 
-    fn run(&mut self, tier: TierId, transfers: &mut [Transfer], good: &mut [bool]) {
-        self.clients[tier].run(transfers);
+    /// Carries out the transfers, with `work` beside them; clears `good` of those that fail.
+    fn run(
+        &mut self,
+        tier: TierId,
+        transfers: &mut [Transfer],
+        good: &mut [bool],
+        work: &mut dyn FnMut(),
+    ) {
+        self.clients[tier].run_beside(transfers, work);
         for (good, transfer) in good.iter_mut().zip(transfers.iter()) {
             match transfer.result() {
                 Ok(bytes) => *good &= bytes == transfer.len(),
