@@ -6,15 +6,18 @@
 //!   same). It may be wrong: it decides nothing.
 //! - [`Views`] decides which nodes are in the group, by files on the backing store of which each
 //!   can be made once, and says until when a node may act on that.
+//! - [`HostList`] says which nodes a group may have, and which number each has.
 //! - [`Places`] says which nodes answer for a file, from the members of a view alone.
 //!
 //! docs/design/nodes.md has the requirements, the alternatives and the arithmetic.
 
+mod hosts;
 mod node;
 mod places;
 mod swim;
 mod views;
 
+pub use hosts::{Announced, AnnouncedHosts, HostList, HostsError};
 pub use node::{Incarnation, Member, NodeId};
 pub use places::{FileId, PARTITIONS, PLACES, Partition, Places};
 pub use swim::{Action, Swim, SwimTimer, Tuning};
