@@ -334,8 +334,9 @@ fn number<T: FromStr>(text: &str) -> Option<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::seed;
+    use rand::RngExt;
     use rand::rngs::SmallRng;
-    use rand::{RngExt, SeedableRng};
 
     fn view(random: &mut SmallRng) -> View {
         let number = random.random_range(1..=u32::MAX);
@@ -380,7 +381,7 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         for seed in 0..1000 {
-            let mut random = SmallRng::seed_from_u64(seed);
+            let (mut random, _seed) = seed::of(seed);
             let (view, card) = (view(&mut random), card(&mut random));
             let read = View::of_text(view.number, view.to_text().as_bytes());
             assert_eq!(read.as_ref(), Ok(&view), "seed {seed}");
@@ -404,7 +405,7 @@ mod tests {
             false => Card::of_text(card.member, text).is_err(),
         };
         for seed in 0..10 {
-            let mut random = SmallRng::seed_from_u64(seed);
+            let (mut random, _seed) = seed::of(seed);
             let (view, card) = (view(&mut random), card(&mut random));
             for is_view in [true, false] {
                 let text = if is_view { view.to_text() } else { card.to_text() }.into_bytes();
@@ -428,7 +429,7 @@ mod tests {
     #[test]
     fn arbitrary_bytes_are_an_error() {
         for seed in 0..20_000 {
-            let mut random = SmallRng::seed_from_u64(seed);
+            let (mut random, _seed) = seed::of(seed);
             let length = random.random_range(0..80);
             let bytes: Vec<u8> = (0..length).map(|_| random.random()).collect();
             for start in ["", "forebay view ", "forebay view 1\n", "forebay member 1\n"] {

@@ -517,8 +517,8 @@ fn long(offset: usize) -> HostsError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rand::rngs::SmallRng;
-    use rand::{RngExt, SeedableRng};
+    use crate::seed;
+    use rand::RngExt;
 
     fn expression(text: &str) -> String {
         HostList::of_expression(text).map_or_else(|why| why.to_string(), |l| l.names.join(" "))
@@ -695,7 +695,7 @@ mod tests {
             ['a', 'n', '1', '0', '9', '[', ']', '-', ',', ' ', ':', '#', '\n', '\u{e9}'];
         let (mut good, mut bad) = (0, 0);
         for seed in 0..20_000 {
-            let mut random = SmallRng::seed_from_u64(seed);
+            let (mut random, _seed) = seed::of(seed);
             let length = random.random_range(0..16);
             let text: String = (0..length).map(|_| CHARS[random.random_range(0..14)]).collect();
             for list in [HostList::of_expression(&text), HostList::of_file(&text)] {

@@ -17,6 +17,8 @@ mod files;
 mod hosts;
 mod node;
 mod places;
+#[cfg(test)]
+mod seed;
 mod swim;
 mod views;
 

@@ -127,8 +127,7 @@ const fn mix(value: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rand::SeedableRng;
-    use rand::rngs::SmallRng;
+    use crate::seed;
     use rand::seq::SliceRandom;
 
     fn nodes(count: u16) -> Vec<NodeId> {
@@ -211,7 +210,7 @@ mod tests {
     #[test]
     fn the_order_of_the_members_and_repetition_do_not_matter() {
         for seed in 0..20 {
-            let mut random = SmallRng::seed_from_u64(seed);
+            let (mut random, _seed) = seed::of(seed);
             let mut members = nodes(40);
             members.extend(nodes(5));
             members.shuffle(&mut random);
