@@ -16,7 +16,7 @@ const ALLOWED: &[(&str, &[&str], &[&str])] = &[
     ("client", &["pool", "placement", "device", "posix"], &["rustix"]),
     ("preload", &["client"], &["libc", "rustix"]),
     ("node", &["placement", "pool", "device", "posix", "tiers", "client"], &["*"]),
-    ("membership", &[], &["foca", "rand", "serde"]),
+    ("membership", &[], &["crc32c", "foca", "rand", "serde"]),
     ("simulator", &["placement", "membership"], &[]),
     ("bench", &["pool"], &["rustix", "serde_json"]),
     // preload is not called: it is named so that cargo builds it with the command.
