@@ -8,6 +8,8 @@
 
 mod accept;
 mod core;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use self::core::{Core, Timer, TimerId};
 

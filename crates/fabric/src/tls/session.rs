@@ -44,8 +44,14 @@ impl Out {
     }
 }
 
-/// One side of TLS.
-pub(super) enum Session {
+/// TLS of one connection.
+pub(super) struct Session {
+    side: Side,
+    /// It found something wrong, and must not look at it again.
+    has_failed: bool,
+}
+
+enum Side {
     Client(Box<UnbufferedClientConnection>),
     Server(Box<UnbufferedServerConnection>),
 }
@@ -54,17 +60,19 @@ pub(super) enum Session {
 /// two sides have types of their own, and no trait in common.
 macro_rules! work_through {
     ($tls:expr, $buffer:expr, $used:expr, $out:expr, $plain:expr, $may_write:expr) => {{
-        let mut failed = false;
+        let mut has_failed = false;
         loop {
+            // Alerts for the peer come before another look at what is wrong.
+            if has_failed && !$tls.wants_write() {
+                break Err(Down::Tls);
+            }
             let status = $tls.process_tls_records(&mut $buffer[*$used..]);
             let UnbufferedStatus { mut discard, state, .. } = status;
             let end = match state {
-                // Once more: TLS may have an alert for the peer.
-                Err(_) if !failed => {
-                    failed = true;
+                Err(_) => {
+                    has_failed = true;
                     None
                 }
-                Err(_) => Some(Err(Down::Tls)),
                 Ok(ConnectionState::EncodeTlsData(mut data)) => {
                     match data.encode(&mut $out.bytes[$out.end..]) {
                         Ok(len) => {
@@ -93,7 +101,7 @@ macro_rules! work_through {
                     }
                     result
                 }
-                Ok(ConnectionState::WriteTraffic(traffic)) => Some($may_write(traffic, $out)),
+                Ok(ConnectionState::WriteTraffic(traffic)) => Some($may_write(traffic, &mut *$out)),
                 Ok(ConnectionState::BlockedHandshake) => Some(Ok(())),
                 // There is no early data, and a peer that closes has nothing more to say.
                 Ok(_) => Some(Err(Down::Closed)),
@@ -126,19 +134,19 @@ impl Session {
     pub(super) fn client(key: &GroupKey) -> Result<Self, Down> {
         let (config, name) = key.client();
         let made = UnbufferedClientConnection::new(config, name).map_err(|_| Down::Tls)?;
-        Ok(Session::Client(Box::new(made)))
+        Ok(Self { side: Side::Client(Box::new(made)), has_failed: false })
     }
 
     /// The side that listens.
     pub(super) fn server(key: &GroupKey) -> Result<Self, Down> {
         let made = UnbufferedServerConnection::new(key.server()).map_err(|_| Down::Tls)?;
-        Ok(Session::Server(Box::new(made)))
+        Ok(Self { side: Side::Server(Box::new(made)), has_failed: false })
     }
 
     pub(super) fn is_handshaking(&self) -> bool {
-        match self {
-            Session::Client(tls) => tls.is_handshaking(),
-            Session::Server(tls) => tls.is_handshaking(),
+        match &self.side {
+            Side::Client(tls) => tls.is_handshaking(),
+            Side::Server(tls) => tls.is_handshaking(),
         }
     }
 
@@ -151,14 +159,14 @@ impl Session {
         out: &mut Out,
         mut plain: impl FnMut(&[u8]) -> Result<(), Down>,
     ) -> Result<(), Down> {
-        match self {
-            Session::Client(tls) => {
-                work_through!(tls, buffer, used, out, plain, |_, _: &mut Out| Ok(()))
-            }
-            Session::Server(tls) => {
-                work_through!(tls, buffer, used, out, plain, |_, _: &mut Out| Ok(()))
-            }
+        if self.has_failed {
+            return Err(Down::Tls);
         }
+        let result = match &mut self.side {
+            Side::Client(tls) => work_through!(tls, buffer, used, out, plain, |_, _| Ok(())),
+            Side::Server(tls) => work_through!(tls, buffer, used, out, plain, |_, _| Ok(())),
+        };
+        self.note(result)
     }
 
     /// Encrypts to `out`, which has room. `rest` is what was read and not used: TLS may have parts
@@ -169,18 +177,22 @@ impl Session {
         rest: &mut Vec<u8>,
         out: &mut Out,
     ) -> Result<(), Down> {
+        if self.has_failed {
+            return Err(Down::Tls);
+        }
         let mut used = 0;
         // A record is whole in what a read has left only where that failed: the link ends.
         let plain = |_: &[u8]| Ok(());
-        let result = match self {
-            Session::Client(tls) => {
-                work_through!(tls, rest, &mut used, out, plain, encrypt!(bytes))
-            }
-            Session::Server(tls) => {
-                work_through!(tls, rest, &mut used, out, plain, encrypt!(bytes))
-            }
+        let result = match &mut self.side {
+            Side::Client(tls) => work_through!(tls, rest, &mut used, out, plain, encrypt!(bytes)),
+            Side::Server(tls) => work_through!(tls, rest, &mut used, out, plain, encrypt!(bytes)),
         };
         rest.drain(..used);
+        self.note(result)
+    }
+
+    fn note(&mut self, result: Result<(), Down>) -> Result<(), Down> {
+        self.has_failed |= result == Err(Down::Tls);
         result
     }
 }

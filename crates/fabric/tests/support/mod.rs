@@ -1,4 +1,5 @@
 //! Fabrics of both kinds, and how a test waits for their events.
+#![allow(dead_code)] // Each test file uses its part.
 
 use forebay_fabric::{
     Access, Event, Fabric, FabricError, FaultScript, Faulty, Header, Identity, Kind, Link,
@@ -48,24 +49,46 @@ impl Subject {
     }
 
     pub fn make(&self, member: Member, group: &str, at: Option<&str>) -> Box<dyn Fabric> {
-        let identity = Identity { member, group: group.into() };
-        let default = format!("{}.{}", member.node.0, member.incarnation.0);
-        let script = FaultScript::new();
-        script.replace(self.script.map_or(Vec::new(), |text| parse_script(text).unwrap()));
-        match &self.network {
-            Some(network) => {
-                let made = network.join(identity, at.unwrap_or(&default)).unwrap();
-                self.wrap(made, script)
-            }
-            None => {
-                let listen = at.unwrap_or("127.0.0.1:0").parse().unwrap();
-                self.wrap(Tls::new(identity, &SECRET, &[listen]).unwrap(), script)
-            }
+        match self.script {
+            Some(text) => self.make_faulty(member, group, at, text).0,
+            None => self.make_bare(member, group, at, |fabric| fabric, |fabric| fabric),
         }
     }
 
-    fn wrap(&self, made: impl Fabric + 'static, script: FaultScript) -> Box<dyn Fabric> {
-        if self.script.is_some() { Box::new(Faulty::new(made, script)) } else { Box::new(made) }
+    /// One with a script of its own.
+    pub fn make_faulty(
+        &self,
+        member: Member,
+        group: &str,
+        at: Option<&str>,
+        text: &str,
+    ) -> (Box<dyn Fabric>, FaultScript) {
+        let script = FaultScript::new();
+        script.replace(parse_script(text).unwrap());
+        let tls = |fabric| Faulty::new(fabric, script.clone());
+        let memory = |fabric| Faulty::new(fabric, script.clone());
+        (self.make_bare(member, group, at, tls, memory), script)
+    }
+
+    fn make_bare<T: Fabric + 'static, M: Fabric + 'static>(
+        &self,
+        member: Member,
+        group: &str,
+        at: Option<&str>,
+        tls: impl FnOnce(Tls) -> T,
+        memory: impl FnOnce(forebay_fabric::Memory) -> M,
+    ) -> Box<dyn Fabric> {
+        let identity = Identity { member, group: group.into() };
+        match &self.network {
+            Some(network) => {
+                let default = format!("{}.{}", member.node.0, member.incarnation.0);
+                Box::new(memory(network.join(identity, at.unwrap_or(&default)).unwrap()))
+            }
+            None => {
+                let listen = at.unwrap_or("127.0.0.1:0").parse().unwrap();
+                Box::new(tls(Tls::new(identity, &SECRET, &[listen]).unwrap()))
+            }
+        }
     }
 
     /// Adds a node of the group; its place.
