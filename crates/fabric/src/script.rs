@@ -1,7 +1,127 @@
-//! Fault scripts as text: one rule on each line, see [`parse_script`].
+//! Which operations go wrong, and how: rules, and their text.
 
-use crate::{Fault, Operation, Rule, When};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+/// What a rule applies to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// A message.
+    Send,
+    /// A transfer from the peer.
+    Pull,
+    /// A transfer to the peer.
+    Push,
+}
+
+/// Which of the operations are hit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// The next so many.
+    Next(u64),
+    /// Every n-th; 0 = none.
+    Every(u64),
+    /// The n-th alone, counted from 1.
+    At(u64),
+    /// The n-th and all after it.
+    From(u64),
+}
+
+/// What happens to an operation that is hit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// It does not leave: its link is lost.
+    Cut,
+    /// It is answered [`FabricError::Full`](crate::FabricError::Full).
+    Full,
+    /// A message leaves after this time, and so do those behind it.
+    Delay(Duration),
+    /// A byte of a frame is changed on its way.
+    Spoil,
+    /// The token of a transfer ends [`Outcome::Late`](crate::Outcome::Late).
+    Late,
+    /// The link is lost when half of a transfer's bytes have moved.
+    Tear,
+}
+
+/// One line of a [`FaultScript`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    operation: Operation,
+    when: When,
+    fault: Fault,
+    seen: u64,
+}
+
+impl Rule {
+    /// Lets `fault` happen to these operations. None if it cannot: only messages are delayed and
+    /// spoiled, only transfers are late and torn.
+    pub fn new(operation: Operation, when: When, fault: Fault) -> Option<Self> {
+        let fits = match fault {
+            Fault::Cut | Fault::Full => true,
+            Fault::Delay(_) | Fault::Spoil => operation == Operation::Send,
+            Fault::Late | Fault::Tear => operation != Operation::Send,
+        };
+        fits.then_some(Self { operation, when, fault, seen: 0 })
+    }
+
+    /// Counts the operation if the rule is about its kind; whether it is hit.
+    fn hits(&mut self, operation: Operation) -> bool {
+        if self.operation != operation {
+            return false;
+        }
+        self.seen += 1;
+        match self.when {
+            When::Next(count) => self.seen <= count,
+            When::Every(nth) => nth > 0 && self.seen.is_multiple_of(nth),
+            When::At(number) => self.seen == number,
+            When::From(first) => self.seen >= first,
+        }
+    }
+}
+
+/// The rules of any number of [`Faulty`](crate::Faulty) fabrics, to be changed at any time from any thread.
+///
+/// Clones share the rules. The first rule that hits decides; those after it do not see the
+/// operation.
+#[derive(Clone, Debug, Default)]
+pub struct FaultScript(Arc<Mutex<Script>>);
+
+#[derive(Debug, Default)]
+struct Script {
+    rules: Vec<Rule>,
+    hits: u64,
+}
+
+impl FaultScript {
+    /// A script without rules: everything works.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Puts these rules in place of the others.
+    pub fn replace(&self, rules: Vec<Rule>) {
+        self.lock().rules = rules;
+    }
+
+    /// Operations hit so far: a test that injects faults asserts that they happened.
+    pub fn hits(&self) -> u64 {
+        self.lock().hits
+    }
+
+    pub(crate) fn decide(&self, operation: Operation) -> Option<Fault> {
+        let mut script = self.lock();
+        let fault =
+            script.rules.iter_mut().find_map(|rule| rule.hits(operation).then_some(rule.fault))?;
+        script.hits += 1;
+        Some(fault)
+    }
+
+    /// A thread that panicked with the lock left nothing half done.
+    fn lock(&self) -> MutexGuard<'_, Script> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// What is wrong with a script, and in which line.
 #[derive(Clone, Debug, PartialEq, Eq)]

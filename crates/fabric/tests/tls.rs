@@ -10,7 +10,7 @@ use forebay_membership::Member;
 use rand::rngs::SmallRng;
 use rand::{Rng, RngExt, SeedableRng};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, setrlimit};
 use rustls::{ClientConnection, ServerConnection, StreamOwned};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -26,6 +26,9 @@ const BULK: usize = 64 * MIB;
 
 /// Set in the process that is a peer.
 const PEER: &str = "FOREBAY_FABRIC_TEST_PEER";
+
+/// One with descriptors for five connections.
+const FEW: &str = "few";
 
 /// A peer in a process of its own, which ends with it.
 struct Process {
@@ -48,6 +51,11 @@ fn peer_process() {
     let mut memory = Memory::of(5, BULK);
     // SAFETY: the memory is there until the process ends.
     let region = unsafe { fabric.expose(memory.0.as_mut_ptr(), BULK, Access::ReadWrite) }.unwrap();
+    if std::env::var_os(PEER).is_some_and(|how| how == FEW) {
+        let open = std::fs::read_dir("/proc/self/fd").unwrap().count() as u64;
+        let limit = Rlimit { current: Some(open + 5), maximum: Some(open + 5) };
+        setrlimit(Resource::Nofile, limit).unwrap();
+    }
     println!("\nPEER {} {}", fabric.address(), region.number());
     loop {
         let mut events = Vec::new();
@@ -74,9 +82,13 @@ fn peer_process() {
 
 impl Process {
     fn start() -> Self {
+        Self::start_as("1")
+    }
+
+    fn start_as(how: &str) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "peer_process", "--nocapture"])
-            .env(PEER, "1")
+            .env(PEER, how)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -86,6 +98,14 @@ impl Process {
         let words: Vec<_> = told.split(' ').collect();
         let (address, region) = (words[1].to_owned(), words[2].parse().unwrap());
         Self { child, address, region: Region::from_number(region) }
+    }
+
+    /// The time of a processor that it has used.
+    fn processor_time(&self) -> Duration {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
+        let fields: Vec<_> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+        let ticks = [11, 12].map(|at| fields[at].parse::<u64>().unwrap());
+        Duration::from_millis(10 * (ticks[0] + ticks[1]))
     }
 
     fn signal(&self, signal: Signal) {
@@ -253,6 +273,24 @@ fn a_peer_that_does_not_read_costs_no_time() {
         subject.nodes[0].arm();
     }
     assert!(woken < 20, "woken {woken} times");
+}
+
+#[test]
+fn a_node_without_descriptors_waits_for_some() {
+    let mut subject = Subject::tls(None);
+    subject.join(1);
+    let process = Process::start_as(FEW);
+    let address: SocketAddr = process.address.parse().unwrap();
+    let sockets: Vec<_> = (0..20).map(|_| TcpStream::connect(address).unwrap()).collect();
+    std::thread::sleep(Duration::from_millis(200));
+    let (start, before) = (Instant::now(), process.processor_time());
+    std::thread::sleep(Duration::from_millis(600));
+    let used = process.processor_time() - before;
+    assert!(used * 5 < start.elapsed(), "{used:?} of {:?}", start.elapsed());
+    drop(sockets);
+    let link = subject.nodes[0].connect(PEER_MEMBER, &process.address).unwrap();
+    let up = Event::Up { link, peer: PEER_MEMBER };
+    subject.take(0, |event| *event == up);
 }
 
 /// A node 0 that is attacked, with a link to node 1 that has to go on.
@@ -569,6 +607,9 @@ fn each_address_is_tried() {
     let up = Event::Up { link, peer };
     subject.take(0, |event| *event == up);
     assert!(subject.events[0].is_empty());
+    // One that is tried and one that cannot be.
+    let link = subject.nodes[0].connect(peer, &format!("{closed},255.255.255.255:1")).unwrap();
+    assert_eq!(subject.down(0), (link, Down::Unreachable));
     for wrong in ["", "127.0.0.1", "localhost:1", &format!("{first}:1"), &"1".repeat(513)] {
         let error = subject.nodes[0].connect(peer, wrong).unwrap_err();
         assert!(matches!(error, FabricError::Address(_)), "{wrong}: {error}");

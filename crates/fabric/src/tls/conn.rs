@@ -15,13 +15,13 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// Bytes that are read from a socket at once: some records, and little enough for the cache.
-const READ_BYTES: usize = 256 << 10;
+const READ_BYTES: usize = 128 << 10;
 
 /// Bytes that are gathered before they are written.
-const WRITE_BYTES: usize = 128 << 10;
+const WRITE_BYTES: usize = 64 << 10;
 
 /// Reads, and frames written, before other connections have their turn: up to 1 MiB.
-const READS_IN_TURN: u32 = 4;
+const READS_IN_TURN: u32 = 8;
 const FRAMES_IN_TURN: u32 = 16;
 
 /// Bytes that wait for a socket at most: what was gathered, and what TLS says by itself.
@@ -76,7 +76,9 @@ pub(super) struct Conn {
     watched: EventFlags,
     /// None before TCP has connected.
     session: Option<Session>,
-    /// None if the peer has connected.
+    /// Whether this side connects.
+    pub(super) is_ours: bool,
+    /// Where to, and None where the peer has connected.
     pub(super) target: Option<Target>,
     pub(super) timer: Option<TimerId>,
     greeting: Greeting,
@@ -123,6 +125,7 @@ impl Conn {
             socket,
             watched,
             session,
+            is_ours: target.is_some(),
             target,
             timer: None,
             greeting: Greeting::default(),
@@ -279,7 +282,9 @@ impl Conn {
 
     /// Whether what went wrong when writing was told of by the peer before.
     pub(super) fn last_word(&mut self, shared: &mut Shared) -> Option<Down> {
-        self.session.as_ref()?;
+        if self.is_leaving || self.session.is_none() {
+            return None;
+        }
         self.read(shared).err()
     }
 
@@ -287,7 +292,6 @@ impl Conn {
     /// said, and waits for the peer to close, for a reset would take the last words with it.
     pub(super) fn leave(&mut self, shared: &mut Shared, key: u64) -> Result<(), Down> {
         self.key = key;
-        self.target = None;
         // Alerts of TLS are there already.
         let _ = self.write_out(shared);
         let _ = self.greet(shared);
