@@ -29,15 +29,18 @@ use std::collections::BTreeSet;
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
-/// Connections that were accepted and are not links; one more costs the oldest.
+/// Connections that were accepted and are not links. One more waits, and costs the oldest if that
+/// is so old that it is hardly a peer: many peers that come at once are not turned away.
 const UNFINISHED_MAX: usize = 64;
+const GRACE: Duration = Duration::from_secs(1);
 
 /// Connections that are told why they end, and how long they may take to hear it.
 const LEAVING_MAX: usize = 64;
 const LEAVING_TIME: Duration = Duration::from_secs(1);
 
-/// How long nothing is accepted when there are no descriptors.
+/// How long nothing is accepted when there are no descriptors, or too many unfinished connections.
 const PAUSE: Duration = Duration::from_millis(100);
+const CROWD_PAUSE: Duration = Duration::from_millis(10);
 
 /// What the epoll set calls the timer; keys of connections are above, listeners below.
 const TIMER_KEY: u64 = u32::MAX as u64;
@@ -150,21 +153,38 @@ impl Tls {
     /// Accepts what waits, up to a share.
     fn accept(&mut self, listener: usize) {
         for _ in 0..UNFINISHED_MAX {
+            if self.is_crowded() {
+                return self.pause(CROWD_PAUSE);
+            }
             let Some(listener) = self.listeners.get(listener) else { return };
             match listener.accept() {
                 Ok((socket, _)) => self.begin_accepted(socket.into()),
                 Err(error) => match error.kind() {
                     std::io::ErrorKind::WouldBlock => return,
                     std::io::ErrorKind::ConnectionAborted | std::io::ErrorKind::Interrupted => {}
-                    _ => {
-                        // No descriptors: the listener would be readable all the time.
-                        let at = self.shared.now() + PAUSE;
-                        self.shared.core.timers.add(at, Timer::Connection(TIMER_KEY));
-                        let _ = self.listen(false);
-                        return;
-                    }
+                    // No descriptors.
+                    _ => return self.pause(PAUSE),
                 },
             }
+        }
+    }
+
+    /// Whether all that may be unfinished are, and none of them is old.
+    fn is_crowded(&self) -> bool {
+        let unfinished = &self.shared.unfinished;
+        let oldest = unfinished.front().and_then(|key| self.conns.get(*key)?.as_ref()?.timer);
+        let is_young =
+            oldest.is_some_and(|(end, _)| end + GRACE > self.shared.now() + CONNECT_TIME);
+        unfinished.len() >= UNFINISHED_MAX && is_young
+    }
+
+    /// Accepts nothing for a while: listeners would be readable all the time.
+    fn pause(&mut self, time: Duration) {
+        if self.is_listening {
+            let at = self.shared.now() + time;
+            self.shared.core.timers.add(at, Timer::Connection(TIMER_KEY));
+            // It fails for what is not in the set only, and these are.
+            let _ = self.listen(false);
         }
     }
 
@@ -302,7 +322,7 @@ impl Tls {
         while let Some(timer) = self.shared.core.timers.take_due(now) {
             match timer {
                 Timer::Wake => {}
-                // It is added again to nothing if it fails, which leaves other links alone.
+                // Without memory in the kernel it fails, which leaves other links alone.
                 Timer::Connection(TIMER_KEY) => {
                     let _ = self.listen(true);
                 }

@@ -436,6 +436,8 @@ fn rubbish_is_refused() {
             }
             let mut socket = TcpStream::connect(address).unwrap();
             let _ = socket.write_all(&bytes);
+            let _ = socket.shutdown(std::net::Shutdown::Write);
+            let _ = socket.read_to_end(&mut Vec::new());
         }
     });
     victim.refused(Refusal::Tls, 100);
@@ -530,6 +532,21 @@ fn a_port_scanner_does_not_keep_peers_out() {
     drop(sockets);
     victim.subject.until(|subject| subject.nodes[0].counters().unfinished == 0);
     victim.goes_on();
+}
+
+#[test]
+fn many_peers_may_come_at_once() {
+    let mut subject = Subject::tls(None);
+    let (one, two) = (subject.join(1), subject.join(2));
+    let (peer, address) = (subject.nodes[one].member(), subject.nodes[one].address().to_owned());
+    const COUNT: usize = 200;
+    for _ in 0..COUNT {
+        subject.nodes[two].connect(peer, &address).unwrap();
+    }
+    let counters = |subject: &Subject| subject.nodes[one].counters();
+    subject.until(|subject| counters(subject).links == COUNT);
+    assert_eq!(counters(&subject).refused_in_all(), 0);
+    assert!(subject.events[two].iter().all(|event| matches!(event, Event::Up { .. })));
 }
 
 /// Passes one connection on, and keeps what the side that has connected says.
