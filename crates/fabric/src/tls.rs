@@ -45,7 +45,7 @@ const CROWD_PAUSE: Duration = Duration::from_millis(10);
 /// What the epoll set calls the timer; keys of connections are above, listeners below.
 const TIMER_KEY: u64 = u32::MAX as u64;
 
-/// Links by TLS over TCP, see [`Fabric`].
+/// Links by TLS over TCP, see [`Fabric`](crate::Fabric).
 pub struct Tls {
     shared: Shared,
     conns: Table<Option<Conn>>,
