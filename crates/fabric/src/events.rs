@@ -37,7 +37,8 @@ pub enum Event {
     },
     /// A transfer has ended.
     Done {
-        /// As given to [`Fabric::pull`](crate::Fabric::pull) or [`Fabric::push`](crate::Fabric::push).
+        /// As given to [`Fabric::pull`](crate::Fabric::pull) or
+        /// [`Fabric::push`](crate::Fabric::push).
         token: u64,
         /// How.
         outcome: Outcome,
@@ -147,7 +148,8 @@ pub enum FabricError {
     Length,
     /// A kind that the fabric keeps for itself.
     Kind,
-    /// An address that is none, or longer than [`ADDRESS_MAX`](crate::ADDRESS_MAX); a group's name that is too long.
+    /// An address that is none, or longer than [`ADDRESS_MAX`](crate::ADDRESS_MAX); a group's name
+    /// that is too long.
     Address(String),
     /// It cannot listen there, or the process has no descriptors left.
     System(String),

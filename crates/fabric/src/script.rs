@@ -80,7 +80,8 @@ impl Rule {
     }
 }
 
-/// The rules of any number of [`Faulty`](crate::Faulty) fabrics, to be changed at any time from any thread.
+/// The rules of any number of [`Faulty`](crate::Faulty) fabrics, to be changed at any time from any
+/// thread.
 ///
 /// Clones share the rules. The first rule that hits decides; those after it do not see the
 /// operation.
