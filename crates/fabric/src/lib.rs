@@ -152,8 +152,7 @@ pub trait Fabric: Send {
     /// Until [`Fabric::withdraw`] or the drop of the fabric, the memory stays mapped, readable, and
     /// writable where `access` is [`Access::ReadWrite`] or a pull of this side goes there.
     /// Meanwhile no Rust reference to bytes that a transfer writes is in use. Other threads and
-    /// processes may
-    /// write bytes that a transfer reads; it then carries old and new ones mixed.
+    /// processes may write bytes that a transfer reads; it then carries old and new ones mixed.
     unsafe fn expose(
         &mut self,
         at: *mut u8,
