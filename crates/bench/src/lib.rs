@@ -7,12 +7,13 @@
 //! [`micro`]: the hot path, against memcpy, tmpfs and the page cache. [`hermes_fig4`],
 //! [`hermes_fig5`] and [`hermes_fig6`]: what lies in shared memory, against allocators and servers.
 //! [`cliffs`]: what ordinary operations around it cost. [`peers`]: the same program on other file
-//! systems that buffer.
+//! systems that buffer. [`fabric()`]: the links between node managers, beside plain sockets.
 
 mod bars;
 mod cliffs;
 mod figures;
 mod hierarchy;
+mod links;
 mod machine;
 mod measured;
 mod memory;
@@ -29,6 +30,7 @@ mod systems;
 pub use bars::{Bar, Bars, Group};
 pub use cliffs::cliffs;
 pub use figures::{Figure, figure, names};
+pub use links::{fabric, peer};
 pub use measured::Measured;
 pub use memory::fig4::run as hermes_fig4;
 pub use memory::fig5::run as hermes_fig5;

@@ -57,11 +57,12 @@ impl BenchArguments {
 type Benchmark = fn(&Options, &mut dyn FnMut(&str)) -> Result<Measured, String>;
 
 /// All of them.
-const BENCHMARKS: [(&str, Benchmark); 7] = [
+const BENCHMARKS: [(&str, Benchmark); 8] = [
     ("micro", forebay_bench::micro),
     ("cliffs", forebay_bench::cliffs),
     ("peers", forebay_bench::peers),
     ("policies", forebay_bench::policies),
+    ("fabric", forebay_bench::fabric),
     ("hermes-fig4", forebay_bench::hermes_fig4),
     ("hermes-fig5", forebay_bench::hermes_fig5),
     ("hermes-fig6", forebay_bench::hermes_fig6),
@@ -100,6 +101,15 @@ pub struct PublisherArguments {
     client: u32,
     /// Messages to publish
     count: usize,
+}
+
+/// Arguments of `forebay bench-peer`.
+#[derive(Args)]
+pub struct PeerArguments {
+    /// The kind of link
+    system: String,
+    /// The file that says where it is
+    file: PathBuf,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -181,6 +191,12 @@ fn draw(file: &Path, figure: Bars) -> Result<(), String> {
 pub fn publisher(arguments: &PublisherArguments) -> Result<ExitCode, String> {
     let PublisherArguments { file, client, count } = arguments;
     forebay_bench::publisher(file, *client, *count)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Answers at the other end of a link.
+pub fn peer(arguments: &PeerArguments) -> Result<ExitCode, String> {
+    forebay_bench::peer(&arguments.system, &arguments.file)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -72,6 +72,10 @@ enum Command {
     /// What `bench hermes-fig6` runs to publish messages from a process of its own
     #[command(hide = true)]
     BenchPublisher(bench::PublisherArguments),
+    #[cfg(feature = "bench")]
+    /// What `bench fabric` runs as the other end of its links
+    #[command(hide = true)]
+    BenchPeer(bench::PeerArguments),
     /// Find this machine's devices, measure them, and write a configuration
     Profile(profile::ProfileArguments),
     /// Simulate a cluster, and compare ways of buffering on it
@@ -137,6 +141,8 @@ fn main() -> ExitCode {
         Command::BenchWorker(arguments) => bench::worker(&arguments),
         #[cfg(feature = "bench")]
         Command::BenchPublisher(arguments) => bench::publisher(&arguments),
+        #[cfg(feature = "bench")]
+        Command::BenchPeer(arguments) => bench::peer(&arguments),
         Command::Profile(arguments) => profile::profile(&arguments),
         Command::Explain(arguments) => explain::explain(&arguments),
         Command::Simulate(arguments) => simulate::simulate(&arguments),

@@ -113,6 +113,12 @@ fn policies() {
 }
 
 #[test]
+fn links_between_nodes() {
+    let words = ["tls", "sockets", "request of 64 B and answer", "pull 256 KiB", "push 16 MiB"];
+    compare("fabric", &words);
+}
+
+#[test]
 fn memory_operations() {
     if !works(&["cc", "--version"]) {
         return harness::skip("no C compiler");

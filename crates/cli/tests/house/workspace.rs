@@ -19,7 +19,7 @@ const ALLOWED: &[(&str, &[&str], &[&str])] = &[
     ("membership", &[], &["crc32c", "foca", "rand", "serde"]),
     ("fabric", &["membership"], &["crc32c", "ring", "rustix", "rustls"]),
     ("simulator", &["placement", "membership"], &[]),
-    ("bench", &["pool"], &["rustix", "serde_json"]),
+    ("bench", &["fabric", "membership", "pool"], &["rustix", "serde_json"]),
     // preload is not called: it is named so that cargo builds it with the command.
     ("cli", &["bench", "node", "client", "pool", "placement", "simulator", "preload"], &["*"]),
 ];

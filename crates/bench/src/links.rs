@@ -1,0 +1,408 @@
+//! Links between node managers: requests with their answers, and bulk to and from the memory of
+//! another process, one after the other, with threads that sleep while they wait. Beside what the
+//! network itself does, by plain sockets that neither encrypt nor check.
+//!
+//! Both ends are on this machine and share its processors: the figures are floors for ratios.
+
+use crate::measured::{Claim, Measured, Spread, Unit, Wanted};
+use crate::server::Server;
+use crate::site::{Site, failed};
+use crate::{Options, Scale};
+use forebay_fabric::{
+    Access, Event, Fabric, FabricError, Header, Identity, Kind, Link, LocalSpan, Outcome, Region,
+    RemoteSpan, Tls,
+};
+use forebay_membership::Member;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::time::{ClockId, clock_gettime};
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::slice;
+use std::time::{Duration, Instant};
+
+/// The systems, as a peer is told which it is.
+const TLS: &str = "tls";
+const SOCKETS: &str = "sockets";
+
+const ROUNDS: u32 = 5;
+/// Bytes of a request behind its header, and of its answer.
+const REQUEST_BYTES: usize = 64;
+/// Bytes of a transfer, each as often as the rest says.
+const SIZES: [(u64, usize); 5] =
+    [(4 << 10, 8000), (64 << 10, 4000), (256 << 10, 2000), (1 << 20, 500), (16 << 20, 40)];
+/// Bytes of memory at each end.
+const MEMORY: u64 = 16 << 20;
+/// Longer than any request takes on a machine that works.
+const LIMIT: Duration = Duration::from_secs(60);
+
+const REQUEST: &str = "request of 64 B and answer";
+/// What a block takes on its way from one node to another, which the bound is for.
+const BLOCK: &str = "pull 256 KiB, time";
+const BLOCK_CPU: &str = "pull 1 GB in 256 KiB, processor time here";
+
+/// Of a group that lives as long as the benchmark; its peers are on the same machine, which its
+/// user trusts with the program's memory anyway.
+const SECRET: [u8; 32] = *b"forebay bench fabric, no secret.";
+
+/// Measures requests, pulls and pushes, over each kind of link.
+///
+/// # Errors
+/// What could not be made or run, or which bytes were wrong.
+pub fn fabric(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Measured, String> {
+    let site = Site::new(options)?;
+    let is_small = options.scale == Scale::Small;
+    let rounds = options.scale.of(ROUNDS, 1);
+    let mut measured = Measured::new("fabric", "Links between node managers", rounds, is_small);
+    measured.is_drawn = false;
+    measured.notes.push(format!(
+        "{TLS}: TLS 1.3 over TCP, as node managers speak; {SOCKETS}: the same over TCP without any protection. \
+         Both ends on this machine, one operation at a time, medians of each round; bulk from and to memory that \
+         both ends have used before"
+    ));
+    let mut round = 0;
+    while measured.next_round(options, &mut round) {
+        for system in [SOCKETS, TLS] {
+            say(&format!("round {round}: {system}"));
+            let meeting = site.path("peer");
+            let _ = fs::remove_file(&meeting);
+            let mut command = Command::new(&options.forebay);
+            command.arg("bench-peer").arg(system).arg(&meeting);
+            let mut peer = Server::start("a peer", &mut command, &site.path("peer.log"))?;
+            peer.wait(|| meeting.exists())?;
+            let said = fs::read_to_string(&meeting).map_err(|e| failed(&meeting, &e))?;
+            let mut client: Box<dyn Client> = match system {
+                TLS => Box::new(OverTls::connect(&said)?),
+                _ => Box::new(OverSockets::connect(&said)?),
+            };
+            measure(&mut measured, options, system, &mut *client)?;
+        }
+    }
+    for (work, system, most) in [(REQUEST, TLS, 30e-6), (BLOCK, TLS, 250e-6), (BLOCK_CPU, TLS, 0.9)]
+    {
+        measured.claims.push(Claim {
+            what: work.to_owned(),
+            of: (work.to_owned(), system.to_owned()),
+            against: None,
+            wanted: Wanted::AtMost(most),
+            paper: None,
+        });
+    }
+    Ok(measured)
+}
+
+/// One round on one system.
+fn measure(
+    measured: &mut Measured,
+    options: &Options,
+    system: &str,
+    client: &mut dyn Client,
+) -> Result<(), String> {
+    let few = |count: usize| options.scale.of(count, count / 20).max(2);
+    let median = |times: Vec<f64>| Spread::of(times.into_iter()).unwrap_or(Spread::UNKNOWN).median;
+    // One before, so that all is there that is made once.
+    client.request()?;
+    let requests = (0..few(20_000)).map(|_| timed(|| client.request()));
+    let requests = requests.collect::<Result<Vec<_>, _>>()?;
+    measured.add(REQUEST, system, Unit::Time, median(requests));
+    for (bytes, count) in SIZES {
+        let size = if bytes < 1 << 20 {
+            format!("{} KiB", bytes >> 10)
+        } else {
+            format!("{} MiB", bytes >> 20)
+        };
+        for (what, is_pull) in [("pull", true), ("push", false)] {
+            client.transfer(is_pull, bytes)?;
+            let before = processor_time();
+            let times = (0..few(count)).map(|_| timed(|| client.transfer(is_pull, bytes)));
+            let times = times.collect::<Result<Vec<_>, _>>()?;
+            let spent = processor_time() - before;
+            let moved = bytes as f64 * times.len() as f64;
+            let took = median(times);
+            measured.add(&format!("{what} {size}"), system, Unit::Bandwidth(bytes), 1.0 / took);
+            if is_pull && bytes == 256 << 10 {
+                measured.add(BLOCK, system, Unit::Time, took);
+                measured.add(BLOCK_CPU, system, Unit::Time, spent / moved * 1e9);
+            }
+        }
+    }
+    client.check()
+}
+
+fn timed(act: impl FnOnce() -> Result<(), String>) -> Result<f64, String> {
+    let since = Instant::now();
+    act().map(|()| since.elapsed().as_secs_f64())
+}
+
+/// Seconds that this process has had of its processors.
+fn processor_time() -> f64 {
+    let spent = clock_gettime(ClockId::ProcessCPUTime);
+    spent.tv_sec as f64 + spent.tv_nsec as f64 / 1e9
+}
+
+/// The end that asks.
+trait Client {
+    fn request(&mut self) -> Result<(), String>;
+    /// Bytes from the peer's memory to ours, or back, from the beginning of both.
+    fn transfer(&mut self, is_pull: bool, bytes: u64) -> Result<(), String>;
+    /// Whether what was pulled is what the peer had.
+    fn check(&mut self) -> Result<(), String>;
+}
+
+/// Memory of [`MEMORY`] bytes that transfers may use.
+struct Memory {
+    at: *mut u8,
+}
+
+impl Memory {
+    /// Filled with a pattern that depends on the place.
+    fn new(is_filled: bool) -> Result<Memory, String> {
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: new memory.
+        let at = unsafe {
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                MEMORY as usize,
+                protection,
+                flags | MapFlags::POPULATE,
+            )
+        };
+        let mut memory = Memory { at: at.map_err(|e| format!("making memory: {e}"))?.cast() };
+        if is_filled {
+            let pattern = (0..MEMORY).map(pattern);
+            memory.bytes().iter_mut().zip(pattern).for_each(|(byte, right)| *byte = right);
+        }
+        Ok(memory)
+    }
+
+    /// While no transfer is under way.
+    fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: mapped as long as this lives; nothing else uses it between two transfers.
+        unsafe { slice::from_raw_parts_mut(self.at, MEMORY as usize) }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`. The fabrics that know of it are dropped before: they stand
+        // before it in their struct.
+        let _ = unsafe { munmap(self.at.cast(), MEMORY as usize) };
+    }
+}
+
+fn pattern(at: u64) -> u8 {
+    (at ^ (at >> 8) ^ (at >> 16)) as u8
+}
+
+/// A fabric whose thread sleeps until something happens.
+struct Waiting {
+    fabric: Tls,
+    events: Vec<Event>,
+}
+
+impl Waiting {
+    fn new(node: u16) -> Result<Waiting, String> {
+        let identity = Identity { member: Member::new(node, 1), group: "bench".to_owned() };
+        let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let fabric = Tls::new(identity, &SECRET, &[listen]).map_err(said)?;
+        Ok(Waiting { fabric, events: Vec::new() })
+    }
+
+    /// The next event.
+    fn next(&mut self) -> Result<Event, String> {
+        let since = Instant::now();
+        loop {
+            if !self.events.is_empty() {
+                return Ok(self.events.remove(0));
+            }
+            if self.fabric.poll(&mut self.events) == 0 && self.fabric.arm() {
+                self.fabric.wake_in(LIMIT);
+                let mut fds = [PollFd::from_borrowed_fd(self.fabric.wait_fd(), PollFlags::IN)];
+                poll(&mut fds, None).map_err(|e| format!("poll: {e}"))?;
+            }
+            if since.elapsed() > LIMIT {
+                return Err("nothing happens on the link".to_owned());
+            }
+        }
+    }
+}
+
+fn said(error: FabricError) -> String {
+    error.to_string()
+}
+
+struct OverTls {
+    waiting: Waiting,
+    link: Link,
+    theirs: Region,
+    ours: Region,
+    memory: Memory,
+}
+
+impl OverTls {
+    /// By what the peer has said of itself.
+    fn connect(said_by_peer: &str) -> Result<OverTls, String> {
+        let wrong = || format!("not a peer: {said_by_peer}");
+        let (address, region) = said_by_peer.trim().split_once(' ').ok_or_else(wrong)?;
+        let theirs = Region::from_number(region.parse().map_err(|_| wrong())?);
+        let memory = Memory::new(false)?;
+        let mut waiting = Waiting::new(2)?;
+        // SAFETY: the memory outlives the fabric, which is dropped first; it is looked at between
+        // transfers only.
+        let ours = unsafe { waiting.fabric.expose(memory.at, MEMORY as usize, Access::ReadOnly) };
+        let link = waiting.fabric.connect(Member::new(1, 1), address).map_err(said)?;
+        match waiting.next()? {
+            Event::Up { .. } => {}
+            other => return Err(format!("no link: {other:?}")),
+        }
+        Ok(OverTls { waiting, link, theirs, ours: ours.map_err(said)?, memory })
+    }
+}
+
+impl Client for OverTls {
+    fn request(&mut self) -> Result<(), String> {
+        let header = Header { kind: Kind(1), ..Header::default() };
+        self.waiting.fabric.send(self.link, &header, &[7; REQUEST_BYTES]).map_err(said)?;
+        match self.waiting.next()? {
+            Event::Message { body, .. } if body == [7; REQUEST_BYTES] => Ok(()),
+            other => Err(format!("no answer: {other:?}")),
+        }
+    }
+
+    fn transfer(&mut self, is_pull: bool, bytes: u64) -> Result<(), String> {
+        let local = LocalSpan { region: self.ours, offset: 0, bytes };
+        let remote = RemoteSpan { region: self.theirs, offset: 0, bytes };
+        let fabric = &mut self.waiting.fabric;
+        match is_pull {
+            true => fabric.pull(self.link, remote, local, 1, LIMIT),
+            false => fabric.push(self.link, local, remote, 1, LIMIT),
+        }
+        .map_err(said)?;
+        match self.waiting.next()? {
+            Event::Done { outcome: Outcome::Ok, .. } => Ok(()),
+            other => Err(format!("a transfer: {other:?}")),
+        }
+    }
+
+    fn check(&mut self) -> Result<(), String> {
+        check(self.memory.bytes())
+    }
+}
+
+/// What was pulled, and pushed back, is the peer's pattern.
+fn check(bytes: &[u8]) -> Result<(), String> {
+    let is_right = bytes.iter().zip(0..).all(|(byte, at)| *byte == pattern(at));
+    if is_right { Ok(()) } else { Err("wrong bytes came over the link".to_owned()) }
+}
+
+/// Requests of plain sockets: 0 for an answer, else how many bytes are to come or follow, with
+/// the highest bit for a push.
+struct OverSockets {
+    socket: TcpStream,
+    memory: Vec<u8>,
+}
+
+const PUSH: u64 = 1 << 63;
+
+impl OverSockets {
+    fn connect(address: &str) -> Result<OverSockets, String> {
+        let wrong = |e: std::io::Error| format!("connecting to {address}: {e}");
+        let socket = TcpStream::connect(address.trim()).map_err(wrong)?;
+        socket.set_nodelay(true).map_err(wrong)?;
+        Ok(OverSockets { socket, memory: vec![0; MEMORY as usize] })
+    }
+}
+
+fn broken(error: std::io::Error) -> String {
+    format!("a plain socket: {error}")
+}
+
+impl Client for OverSockets {
+    fn request(&mut self) -> Result<(), String> {
+        let mut bytes = [0; 8 + REQUEST_BYTES];
+        self.socket.write_all(&bytes).map_err(broken)?;
+        self.socket.read_exact(&mut bytes[8..]).map_err(broken)
+    }
+
+    fn transfer(&mut self, is_pull: bool, bytes: u64) -> Result<(), String> {
+        let asked = if is_pull { bytes } else { bytes | PUSH };
+        let part = &mut self.memory[..bytes as usize];
+        self.socket.write_all(&asked.to_le_bytes()).map_err(broken)?;
+        if is_pull {
+            return self.socket.read_exact(part).map_err(broken);
+        }
+        self.socket.write_all(part).map_err(broken)?;
+        self.socket.read_exact(&mut [0]).map_err(broken)
+    }
+
+    fn check(&mut self) -> Result<(), String> {
+        check(&self.memory)
+    }
+}
+
+/// The end that answers, a process of its own: writes to `meeting` where it is, and serves until
+/// its only client is gone.
+///
+/// # Errors
+/// An unknown `system`, or what could not be made.
+pub fn peer(system: &str, meeting: &Path) -> Result<(), String> {
+    match system {
+        TLS => serve_tls(meeting),
+        SOCKETS => serve_sockets(meeting),
+        _ => Err(format!("{system}: no such system")),
+    }
+}
+
+/// In one step, so that what is there is whole.
+fn announce(meeting: &Path, text: &str) -> Result<(), String> {
+    let fresh = meeting.with_extension("new");
+    let done = fs::write(&fresh, text).and_then(|()| fs::rename(&fresh, meeting));
+    done.map_err(|e| failed(meeting, &e))
+}
+
+fn serve_tls(meeting: &Path) -> Result<(), String> {
+    let memory = Memory::new(true)?;
+    let mut waiting = Waiting::new(1)?;
+    // SAFETY: the memory outlives the fabric, declared after it.
+    let region = unsafe { waiting.fabric.expose(memory.at, MEMORY as usize, Access::ReadWrite) };
+    let region = region.map_err(said)?.number();
+    announce(meeting, &format!("{} {region}", waiting.fabric.address()))?;
+    loop {
+        match waiting.next()? {
+            Event::Message { link, header, body } => {
+                waiting.fabric.send(link, &header, &body).map_err(said)?;
+            }
+            Event::Down { .. } => return Ok(()),
+            _ => {}
+        }
+    }
+}
+
+fn serve_sockets(meeting: &Path) -> Result<(), String> {
+    let mut memory: Vec<u8> = (0..MEMORY).map(pattern).collect();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(broken)?;
+    announce(meeting, &listener.local_addr().map_err(broken)?.to_string())?;
+    let (mut socket, _) = listener.accept().map_err(broken)?;
+    socket.set_nodelay(true).map_err(broken)?;
+    let mut asked = [0; 8];
+    while socket.read_exact(&mut asked).is_ok() {
+        let asked = u64::from_le_bytes(asked);
+        let bytes = (asked & !PUSH).min(MEMORY) as usize;
+        match (bytes, asked & PUSH != 0) {
+            (0, _) => {
+                let mut request = [0; REQUEST_BYTES];
+                socket.read_exact(&mut request).map_err(broken)?;
+                socket.write_all(&request).map_err(broken)?;
+            }
+            (_, false) => socket.write_all(&memory[..bytes]).map_err(broken)?,
+            (_, true) => {
+                socket.read_exact(&mut memory[..bytes]).map_err(broken)?;
+                socket.write_all(&[0]).map_err(broken)?;
+            }
+        }
+    }
+    Ok(())
+}
