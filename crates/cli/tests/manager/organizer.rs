@@ -236,7 +236,8 @@ fn watermarks_and_half_life_are_as_configured() {
     let lines: Vec<_> = said.lines().collect();
     let [before, after, ram] = lines[..] else { panic!("{said}") };
     let (before, after): (f64, f64) = (before.parse().unwrap(), after.parse().unwrap());
-    assert!(before > 0.4 && after < before / 6.0, "{said}");
+    // However late the first look is: four half-lives are a sixteenth.
+    assert!(before > 0.0 && after < before / 6.0, "{said}");
     // A quarter of 8 MiB is in use at most.
     assert!(ram.contains("2.00 MiB"), "{said}");
 }
