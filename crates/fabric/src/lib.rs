@@ -46,6 +46,9 @@ pub const TRANSFERS_MAX: usize = 1024;
 /// Bytes of messages, with their headers, that wait on one link at most.
 pub const QUEUE_MAX: usize = 256 << 10;
 
+/// Links of one member to another at most; one more goes down.
+pub const LINKS_MAX: usize = 256;
+
 /// From [`Fabric::connect`] to [`Event::Up`], and from an accepted connection to its end.
 pub const CONNECT_TIME: Duration = Duration::from_secs(5);
 
@@ -162,13 +165,16 @@ pub trait Fabric: Send {
 
     /// Ends the use of a region: from now on nothing touches its memory. Transfers of this side
     /// that use it end with [`Outcome::Refused`], and so do those of peers when they come to it.
+    /// A push of this side whose bytes are on their way cannot be called back: its link goes down
+    /// with [`Down::Withdrawn`], and its token ends with [`Outcome::Gone`].
     ///
     /// # Errors
     /// [`FabricError::Region`].
     fn withdraw(&mut self, region: Region) -> Result<(), FabricError>;
 
     /// Copies bytes of the peer's region into one of ours. Unless the call fails, `token` ends
-    /// exactly once, by an [`Event::Done`]; what ends [`Outcome::Late`] closes the link.
+    /// exactly once, by an [`Event::Done`]; what ends [`Outcome::Late`] closes the link. No time
+    /// is longer than a year.
     ///
     /// # Errors
     /// [`FabricError::Full`], after which an [`Event::Room`] follows; no event ends this token.
@@ -182,6 +188,9 @@ pub trait Fabric: Send {
     ) -> Result<(), FabricError>;
 
     /// Copies bytes of one of our regions into the peer's; otherwise like [`Fabric::pull`].
+    ///
+    /// If it does not end with [`Outcome::Ok`] and its link is gone, its bytes may still get there
+    /// until this side pushes again, by any link to that peer: not after bytes of that push.
     ///
     /// # Errors
     /// [`FabricError::Full`], as for a pull.
@@ -205,7 +214,7 @@ pub trait Fabric: Send {
     fn arm(&mut self) -> bool;
 
     /// Closes a link: all its tokens end with [`Outcome::Gone`], and no other event of it follows.
-    /// What was sent and has not left may be lost.
+    /// What was sent and the peer has not polled may be lost.
     fn close(&mut self, link: Link);
 
     /// The fabric's clock, from any start.

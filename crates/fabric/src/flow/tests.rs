@@ -33,7 +33,7 @@ fn frame(rng: &mut SmallRng, regions: &[Region]) -> Vec<u8> {
     let usual =
         [Kind(1), Kind::PULL, Kind::PULL_DATA, Kind::PUSH_DATA, Kind::PUSH_DATA, Kind::PING];
     let kind = match odd(rng) {
-        true => Kind(rng.random_range(Kind::OWN.0..=Kind::PONG.0 + 1)),
+        true => Kind(rng.random_range(Kind::OWN.0..=Kind::ROLL.0 + 1)),
         false => usual[rng.random_range(0..usual.len())],
     };
     // Those of this side that are odd pull.
@@ -73,7 +73,7 @@ fn no_frame_gets_where_it_may_not() {
     let (mut ended, mut accepted, mut pushed) = (0, 0, 0);
     for _ in 0..3000 {
         let mut core = Core::new(ME);
-        let mut flow = Flow::new(Link(1), PEER);
+        let mut flow = Flow::new(Link(1), PEER, 1);
         let mut memory = [vec![1_u8; 700], vec![2_u8; 700]];
         // SAFETY: the middles of `memory`, which is looked at when all is over.
         let regions = unsafe {
@@ -127,7 +127,7 @@ fn rubbish_is_refused_at_once() {
     let mut rng = SmallRng::seed_from_u64(seed());
     for _ in 0..3000 {
         let mut core = Core::new(ME);
-        let mut flow = Flow::new(Link(1), PEER);
+        let mut flow = Flow::new(Link(1), PEER, 1);
         let mut bytes = [0; HEADER_BYTES];
         rng.fill_bytes(&mut bytes);
         // A header that happens to have the version is not found by chance.
@@ -143,7 +143,7 @@ fn rubbish_is_refused_at_once() {
 fn a_peer_that_asks_and_does_not_read_is_refused() {
     for kind in [Kind::PING, Kind::PULL] {
         let mut core = Core::new(ME);
-        let mut flow = Flow::new(Link(1), PEER);
+        let mut flow = Flow::new(Link(1), PEER, 1);
         // No such region: each is answered with a refusal.
         let header = Header { kind, sender: PEER, request: 1, ..Header::default() };
         let frame = header.write(&[]);
