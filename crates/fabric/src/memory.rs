@@ -64,7 +64,8 @@ impl Memory {
         address: String,
         event: Arc<OwnedFd>,
     ) -> Self {
-        let core = Core::new(member);
+        let mut core = Core::new(member);
+        core.peers.begin_at((place as u64) << 32);
         let (ends, by_wire) = (Table::default(), BTreeMap::new());
         Self { network, place, address, event, core, ends, by_wire }
     }

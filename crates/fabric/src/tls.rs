@@ -28,7 +28,7 @@ use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
 use session::Session;
 use std::collections::BTreeSet;
 use std::net::{SocketAddr, TcpListener};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Connections that were accepted and are not links. One more waits, and costs the oldest of those
 /// that have sent nothing, else the oldest, if that is so old that it is hardly a peer: many peers
@@ -118,8 +118,12 @@ impl Tls {
         let key = GroupKey::derive(secret)?;
         let group = key.group_id(&identity.group);
         let hello = Hello { group, me: identity.member };
+        let mut core = Core::new(identity.member);
+        // Nanoseconds: no fabric makes a link in each.
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        core.peers.begin_at(since.map_or(0, |since| since.as_nanos() as u64));
         let mut made = Self {
-            shared: Shared::new(Core::new(identity.member), key, hello, epoll),
+            shared: Shared::new(core, key, hello, epoll),
             address,
             conns: Table::default(),
             listeners,

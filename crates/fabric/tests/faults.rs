@@ -105,6 +105,8 @@ fn a_torn_transfer_moves_its_half(subject: &mut Subject) {
         assert_eq!(subject.outcome(one, 1), Outcome::Gone);
         assert_eq!(subject.down(one), (ours, Down::Injected));
         assert_eq!(subject.down(two), (theirs, Down::Closed));
+        subject.rest(Duration::from_millis(5));
+        assert_eq!(subject.events[one], [], "one end of a link");
         let (from, to) = if is_pull { (2, &memory) } else { (1, &other) };
         let (half, rest) = to.0.split_at(1 << 19);
         assert!(half.iter().all(|byte| *byte == from) && rest.iter().all(|byte| *byte != from));
@@ -127,6 +129,59 @@ fn a_cut_transfer_ends_with_its_link(subject: &mut Subject) {
     assert_eq!(subject.down(0), (ours, Down::Injected));
     assert_eq!(subject.down(1), (theirs, Down::Closed));
     assert_eq!(script.hits(), 1);
+}
+
+/// What a link does when messages of another one are delayed and due, and wait for room.
+#[test]
+fn one_that_waits_for_room_does_not_hold_up_others() {
+    let mut subject = Subject::memory(None);
+    let (ours, _, script) = faulty_pair(&mut subject, "send delay 1ms from 1");
+    subject.join(3);
+    let (other, _) = subject.link(0, 2);
+    // Node 1 sleeps: more than the link holds, and all of it is due.
+    for number in 0..40 {
+        subject.nodes[0].send(ours, &numbered(number), &[1; 60_000]).unwrap();
+    }
+    let start = subject.nodes[0].now();
+    let is_due = |subject: &mut Subject| subject.nodes[0].now() > start + Duration::from_millis(5);
+    subject.until_with(&[0, 2], is_due);
+    script.replace(forebay_fabric::parse_script("send delay 50ms").unwrap());
+    subject.nodes[0].send(other, &numbered(99), &[]).unwrap();
+    subject.nodes[0].wake_in(Duration::from_secs(10));
+    let start = subject.nodes[0].now();
+    let came = |subject: &mut Subject| !subject.events[2].is_empty();
+    subject.events[2].clear();
+    subject.until_with(&[0, 2], came);
+    assert!(subject.nodes[0].now() < start + Duration::from_secs(1), "woken at the caller's time");
+    for number in 0..40 {
+        assert_eq!(subject.message(1).0.request, number);
+    }
+}
+
+/// Room of the inner fabric is for what is delayed, too.
+#[test]
+fn what_is_delayed_leaves_when_there_is_room() {
+    let mut subject = Subject::memory(None);
+    let network = subject.network.clone().unwrap();
+    network.set_delay(Duration::ZERO, Duration::ZERO);
+    let (ours, _, _) = faulty_pair(&mut subject, "send delay 1ms from 1");
+    for number in 0..40 {
+        subject.nodes[0].send(ours, &numbered(number), &[1; 60_000]).unwrap();
+    }
+    network.advance(Duration::from_millis(2));
+    subject.nodes[0].poll(&mut Vec::new());
+    let mut came = Vec::new();
+    for _ in 0..20 {
+        subject.nodes[1].poll(&mut came);
+        while !subject.nodes[0].arm() {
+            subject.nodes[0].poll(&mut Vec::new());
+        }
+        // The clock stands: what has woken it is all that there is.
+        subject.nodes[0].poll(&mut Vec::new());
+    }
+    let messages =
+        came.iter().filter(|event| matches!(event, forebay_fabric::Event::Message { .. }));
+    assert_eq!(messages.count(), 40);
 }
 
 macro_rules! faults {

@@ -94,6 +94,15 @@ fn a_stopped_node_is_late_and_goes_on() {
     assert_eq!(network.now(), start + within);
     assert_eq!(subject.down(0), (ours, Down::Late));
     assert_eq!(subject.events[1], []);
+    // What it says by a link that lives is not lost.
+    let third = subject.join(3);
+    network.resume(Member::new(2, 1));
+    let (link, _) = subject.link(1, third);
+    network.stop(Member::new(2, 1));
+    assert_eq!(subject.nodes[1].send(link, &numbered(9), &[]), Ok(()));
+    assert_eq!(subject.message(third).0.request, 9);
+    subject.nodes[1].close(link);
+    assert_eq!(subject.down(third).1, Down::Closed);
     network.resume(Member::new(2, 1));
     assert_eq!(subject.down(1), (theirs, Down::Closed));
     assert_eq!(memory.0, [1; 10]);

@@ -642,8 +642,13 @@ fn a_port_in_use_is_named() {
     let identity = Identity { member: Member::new(1, 1), group: GROUP.into() };
     let first = Tls::new(identity.clone(), &SECRET, &[taken]).unwrap();
     assert_eq!(first.address(), taken.to_string());
-    let error = Tls::new(identity, &SECRET, &[taken]).err().unwrap().to_string();
+    let error = Tls::new(identity.clone(), &SECRET, &[taken]).err().unwrap().to_string();
     assert!(error.contains(&taken.to_string()) && error.contains("in use"), "{error}");
+    for any in ["0.0.0.0:0", "[::]:0"] {
+        let error = Tls::new(identity.clone(), &SECRET, &[any.parse().unwrap()]).err().unwrap();
+        assert!(matches!(error, FabricError::Address(_)), "{error:?}");
+        assert!(error.to_string().contains("interface"), "{error}");
+    }
     let long = Identity { member: Member::new(1, 1), group: "g".repeat(129) };
     assert!(matches!(Tls::new(long, &SECRET, &[]), Err(FabricError::Address(_))));
 }

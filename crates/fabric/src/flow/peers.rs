@@ -49,6 +49,11 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
+    /// Numbers go on from here: a later fabric of the same life has higher ones.
+    pub(crate) fn begin_at(&mut self, number: u64) {
+        self.last = number;
+    }
+
     /// What to say to a peer, of which these ends are alive.
     pub(crate) fn roll(&mut self, alive: Vec<u64>) -> Result<Roll, Down> {
         if alive.len() > LINKS_MAX {
