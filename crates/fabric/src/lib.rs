@@ -40,7 +40,8 @@ pub const ADDRESS_MAX: usize = 512;
 /// Bytes of a group's name at most.
 pub const GROUP_MAX: usize = 128;
 
-/// Transfers of one side of a link that may be under way at once.
+/// Transfers of one side of a link that may be under way at once. A pull whose region was
+/// withdrawn counts until the peer has answered it.
 pub const TRANSFERS_MAX: usize = 1024;
 
 /// Bytes of messages, with their headers, that wait on one link at most.
@@ -117,10 +118,14 @@ pub struct Identity {
 /// readable, and nothing else moves anything.
 ///
 /// Every wait has an end: a connection is made in [`CONNECT_TIME`], a transfer ends at its
-/// deadline, and a link whose peer is silent ends in at most 5 s while anything is under way.
+/// deadline, and a link whose peer is silent ends in at most 5 s. So does one whose peer is
+/// stopped for 4.5 s while bytes wait for it.
 ///
-/// Nothing is kept that has no bound: 256 KiB of messages for each link ([`QUEUE_MAX`]), 1024
-/// transfers of each side ([`TRANSFERS_MAX`]), 64 connections that are not links yet.
+/// Nothing that peers cause is kept without a bound: for each link 256 KiB of messages that wait
+/// ([`QUEUE_MAX`]), 1024 transfers of each side ([`TRANSFERS_MAX`]), 512 KiB of answers and 1 MiB
+/// that the socket has not taken; 256 links of each member ([`LINKS_MAX`]), 64 connections that
+/// peers have made and are not links, and 64 that are told why they end. What the caller does not
+/// poll stays in the sockets.
 pub trait Fabric: Send {
     /// What it is, for people: `tls`, `memory`.
     fn name(&self) -> &'static str;

@@ -14,13 +14,13 @@ use std::collections::BTreeMap;
 pub(crate) struct Roll {
     /// That of its end of a new link, or of no link: higher than all before.
     pub(crate) number: u64,
-    /// Those with lower numbers that are alive, at most [`LINKS_MAX`].
+    /// Those with lower numbers that are alive, fewer than [`LINKS_MAX`].
     pub(crate) alive: Vec<u64>,
 }
 
 impl Roll {
     /// Bytes of the longest.
-    pub(crate) const BYTES_MAX: usize = 8 + 8 * LINKS_MAX;
+    pub(crate) const BYTES_MAX: usize = 8 * LINKS_MAX;
 
     pub(crate) fn write(&self) -> Vec<u8> {
         std::iter::once(&self.number).chain(&self.alive).flat_map(|n| n.to_le_bytes()).collect()
@@ -56,7 +56,7 @@ impl Peers {
 
     /// What to say to a peer, of which these ends are alive.
     pub(crate) fn roll(&mut self, alive: Vec<u64>) -> Result<Roll, Down> {
-        if alive.len() > LINKS_MAX {
+        if alive.len() >= LINKS_MAX {
             return Err(Down::Refused(Refusal::Flood));
         }
         self.last += 1;
@@ -134,7 +134,7 @@ mod tests {
         let mut peers = Peers::default();
         assert_eq!(peers.roll(vec![]), Ok(roll(1, &[])));
         assert_eq!(peers.roll(vec![1]), Ok(roll(2, &[1])));
-        let most: Vec<_> = (0..LINKS_MAX as u64).collect();
+        let most: Vec<_> = (1..LINKS_MAX as u64).collect();
         let longest = peers.roll(most.clone()).unwrap();
         assert_eq!(longest.write().len(), Roll::BYTES_MAX);
         assert_eq!(Roll::read(&longest.write()), Ok(longest.clone()));
