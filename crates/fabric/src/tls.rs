@@ -327,10 +327,13 @@ impl Tls {
     fn go_on(&mut self, key: u64, flags: EventFlags) {
         let Some((shared, conn)) = self.conn(key) else { return };
         let result = conn.ready(shared, flags).and_then(|()| self.introduce(key));
-        self.end_what_is_over();
+        if result.is_ok() {
+            self.end_what_is_over();
+        }
         let pump = |(shared, conn): (&mut Shared, &mut Conn)| conn.pump(shared);
         let result = result.and_then(|()| self.conn(key).map_or(Ok(false), pump));
         self.conclude(key, result);
+        self.end_what_is_over();
     }
 
     /// Does with a connection what came of its last step.
