@@ -131,8 +131,18 @@ fn old_bytes_never_follow_new_ones(subject: &mut Subject) {
         if !by_other_link {
             subject.take(0, |event| matches!(event, Event::Up { link: of, .. } if *of == link));
         }
-        subject.push(0, link, (local(from, 0, bytes), to), 2);
+        // Of what the peer reads last of the old bytes, and then all.
+        let (at, some) = (3 * MIB as u64 / 2, MIB as u64 / 16);
+        subject.push(0, link, (local(from, at, some), remote(there, at, some)), 2);
         assert_eq!(subject.outcome(0, 2), Outcome::Ok, "{how}");
+        subject.rest(Duration::from_millis(20));
+        subject.nodes[1].withdraw(there).unwrap();
+        let part = &target.0[at as usize..][..some as usize];
+        assert!(part.iter().all(|byte| *byte == 2), "{how}: old bytes came after new ones");
+        let there = subject.expose(1, &mut target, Access::ReadWrite);
+        let to = remote(there, 0, bytes);
+        subject.push(0, link, (local(from, 0, bytes), to), 3);
+        assert_eq!(subject.outcome(0, 3), Outcome::Ok, "{how}");
         subject.rest(Duration::from_millis(20));
         subject.nodes[1].withdraw(there).unwrap();
         assert!(target.0.iter().all(|byte| *byte == 2), "{how}: old bytes came after new ones");
