@@ -98,7 +98,7 @@ fn old_bytes_never_follow_new_ones(subject: &mut Subject) {
         let (from, to) = (subject.expose(0, &mut old, Access::ReadOnly), remote(there, 0, bytes));
         let link = if round == 0 { bulk } else { subject.link(0, 1).0 };
         // The peer does not read: as much as fits waits there.
-        let within = Duration::from_millis(30);
+        let within = if how == "late" { Duration::from_millis(30) } else { FAR };
         subject
             .with_room(0, link, |fabric| fabric.push(link, local(from, 0, bytes), to, 1, within));
         let mut sent = 0;
