@@ -30,7 +30,9 @@ pub enum Event {
         /// At most [`BODY_MAX`] bytes.
         body: Vec<u8>,
     },
-    /// A link that answered [`FabricError::Full`] takes messages and transfers again.
+    /// Half of the room is free of that which a link answered [`FabricError::Full`]: of the queue
+    /// of messages, or of the transfers. If both were full there is one event for each, and
+    /// what is tried again after the first may be answered so again.
     Room {
         /// The link.
         link: Link,
@@ -52,9 +54,10 @@ pub enum Outcome {
     Ok,
     /// The link is gone. Any part of the bytes may have moved.
     Gone,
-    /// The deadline passed. The link is closed, so that nothing moves from now on.
+    /// The deadline passed. The link is closed: nothing moves here from now on. What was pushed
+    /// may still get to the peer, see [`Fabric::push`](crate::Fabric::push).
     Late,
-    /// A span is wrong, at this side or the other. Nothing moves from now on.
+    /// A span is wrong or was withdrawn, at this side or the other. Nothing moves from now on.
     Refused,
 }
 
@@ -63,7 +66,7 @@ pub enum Outcome {
 pub enum Differs {
     /// The version of what is sent.
     Version,
-    /// The group's name or secret.
+    /// The group's name. Another secret is [`Down::Tls`].
     Group,
     /// The node: another one has that address.
     Node,
@@ -76,7 +79,8 @@ pub enum Differs {
 pub enum Down {
     /// The peer closed it, or its process ended.
     Closed,
-    /// The peer's machine or the network between does not answer.
+    /// The peer's machine or the network between does not answer, or the peer was stopped and has
+    /// read nothing of what waits for it, for 4.5 s.
     Silent,
     /// The address is not one, or there is no listener.
     Unreachable,
@@ -92,6 +96,8 @@ pub enum Down {
     RefusedByPeer,
     /// A transfer was not done at its deadline.
     Late,
+    /// A region was withdrawn while bytes of it were pushed.
+    Withdrawn,
     /// A fault was asked for.
     Injected,
 }
@@ -118,7 +124,8 @@ pub enum Refusal {
     Bounds,
     /// A push into what may only be read.
     Access,
-    /// More requests than a side may have under way, or answers that are not read.
+    /// More requests than a side may have under way, answers that are not read, or more than
+    /// [`LINKS_MAX`](crate::LINKS_MAX) links.
     Flood,
     /// A connection that did not get through TLS: another secret, or no TLS at all.
     Tls,

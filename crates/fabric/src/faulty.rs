@@ -26,10 +26,22 @@ pub struct Faulty<F> {
     events: Vec<Event>,
     /// Told after what the inner fabric has to say of their tokens.
     downs: Vec<(Link, Down)>,
-    /// Have been answered `Full`; true if by the script.
-    full: BTreeMap<Link, bool>,
+    /// Have been answered `Full`.
+    full: BTreeMap<Link, Full>,
     /// When the caller wants to be woken.
     wake: Option<Duration>,
+}
+
+/// Who has found a link full.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+struct Full {
+    /// The script says so, or too much is delayed.
+    by_script: bool,
+    /// The caller waits for the inner fabric.
+    caller: bool,
+    /// Of what the inner fabric will tell, each by an event of its own.
+    messages: bool,
+    transfers: bool,
 }
 
 struct Moving {
@@ -74,8 +86,8 @@ impl<F: Fabric> Faulty<F> {
         self.downs.push((link, why));
     }
 
-    fn refuse_full<T>(&mut self, link: Link, by_script: bool) -> Result<T, FabricError> {
-        self.full.insert(link, by_script);
+    fn refuse_full<T>(&mut self, link: Link) -> Result<T, FabricError> {
+        self.full.entry(link).or_default().by_script = true;
         Err(FabricError::Full)
     }
 
@@ -93,7 +105,7 @@ impl<F: Fabric> Faulty<F> {
             return Err(FabricError::Length);
         }
         if self.delayed.len() >= DELAYED_MAX {
-            return self.refuse_full(link, true);
+            return self.refuse_full(link);
         }
         let until = self.inner.now() + time;
         self.delayed.push_back(Delayed { link, header: *header, body: body.to_vec(), until });
@@ -109,22 +121,23 @@ impl<F: Fabric> Faulty<F> {
             let Delayed { link, header, body, until } = &message;
             let goes = !waits.contains(link) && *until <= now;
             // A link that is closed has no use for it.
-            if !goes || self.inner.send(*link, header, body) == Err(FabricError::Full) {
+            let is_full = goes && self.inner.send(*link, header, body) == Err(FabricError::Full);
+            if is_full {
+                self.full.entry(*link).or_default().messages = true;
+            }
+            if !goes || is_full {
                 waits.insert(*link);
                 self.delayed.push_back(message);
             }
         }
     }
 
-    fn next_release(&self) -> Option<Duration> {
-        self.delayed.iter().map(|message| message.until).min()
-    }
-
-    /// Lets the inner fabric wake for what is next, here or at the caller.
+    /// Lets the inner fabric wake for what is next, here or at the caller. What is due and still
+    /// here waits for room.
     fn set_wake(&mut self) {
         let now = self.inner.now();
-        let next = self.next_release().filter(|until| *until > now);
-        if let Some(first) = next.into_iter().chain(self.wake).min() {
+        let next = self.delayed.iter().map(|message| message.until).filter(|until| *until > now);
+        if let Some(first) = next.chain(self.wake).min() {
             self.inner.wake_in(first.saturating_sub(now));
         }
     }
@@ -139,7 +152,7 @@ impl<F: Fabric> Faulty<F> {
     ) -> Result<Option<(u64, u64)>, FabricError> {
         let fault = self.decide(link, operation);
         let (bytes, is_torn) = match fault {
-            Some(Fault::Full) => return self.refuse_full(link, true),
+            Some(Fault::Full) => return self.refuse_full(link),
             Some(Fault::Tear) if bytes > 1 => (bytes / 2, true),
             Some(fault) => {
                 let (outcome, why) = match fault {
@@ -165,18 +178,28 @@ impl<F: Fabric> Faulty<F> {
     ) -> Result<(), FabricError> {
         if let Err(error) = result {
             self.transfers.remove(&token);
-            return if error == FabricError::Full {
-                self.refuse_full(link, false)
-            } else {
-                Err(error)
-            };
+            if error == FabricError::Full {
+                let full = self.full.entry(link).or_default();
+                (full.caller, full.transfers) = (true, true);
+            }
+            return Err(error);
         }
         Ok(())
     }
 
     /// What the caller is told of an event of the inner fabric.
     fn translate(&mut self, event: Event) -> Option<Event> {
+        // Of a link that was cut meanwhile nothing is told but its tokens.
+        let is_cut = |link: &Link| self.downs.iter().any(|(of, _)| of == link);
         match event {
+            Event::Up { link, .. }
+            | Event::Down { link, .. }
+            | Event::Message { link, .. }
+            | Event::Room { link }
+                if is_cut(&link) =>
+            {
+                return None;
+            }
             Event::Up { link, .. } => {
                 self.up.insert(link);
             }
@@ -187,7 +210,16 @@ impl<F: Fabric> Faulty<F> {
             }
             // One that it tells us, for what is delayed, is none for the caller.
             Event::Room { link } => {
-                self.full.remove(&link)?;
+                let full = self.full.get_mut(&link)?;
+                let is_told = full.caller;
+                // Of two that are to come either may be the first.
+                let is_first = full.messages && full.transfers;
+                (full.messages, full.transfers) = (is_first, false);
+                full.caller &= is_first;
+                self.full.retain(|_, full| *full != Full::default());
+                if !is_told {
+                    return None;
+                }
             }
             Event::Done { token, outcome } => {
                 let moving = self.transfers.remove(&token)?;
@@ -229,7 +261,7 @@ impl<F: Fabric> Fabric for Faulty<F> {
                 self.cut(link, Down::Injected);
                 return Ok(());
             }
-            Some(Fault::Full) => return self.refuse_full(link, true),
+            Some(Fault::Full) => return self.refuse_full(link),
             Some(Fault::Delay(time)) => return self.delay(link, header, body, time),
             Some(Fault::Spoil) => {
                 self.inner.spoil(link);
@@ -240,7 +272,11 @@ impl<F: Fabric> Fabric for Faulty<F> {
             return self.delay(link, header, body, Duration::ZERO);
         }
         match self.inner.send(link, header, body) {
-            Err(FabricError::Full) => self.refuse_full(link, false),
+            Err(FabricError::Full) => {
+                let full = self.full.entry(link).or_default();
+                (full.caller, full.messages) = (true, true);
+                Err(FabricError::Full)
+            }
             other => other,
         }
     }
@@ -296,19 +332,22 @@ impl<F: Fabric> Fabric for Faulty<F> {
     fn poll(&mut self, events: &mut Vec<Event>) -> usize {
         let before = events.len();
         let downs = std::mem::take(&mut self.downs);
-        self.release();
         let mut inner = Vec::new();
         self.inner.poll(&mut inner);
         events.append(&mut self.events);
         for event in inner {
             events.extend(self.translate(event));
         }
+        // There may be room now.
+        self.release();
         events.extend(downs.into_iter().map(|(link, why)| Event::Down { link, why }));
         if self.delayed.len() < DELAYED_MAX {
-            let by_script = self.full.iter().filter(|(_, by_script)| **by_script);
-            let links: Vec<_> = by_script.map(|(link, _)| *link).collect();
-            self.full.retain(|_, by_script| !*by_script);
-            events.extend(links.into_iter().map(|link| Event::Room { link }));
+            for (link, full) in &mut self.full {
+                if std::mem::take(&mut full.by_script) {
+                    events.push(Event::Room { link: *link });
+                }
+            }
+            self.full.retain(|_, full| *full != Full::default());
         }
         let now = self.inner.now();
         self.wake = self.wake.filter(|at| *at > now);
@@ -322,7 +361,8 @@ impl<F: Fabric> Fabric for Faulty<F> {
 
     fn arm(&mut self) -> bool {
         let now = self.inner.now();
-        let has_room = self.delayed.len() < DELAYED_MAX && self.full.values().any(|by| *by);
+        let has_room =
+            self.delayed.len() < DELAYED_MAX && self.full.values().any(|full| full.by_script);
         let told = self.events.is_empty() && self.downs.is_empty() && !has_room;
         // What is due and still here waits for room.
         let due = self.wake.is_some_and(|at| at <= now);

@@ -8,10 +8,12 @@
 
 mod accept;
 mod core;
+mod peers;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use self::core::{Core, Timer, TimerId};
+pub(crate) use self::peers::Roll;
 
 use self::accept::Reading;
 use self::core::Traffic;
@@ -38,6 +40,9 @@ const MESSAGES_IN_TURN: u32 = 16;
 /// Between pings of a link that is in use.
 const PING_TIME: Duration = Duration::from_secs(1);
 
+/// How long a transfer may take at most: a year.
+const WITHIN_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// The last frame of a push.
 const LAST: u16 = 1;
 
@@ -51,16 +56,26 @@ pub(crate) trait Sink {
 pub(crate) struct Flow {
     link: Link,
     peer: Member,
+    /// The number of the peer's end.
+    number: u64,
+    /// The peer is to hear which ends of this side are alive, before anything else.
+    roll: Option<Roll>,
     /// Requests and answers of the fabric itself, which have no body.
     urgent: VecDeque<[u8; HEADER_BYTES]>,
     /// With their headers.
     messages: VecDeque<Vec<u8>>,
     queued: usize,
     since_bulk: u32,
-    wants_room: bool,
+    /// A message was answered `Full`, or a transfer.
+    wants_queue: bool,
+    wants_transfer: bool,
     turns: VecDeque<Turn>,
     /// Transfers that this side began, by the number of the request.
     ours: BTreeMap<u64, Ours>,
+    /// Pulls that this side has ended and the peer still answers, with the bytes that are to come.
+    abandoned: BTreeMap<u64, u64>,
+    /// A push was late of which bytes are under way.
+    has_cut: bool,
     /// Of the next request; 0 is none.
     next_request: u64,
     /// Pulls of the peer under way.
@@ -91,6 +106,10 @@ impl Ours {
             Transfer::Pull(local) | Transfer::Push(local, _) => local,
         }
     }
+
+    fn is_half_pushed(&self) -> bool {
+        matches!(self.what, Transfer::Push(..)) && self.moved > 0
+    }
 }
 
 /// What sends bulk, a frame each time.
@@ -102,17 +121,23 @@ enum Turn {
 }
 
 impl Flow {
-    pub(crate) fn new(link: Link, peer: Member) -> Self {
+    /// One to an end of the peer that has this number.
+    pub(crate) fn new(link: Link, peer: Member, number: u64) -> Self {
         Self {
             link,
             peer,
+            number,
+            roll: None,
             urgent: VecDeque::new(),
             messages: VecDeque::new(),
             queued: 0,
             since_bulk: 0,
-            wants_room: false,
+            wants_queue: false,
+            wants_transfer: false,
             turns: VecDeque::new(),
             ours: BTreeMap::new(),
+            abandoned: BTreeMap::new(),
+            has_cut: false,
             next_request: 1,
             theirs: 0,
             reading: Reading::default(),
@@ -123,6 +148,25 @@ impl Flow {
 
     pub(crate) fn status(&self) -> LinkStatus {
         self.traffic.status(self.link, self.peer)
+    }
+
+    pub(crate) fn peer(&self) -> Member {
+        self.peer
+    }
+
+    /// Whether the peer has said that its end is over.
+    pub(crate) fn is_over(&self, core: &Core) -> bool {
+        core.peers.is_over(self.peer, self.number)
+    }
+
+    /// Whether bytes of a push may be under way of which the peer has not said that it has them.
+    pub(crate) fn has_half_pushed(&self) -> bool {
+        self.has_cut || self.ours.values().any(Ours::is_half_pushed)
+    }
+
+    /// Tells the peer which ends of this side are alive; what was to be told before is old.
+    pub(crate) fn tell(&mut self, roll: Roll) {
+        self.roll = Some(roll);
     }
 
     /// Queues a message, or says that there is no room.
@@ -140,7 +184,7 @@ impl Flow {
             return Err(FabricError::Length);
         }
         if self.queued + HEADER_BYTES + body.len() > QUEUE_MAX {
-            self.wants_room = true;
+            self.wants_queue = true;
             return Err(FabricError::Full);
         }
         let head = Header { sender: core.me, ..*header }.write(body);
@@ -155,9 +199,10 @@ impl Flow {
         core: &mut Core,
         (from, into): (RemoteSpan, LocalSpan),
         token: u64,
-        (now, deadline): (Duration, Duration),
+        (now, within): (Duration, Duration),
     ) -> Result<(), FabricError> {
-        if let Some(request) = self.begin(core, from, into, token, deadline)? {
+        if let Some(request) = self.begin(core, from, into, token)? {
+            let deadline = now + within.min(WITHIN_MAX);
             self.own(core.me, pull_request(request, from));
             self.insert(core, request, token, deadline, Transfer::Pull(into));
             self.note_use(core.me, now);
@@ -170,9 +215,10 @@ impl Flow {
         core: &mut Core,
         (from, to): (LocalSpan, RemoteSpan),
         token: u64,
-        (now, deadline): (Duration, Duration),
+        (now, within): (Duration, Duration),
     ) -> Result<(), FabricError> {
-        if let Some(request) = self.begin(core, to, from, token, deadline)? {
+        if let Some(request) = self.begin(core, to, from, token)? {
+            let deadline = now + within.min(WITHIN_MAX);
             self.turns.push_back(Turn::Push(request));
             self.insert(core, request, token, deadline, Transfer::Push(from, to));
             self.note_use(core.me, now);
@@ -187,15 +233,13 @@ impl Flow {
         remote: RemoteSpan,
         local: LocalSpan,
         token: u64,
-        deadline: Duration,
     ) -> Result<Option<u64>, FabricError> {
-        if self.ours.len() >= TRANSFERS_MAX {
-            self.wants_room = true;
+        if self.ours.len() + self.abandoned.len() >= TRANSFERS_MAX {
+            self.wants_transfer = true;
             return Err(FabricError::Full);
         }
         let LocalSpan { region, offset, bytes } = local;
-        let fits = remote.offset.checked_add(bytes).is_some() && deadline < Duration::MAX;
-        if !fits
+        if remote.offset.checked_add(bytes).is_none()
             || remote.bytes != bytes
             || bytes > SPAN_MAX
             || core.regions.check(region, offset, bytes, Use::Own).is_err()
@@ -224,31 +268,51 @@ impl Flow {
         let Some(ours) = self.ours.remove(&request) else { return };
         core.timers.remove(ours.timer);
         core.done(ours.token, outcome);
+        self.has_cut |= outcome == Outcome::Late && ours.is_half_pushed();
+        if matches!(ours.what, Transfer::Push(from, _) if ours.moved < from.bytes.max(1)) {
+            self.turns.retain(|turn| !matches!(turn, Turn::Push(of) if *of == request));
+        }
         self.give_room(core);
     }
 
     /// Ends all of them.
     pub(crate) fn end_all(&mut self, core: &mut Core) {
-        self.wants_room = false;
+        (self.wants_queue, self.wants_transfer) = (false, false);
         for request in self.ours.keys().copied().collect::<Vec<_>>() {
             self.end(core, request, Outcome::Gone);
         }
     }
 
     /// Ends those that use a region which was withdrawn.
-    pub(crate) fn withdrawn(&mut self, core: &mut Core, region: Region) {
+    ///
+    /// # Errors
+    /// The link has to go down: bytes of a push that cannot be called back may still get there.
+    pub(crate) fn withdrawn(&mut self, core: &mut Core, region: Region) -> Result<(), Down> {
         let uses = |ours: &Ours| ours.local().region == region;
+        if self.ours.values().any(|ours| uses(ours) && ours.is_half_pushed()) {
+            return Err(Down::Withdrawn);
+        }
         let found = self.ours.iter().filter(|(_, ours)| uses(ours)).map(|(request, _)| *request);
         for request in found.collect::<Vec<_>>() {
+            if let Some(Ours { what: Transfer::Pull(into), moved, .. }) = self.ours.get(&request) {
+                self.abandoned.insert(request, into.bytes - moved);
+            }
             self.end(core, request, Outcome::Refused);
         }
+        Ok(())
     }
 
+    /// Tells of room for what was answered `Full`, once half of it is free.
     fn give_room(&mut self, core: &mut Core) {
-        let has_room = self.queued <= QUEUE_MAX / 2 && self.ours.len() <= TRANSFERS_MAX / 2;
-        if self.wants_room && has_room {
-            self.wants_room = false;
-            core.events.push_back(Event::Room { link: self.link });
+        let has_queue = self.queued <= QUEUE_MAX / 2;
+        let has_transfer = self.ours.len() + self.abandoned.len() <= TRANSFERS_MAX / 2;
+        for (wants, has) in
+            [(&mut self.wants_queue, has_queue), (&mut self.wants_transfer, has_transfer)]
+        {
+            if *wants && has {
+                *wants = false;
+                core.events.push_back(Event::Room { link: self.link });
+            }
         }
     }
 
@@ -282,47 +346,55 @@ impl Flow {
     pub(crate) fn leave(&mut self, core: &Core) {
         self.messages.clear();
         self.turns.clear();
+        self.roll = None;
         self.own(core.me, Header { kind: Kind::REFUSAL, ..Header::default() });
     }
 
     /// Whether [`Flow::write_next`] has something.
     pub(crate) fn has_frames(&self) -> bool {
-        !(self.urgent.is_empty() && self.messages.is_empty() && self.turns.is_empty())
+        let is_empty = self.urgent.is_empty() && self.messages.is_empty() && self.turns.is_empty();
+        !is_empty || self.roll.is_some()
     }
 
-    /// Gives the next frame to `sink`; whether there was one.
+    /// Gives the next frame to `sink`; false if there is none.
     pub(crate) fn write_next(
         &mut self,
         core: &mut Core,
         sink: &mut impl Sink,
     ) -> Result<bool, Down> {
-        if let Some(head) = self.urgent.pop_front() {
-            self.traffic.bytes_out += HEADER_BYTES as u64;
-            sink.put(&head, &[])?;
+        if let Some(roll) = self.roll.take() {
+            let body = roll.write();
+            let head = Header { kind: Kind::ROLL, sender: core.me, ..Header::default() };
+            self.traffic.bytes_out += (HEADER_BYTES + body.len()) as u64;
+            sink.put(&[&head.write(&body)[..], &body].concat(), &[])?;
             return Ok(true);
         }
-        if (self.turns.is_empty() || self.since_bulk < MESSAGES_IN_TURN)
-            && let Some(message) = self.messages.pop_front()
-        {
-            self.since_bulk += 1;
-            self.queued -= message.len();
-            self.traffic.bytes_out += message.len() as u64;
-            self.give_room(core);
-            sink.put(&message, &[])?;
-            return Ok(true);
-        }
-        self.since_bulk = 0;
-        // A turn may have nothing to send: what it belongs to has ended.
-        while let Some(turn) = self.turns.pop_front() {
-            let sent = match turn {
-                Turn::Serve { .. } => self.serve(core, turn, sink)?,
-                Turn::Push(request) => self.push_on(core, request, sink)?,
+        loop {
+            if let Some(head) = self.urgent.pop_front() {
+                self.traffic.bytes_out += HEADER_BYTES as u64;
+                sink.put(&head, &[])?;
+                return Ok(true);
+            }
+            let is_bulks_turn = !self.turns.is_empty() && self.since_bulk >= MESSAGES_IN_TURN;
+            if !is_bulks_turn && let Some(message) = self.messages.pop_front() {
+                self.since_bulk = if self.turns.is_empty() { 0 } else { self.since_bulk + 1 };
+                self.queued -= message.len();
+                self.traffic.bytes_out += message.len() as u64;
+                self.give_room(core);
+                sink.put(&message, &[])?;
+                return Ok(true);
+            }
+            self.since_bulk = 0;
+            let sent = match self.turns.pop_front() {
+                None => return Ok(false),
+                Some(turn @ Turn::Serve { .. }) => self.serve(core, turn, sink)?,
+                Some(Turn::Push(request)) => self.push_on(core, request, sink)?,
             };
             if sent {
                 return Ok(true);
             }
+            // Its transfer has ended: the next one.
         }
-        Ok(!self.urgent.is_empty() && self.write_next(core, sink)?)
     }
 
     /// Sends the next bytes of a pull of the peer.

@@ -38,6 +38,8 @@ impl Kind {
     pub(crate) const PING: Kind = Kind(0xff06);
     /// The answer.
     pub(crate) const PONG: Kind = Kind(0xff07);
+    /// The body says which ends of links to the receiver are alive.
+    pub(crate) const ROLL: Kind = Kind(0xff08);
 
     /// Whether only the fabric may send it.
     pub const fn is_own(self) -> bool {
@@ -45,7 +47,7 @@ impl Kind {
     }
 
     const fn is_known(self) -> bool {
-        self.0 <= Kind::PONG.0
+        self.0 <= Kind::ROLL.0
     }
 }
 
@@ -241,7 +243,7 @@ mod tests {
         assert_eq!(spoiled(52, 5), Err(Refusal::Length));
         assert_eq!(spoiled(54, 2), Err(Refusal::Length));
         assert_eq!(spoiled(20, 0), Err(Refusal::Sum));
-        let unknown = Header { kind: Kind(Kind::PONG.0 + 1), ..filled() };
+        let unknown = Header { kind: Kind(Kind::ROLL.0 + 1), ..filled() };
         assert_eq!(Header::read(&unknown.write(b""), b""), Err(Refusal::Kind));
         let bytes = filled().write(b"body");
         assert_eq!(Header::read(&bytes, b"bodY"), Err(Refusal::Sum));

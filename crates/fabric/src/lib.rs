@@ -40,11 +40,15 @@ pub const ADDRESS_MAX: usize = 512;
 /// Bytes of a group's name at most.
 pub const GROUP_MAX: usize = 128;
 
-/// Transfers of one side of a link that may be under way at once.
+/// Transfers of one side of a link that may be under way at once. A pull whose region was
+/// withdrawn counts until the peer has answered it.
 pub const TRANSFERS_MAX: usize = 1024;
 
 /// Bytes of messages, with their headers, that wait on one link at most.
 pub const QUEUE_MAX: usize = 256 << 10;
+
+/// Links of one member to another at most; one more goes down.
+pub const LINKS_MAX: usize = 256;
 
 /// From [`Fabric::connect`] to [`Event::Up`], and from an accepted connection to its end.
 pub const CONNECT_TIME: Duration = Duration::from_secs(5);
@@ -114,10 +118,14 @@ pub struct Identity {
 /// readable, and nothing else moves anything.
 ///
 /// Every wait has an end: a connection is made in [`CONNECT_TIME`], a transfer ends at its
-/// deadline, and a link whose peer is silent ends in at most 5 s while anything is under way.
+/// deadline, and a link whose peer is silent ends in at most 5 s. So does one whose peer is
+/// stopped for 4.5 s while bytes wait for it.
 ///
-/// Nothing is kept that has no bound: 256 KiB of messages for each link ([`QUEUE_MAX`]), 1024
-/// transfers of each side ([`TRANSFERS_MAX`]), 64 connections that are not links yet.
+/// Nothing that peers cause is kept without a bound: for each link 256 KiB of messages that wait
+/// ([`QUEUE_MAX`]), 1024 transfers of each side ([`TRANSFERS_MAX`]), 512 KiB of answers and 1 MiB
+/// that the socket has not taken; 256 links of each member ([`LINKS_MAX`]), 64 connections that
+/// peers have made and are not links, and 64 that are told why they end. What the caller does not
+/// poll stays in the sockets.
 pub trait Fabric: Send {
     /// What it is, for people: `tls`, `memory`.
     fn name(&self) -> &'static str;
@@ -162,13 +170,16 @@ pub trait Fabric: Send {
 
     /// Ends the use of a region: from now on nothing touches its memory. Transfers of this side
     /// that use it end with [`Outcome::Refused`], and so do those of peers when they come to it.
+    /// A push of this side whose bytes are on their way cannot be called back: its link goes down
+    /// with [`Down::Withdrawn`], and its token ends with [`Outcome::Gone`].
     ///
     /// # Errors
     /// [`FabricError::Region`].
     fn withdraw(&mut self, region: Region) -> Result<(), FabricError>;
 
     /// Copies bytes of the peer's region into one of ours. Unless the call fails, `token` ends
-    /// exactly once, by an [`Event::Done`]; what ends [`Outcome::Late`] closes the link.
+    /// exactly once, by an [`Event::Done`]; what ends [`Outcome::Late`] closes the link. No time
+    /// is longer than a year.
     ///
     /// # Errors
     /// [`FabricError::Full`], after which an [`Event::Room`] follows; no event ends this token.
@@ -182,6 +193,9 @@ pub trait Fabric: Send {
     ) -> Result<(), FabricError>;
 
     /// Copies bytes of one of our regions into the peer's; otherwise like [`Fabric::pull`].
+    ///
+    /// If it does not end with [`Outcome::Ok`] and its link is gone, its bytes may still get there
+    /// until this side pushes again, by any link to that peer: not after bytes of that push.
     ///
     /// # Errors
     /// [`FabricError::Full`], as for a pull.
@@ -205,7 +219,7 @@ pub trait Fabric: Send {
     fn arm(&mut self) -> bool;
 
     /// Closes a link: all its tokens end with [`Outcome::Gone`], and no other event of it follows.
-    /// What was sent and has not left may be lost.
+    /// What was sent and the peer has not polled may be lost.
     fn close(&mut self, link: Link);
 
     /// The fabric's clock, from any start.

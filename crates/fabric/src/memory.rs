@@ -4,7 +4,7 @@ mod network;
 
 pub use network::Network;
 
-use crate::flow::{Core, Flow, Sink, Timer};
+use crate::flow::{Core, Flow, Roll, Sink, Timer};
 use crate::table::Table;
 use crate::{
     Access, CONNECT_TIME, Counters, Down, Event, Fabric, FabricError, Header, Link, LinkStatus,
@@ -35,10 +35,12 @@ pub struct Memory {
 
 /// This end of a wire.
 struct End {
-    /// None where there was nothing to connect to.
     wire: u64,
     /// Whether this side has connected.
     is_maker: bool,
+    peer: Member,
+    /// The number of this end.
+    number: u64,
     /// None before it is up.
     flow: Option<Flow>,
     spoils: bool,
@@ -62,7 +64,8 @@ impl Memory {
         address: String,
         event: Arc<OwnedFd>,
     ) -> Self {
-        let core = Core::new(member);
+        let mut core = Core::new(member);
+        core.peers.begin_at((place as u64) << 32);
         let (ends, by_wire) = (Table::default(), BTreeMap::new());
         Self { network, place, address, event, core, ends, by_wire }
     }
@@ -76,14 +79,26 @@ impl Memory {
         let now = self.now();
         let key = self.by_wire.get(&wire).copied();
         match (what, key) {
-            (What::Open { peer, wanted, group }, None) => self.let_in(wire, peer, wanted, &group),
-            (What::Accepted(peer), Some(key)) => self.up(key, peer),
+            (What::Open { peer, wanted, group, roll }, None) => {
+                if let Err(why) = self.let_in(wire, (peer, roll), wanted, &group) {
+                    self.network.lock().end(self.place, wire, false, why);
+                    self.core.refuse(Refusal::Hello);
+                }
+            }
+            (What::Accepted(peer, roll), Some(key)) => {
+                if let Err(why) = self.hear(peer, &roll) {
+                    self.fail(key, why);
+                } else {
+                    self.up(key, peer, roll.number);
+                }
+            }
             (What::Bytes(bytes), Some(key)) => {
                 if let Some((core, flow)) = self.flow(Link(key))
                     && let Err(why) = flow.accept(core, &bytes, now)
                 {
                     self.fail(key, why);
                 }
+                self.end_what_is_over();
             }
             (What::Over(why), Some(key)) => {
                 self.remove(key);
@@ -97,24 +112,69 @@ impl Memory {
         }
     }
 
-    fn let_in(&mut self, wire: u64, peer: Member, wanted: Member, group: &str) {
-        let mut state = self.network.lock();
-        if let Err(why) = state.check_open(self.place, wanted, group) {
-            state.end(self.place, wire, false, why);
-            drop(state);
-            self.core.refuse(Refusal::Hello);
-            return;
-        }
-        state.post(self.place, wire, false, What::Accepted(self.core.me));
-        drop(state);
-        let key = self.ends.insert(End { wire, is_maker: false, flow: None, spoils: false });
+    fn let_in(
+        &mut self,
+        wire: u64,
+        (peer, said): (Member, Roll),
+        wanted: Member,
+        group: &str,
+    ) -> Result<(), Down> {
+        self.network.lock().check_open(self.place, wanted, group)?;
+        self.hear(peer, &said)?;
+        let roll = self.roll(peer)?;
+        let number = roll.number;
+        let accepted = What::Accepted(self.core.me, roll);
+        self.network.lock().post(self.place, wire, false, accepted);
+        let end = End { wire, is_maker: false, peer, number, flow: None, spoils: false };
+        let key = self.ends.insert(end);
         self.by_wire.insert(wire, key);
-        self.up(key, peer);
+        self.up(key, peer, said.number);
+        Ok(())
     }
 
-    fn up(&mut self, key: u64, peer: Member) {
+    /// Takes in what a peer says of its links, before anything of a new one.
+    fn hear(&mut self, peer: Member, roll: &Roll) -> Result<(), Down> {
+        self.core.peers.hear(peer, roll.clone())?;
+        self.end_what_is_over();
+        Ok(())
+    }
+
+    /// What to tell a peer of the ends of links to it.
+    fn roll(&mut self, peer: Member) -> Result<Roll, Down> {
+        let ends = self.ends.iter().filter(|(_, end)| end.peer == peer);
+        let alive = ends.map(|(_, end)| end.number).collect();
+        self.core.peers.roll(alive)
+    }
+
+    /// Drops links whose other ends are over, with what is under way of them.
+    fn end_what_is_over(&mut self) {
+        if !std::mem::take(&mut self.core.peers.has_news) {
+            return;
+        }
+        for key in self.ends.keys() {
+            if let Some((core, flow)) = self.flow(Link(key))
+                && flow.is_over(core)
+            {
+                self.fail(key, Down::Closed);
+            }
+        }
+    }
+
+    /// Tells a peer by all other links that one is over of which pushed bytes may be under way.
+    fn tell_of_end(&mut self, peer: Member) {
+        for key in self.ends.keys() {
+            let is_to = self.flow(Link(key)).is_some_and(|(_, flow)| flow.peer() == peer);
+            if let Some(roll) = is_to.then(|| self.roll(peer).ok()).flatten()
+                && let Some((_, flow)) = self.flow(Link(key))
+            {
+                flow.tell(roll);
+            }
+        }
+    }
+
+    fn up(&mut self, key: u64, peer: Member, number: u64) {
         if let Some(end) = self.ends.get_mut(key) {
-            end.flow = Some(Flow::new(Link(key), peer));
+            end.flow = Some(Flow::new(Link(key), peer, number));
             self.core.counters.links += 1;
             self.core.events.push_back(Event::Up { link: Link(key), peer });
         }
@@ -126,7 +186,11 @@ impl Memory {
         self.by_wire.remove(&end.wire);
         if let Some(flow) = &mut end.flow {
             self.core.counters.links -= 1;
+            let half = flow.has_half_pushed().then(|| flow.peer());
             flow.end_all(&mut self.core);
+            if let Some(peer) = half {
+                self.tell_of_end(peer);
+            }
         }
         Some(end)
     }
@@ -234,19 +298,33 @@ impl Fabric for Memory {
     }
 
     fn connect(&mut self, peer: Member, to: &str) -> Result<Link, FabricError> {
-        let mut state = self.network.lock();
-        let wire = state.open(self.place, to, peer);
-        let at = state.now + CONNECT_TIME;
-        drop(state);
-        let made = End { wire: wire.unwrap_or(0), is_maker: true, flow: None, spoils: false };
-        let key = self.ends.insert(made);
-        if let Some(wire) = wire {
-            self.by_wire.insert(wire, key);
-            self.core.timers.add(at, Timer::Connection(key));
-            self.tell_timer();
-        } else {
-            self.ends.remove(key);
-            self.core.down(Link(key), Down::Unreachable);
+        let roll = self.roll(peer);
+        let number = roll.as_ref().map_or(0, |roll| roll.number);
+        let wire = roll.and_then(|roll| {
+            let wire = self.network.lock().open(self.place, to, peer, roll);
+            wire.ok_or(Down::Unreachable)
+        });
+        let at = self.now() + CONNECT_TIME;
+        // Without a wire it is over at once.
+        let end = End {
+            wire: wire.unwrap_or(0),
+            is_maker: true,
+            peer,
+            number,
+            flow: None,
+            spoils: false,
+        };
+        let key = self.ends.insert(end);
+        match wire {
+            Ok(wire) => {
+                self.by_wire.insert(wire, key);
+                self.core.timers.add(at, Timer::Connection(key));
+                self.tell_timer();
+            }
+            Err(why) => {
+                self.ends.remove(key);
+                self.core.down(Link(key), why);
+            }
         }
         Ok(Link(key))
     }
@@ -272,8 +350,10 @@ impl Fabric for Memory {
     fn withdraw(&mut self, region: Region) -> Result<(), FabricError> {
         self.core.regions.remove(region)?;
         for key in self.ends.keys() {
-            if let Some((core, flow)) = self.flow(Link(key)) {
-                flow.withdrawn(core, region);
+            if let Some((core, flow)) = self.flow(Link(key))
+                && let Err(why) = flow.withdrawn(core, region)
+            {
+                self.fail(key, why);
             }
         }
         Ok(())
@@ -292,7 +372,7 @@ impl Fabric for Memory {
             self.core.done(token, Outcome::Gone);
             return Ok(());
         };
-        flow.pull(core, (from, into), token, (now, now.saturating_add(within)))?;
+        flow.pull(core, (from, into), token, (now, within))?;
         self.pump(link.0);
         self.tell_timer();
         Ok(())
@@ -311,7 +391,7 @@ impl Fabric for Memory {
             self.core.done(token, Outcome::Gone);
             return Ok(());
         };
-        flow.push(core, (from, to), token, (now, now.saturating_add(within)))?;
+        flow.push(core, (from, to), token, (now, within))?;
         self.pump(link.0);
         self.tell_timer();
         Ok(())
@@ -323,7 +403,7 @@ impl Fabric for Memory {
         if !self.network.lock().is_running(self.place) {
             return 0;
         }
-        // The lock is not held while something is taken in.
+        // What is under way of a link is its share. The lock is not held while it is taken in.
         let next = |network: &Network, place| network.lock().take_due(place);
         while let Some(delivery) = next(&self.network, self.place) {
             self.accept(delivery.wire, delivery.what);

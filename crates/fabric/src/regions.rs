@@ -90,8 +90,11 @@ impl Regions {
     ) -> Result<&[u8], Refusal> {
         let at = self.locate(region, offset, bytes as u64, what)?;
         // SAFETY: the memory is mapped and readable until the region is removed, for which the
-        // table would have to be borrowed. Others may write it, see `Fabric::expose`: what is made
-        // of the slice is a copy, and of those bytes nothing is concluded.
+        // table would have to be borrowed. Others may write it meanwhile, see `Fabric::expose`,
+        // which the language calls a race; it is accepted, since another copy of all bulk would
+        // not be free of it either (no atomic copy of bytes is stable). All that is done with the
+        // slice is to encrypt or copy it by code that does not look at the bytes: no branch, index
+        // or length comes of them, so they may be old, new, or mixed, and nothing else.
         Ok(unsafe { std::slice::from_raw_parts(at, bytes) })
     }
 

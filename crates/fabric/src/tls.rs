@@ -14,12 +14,13 @@ mod socket;
 pub(crate) use hello::differ;
 pub use keys::GroupKey;
 
-use crate::flow::{Core, Flow, Timer};
+use crate::flow::{Core, Flow, Roll, Timer};
 use crate::table::Table;
 use crate::{
     ADDRESS_MAX, CONNECT_TIME, Down, FabricError, GROUP_MAX, Identity, Link, Outcome, Refusal,
 };
 use conn::{Conn, Shared, Target};
+use forebay_membership::Member;
 use hello::Hello;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::OwnedFd;
@@ -27,12 +28,16 @@ use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
 use session::Session;
 use std::collections::BTreeSet;
 use std::net::{SocketAddr, TcpListener};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Connections that were accepted and are not links. One more waits, and costs the oldest if that
-/// is so old that it is hardly a peer: many peers that come at once are not turned away.
+/// Connections that were accepted and are not links. One more waits, and costs the oldest of those
+/// that have sent nothing, else the oldest, if that is so old that it is hardly a peer: many peers
+/// that come at once are not turned away.
 const UNFINISHED_MAX: usize = 64;
 const GRACE: Duration = Duration::from_secs(1);
+
+/// Connections that are accepted before those that are there have their turn.
+const ACCEPTS_IN_TURN: u32 = 8;
 
 /// Connections that are told why they end, and how long they may take to hear it.
 const LEAVING_MAX: usize = 64;
@@ -48,10 +53,10 @@ const TIMER_KEY: u64 = u32::MAX as u64;
 /// Links by TLS over TCP, see [`Fabric`](crate::Fabric).
 pub struct Tls {
     shared: Shared,
+    address: String,
     conns: Table<Option<Conn>>,
-    listeners: Vec<TcpListener>,
-    /// Whether the listeners are in the epoll set.
-    is_listening: bool,
+    /// Each with whether it is in the epoll set.
+    listeners: Vec<(TcpListener, bool)>,
     timer: OwnedFd,
     /// When it fires.
     armed: Option<Duration>,
@@ -61,12 +66,12 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// Listens at these addresses, where port 0 stands for any. All members of the group have the
-    /// same secret.
+    /// Listens at these addresses, where port 0 stands for any. Each is one that peers can connect
+    /// to. All members of the group have the same secret.
     ///
     /// # Errors
     /// [`FabricError::System`] names the address that is in use or not ours, and
-    /// [`FabricError::Address`] a name or addresses that are too long.
+    /// [`FabricError::Address`] one that stands for all, and a name or addresses that are too long.
     pub fn new(
         identity: Identity,
         secret: &[u8; 32],
@@ -90,6 +95,10 @@ impl Tls {
         let mut listeners = Vec::new();
         let mut addresses = Vec::new();
         for at in listen {
+            if at.ip().is_unspecified() {
+                let text = format!("{at} is no address to connect to: name that of an interface");
+                return Err(FabricError::Address(text));
+            }
             let begin = || {
                 let listener = TcpListener::bind(at)?;
                 listener.set_nonblocking(true)?;
@@ -100,7 +109,7 @@ impl Tls {
             };
             let (address, listener) = begin().map_err(failed)?;
             addresses.push(address.to_string());
-            listeners.push(listener);
+            listeners.push((listener, false));
         }
         let address = addresses.join(",");
         if address.len() > ADDRESS_MAX {
@@ -108,12 +117,16 @@ impl Tls {
         }
         let key = GroupKey::derive(secret)?;
         let group = key.group_id(&identity.group);
-        let hello = Hello { group, me: identity.member, address };
+        let hello = Hello { group, me: identity.member };
+        let mut core = Core::new(identity.member);
+        // Nanoseconds: no fabric makes a link in each.
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        core.peers.begin_at(since.map_or(0, |since| since.as_nanos() as u64));
         let mut made = Self {
-            shared: Shared::new(Core::new(identity.member), key, hello, epoll),
+            shared: Shared::new(core, key, hello, epoll),
+            address,
             conns: Table::default(),
             listeners,
-            is_listening: false,
             timer,
             armed: None,
             busy: BTreeSet::new(),
@@ -124,18 +137,15 @@ impl Tls {
     }
 
     fn listen(&mut self, on: bool) -> rustix::io::Result<()> {
-        if self.is_listening == on {
-            return Ok(());
-        }
-        for (index, listener) in self.listeners.iter().enumerate() {
-            if on {
+        for (index, (listener, is_on)) in self.listeners.iter_mut().enumerate() {
+            if on && !*is_on {
                 let data = EventData::new_u64(index as u64);
-                epoll::add(&self.shared.epoll, listener, data, EventFlags::IN)?;
-            } else {
-                epoll::delete(&self.shared.epoll, listener)?;
+                epoll::add(&self.shared.epoll, &*listener, data, EventFlags::IN)?;
+            } else if *is_on && !on {
+                epoll::delete(&self.shared.epoll, &*listener)?;
             }
+            *is_on = on;
         }
-        self.is_listening = on;
         Ok(())
     }
 
@@ -152,11 +162,11 @@ impl Tls {
 
     /// Accepts what waits, up to a share.
     fn accept(&mut self, listener: usize) {
-        for _ in 0..UNFINISHED_MAX {
+        for _ in 0..ACCEPTS_IN_TURN {
             if self.is_crowded() {
                 return self.pause(CROWD_PAUSE);
             }
-            let Some(listener) = self.listeners.get(listener) else { return };
+            let Some((listener, _)) = self.listeners.get(listener) else { return };
             match listener.accept() {
                 Ok((socket, _)) => self.begin_accepted(socket.into()),
                 Err(error) => match error.kind() {
@@ -169,38 +179,47 @@ impl Tls {
         }
     }
 
-    /// Whether all that may be unfinished are, and none of them is old.
+    /// Which is to go if all that may be unfinished are.
+    fn first_to_go(&self) -> Option<&Conn> {
+        let conns = || {
+            let keys = self.shared.unfinished.iter();
+            keys.filter_map(|key| self.conns.get(*key)?.as_ref())
+        };
+        let is_full = self.shared.unfinished.len() >= UNFINISHED_MAX;
+        conns().find(|conn| !conn.has_heard).or_else(|| conns().next()).filter(|_| is_full)
+    }
+
+    /// Whether one more has to wait: that which would go for it is young.
     fn is_crowded(&self) -> bool {
-        let unfinished = &self.shared.unfinished;
-        let oldest = unfinished.front().and_then(|key| self.conns.get(*key)?.as_ref()?.timer);
-        let is_young =
-            oldest.is_some_and(|(end, _)| end + GRACE > self.shared.now() + CONNECT_TIME);
-        unfinished.len() >= UNFINISHED_MAX && is_young
+        let end = self.first_to_go().and_then(|conn| conn.timer);
+        end.is_some_and(|(end, _)| end + GRACE > self.shared.now() + CONNECT_TIME)
     }
 
     /// Accepts nothing for a while: listeners would be readable all the time.
     fn pause(&mut self, time: Duration) {
-        if self.is_listening {
-            let at = self.shared.now() + time;
-            self.shared.core.timers.add(at, Timer::Connection(TIMER_KEY));
+        if self.listeners.iter().any(|(_, is_on)| *is_on) {
             // It fails for what is not in the set only, and these are.
             let _ = self.listen(false);
+            self.listen_in(time);
         }
     }
 
+    fn listen_in(&mut self, time: Duration) {
+        let at = self.shared.now() + time;
+        self.shared.core.timers.add(at, Timer::Connection(TIMER_KEY));
+    }
+
     fn begin_accepted(&mut self, socket: OwnedFd) {
-        if self.shared.unfinished.len() >= UNFINISHED_MAX
-            && let Some(oldest) = self.shared.unfinished.pop_front()
-        {
+        if let Some(first) = self.first_to_go().map(Conn::key) {
             self.shared.core.refuse(Refusal::Crowd);
-            self.remove(oldest);
+            self.remove(first);
         }
         let key = self.conns.insert(None);
         let begin = || {
             rustix::io::ioctl_fionbio(&socket, true).map_err(|_| Down::Closed)?;
             socket::prepare(&socket)?;
             let session = Session::server(&self.shared.key)?;
-            Conn::new(socket, Some(session), None, key, &self.shared)
+            Conn::new(socket, Some(session), None, key, &self.shared).map_err(|_| Down::Closed)
         };
         // One that is gone already leaves nothing.
         let Ok(mut conn) = begin() else {
@@ -216,21 +235,72 @@ impl Tls {
     }
 
     /// Goes to the next address of a link that is not up; false if there is none.
-    fn begin_connecting(&mut self, key: u64, mut target: Target) -> bool {
+    ///
+    /// # Errors
+    /// The kernel has no room for another socket.
+    fn begin_connecting(&mut self, key: u64, mut target: Target) -> rustix::io::Result<bool> {
         while let Some(to) = target.addresses.pop_front() {
-            let Ok(socket) = socket::begin(to) else { continue };
-            let Ok(mut conn) = Conn::new(socket, None, Some(target), key, &self.shared) else {
-                return false;
-            };
+            let Some(socket) = socket::begin(to)? else { continue };
+            let mut conn = Conn::new(socket, None, Some(target), key, &self.shared)?;
             let each = conn.target.as_ref().map_or(CONNECT_TIME, |target| target.each);
             let at = self.shared.now() + each;
             conn.timer = Some(self.shared.core.timers.add(at, Timer::Connection(key)));
             if let Some(place) = self.conns.get_mut(key) {
                 *place = Some(conn);
             }
-            return true;
+            return Ok(true);
         }
-        false
+        Ok(false)
+    }
+
+    /// Lets a connection go on at which both sides have to say who they are.
+    fn introduce(&mut self, key: u64) -> Result<(), Down> {
+        if let Some(peer) = self.conn(key).and_then(|(_, conn)| conn.to_greet()) {
+            let roll = self.roll(peer)?;
+            if let Some((shared, conn)) = self.conn(key) {
+                conn.greet(shared, Some(&roll))?;
+            }
+        }
+        let Some((shared, conn)) = self.conn(key) else { return Ok(()) };
+        let Some((peer, roll)) = conn.named.take() else { return Ok(()) };
+        shared.core.peers.hear(peer, roll.clone())?;
+        // Before anything of the new link: their memory may be written again by it.
+        self.end_what_is_over();
+        self.conn(key).map_or(Ok(()), |(shared, conn)| conn.up(shared, (peer, roll)))
+    }
+
+    /// What to tell a peer of the ends of links to it.
+    fn roll(&mut self, peer: Member) -> Result<Roll, Down> {
+        let conns = self.conns.iter().filter_map(|(_, conn)| conn.as_ref()?.number_to(peer));
+        let alive = conns.collect();
+        self.shared.core.peers.roll(alive)
+    }
+
+    /// Drops links whose other ends are over, with what they have not been read of.
+    fn end_what_is_over(&mut self) {
+        if !std::mem::take(&mut self.shared.core.peers.has_news) {
+            return;
+        }
+        for key in self.conns.keys() {
+            if let Some((shared, flow)) = self.flow(Link(key))
+                && flow.is_over(&shared.core)
+            {
+                self.fail(key, Down::Closed);
+            }
+        }
+    }
+
+    /// Tells a peer by all other links that one is over of which pushed bytes may be under way.
+    fn tell_of_end(&mut self, peer: Member) {
+        for key in self.conns.keys() {
+            let is_to = self.flow(Link(key)).is_some_and(|(_, flow)| flow.peer() == peer);
+            if let Some(roll) = is_to.then(|| self.roll(peer).ok()).flatten()
+                && let Some((_, flow)) = self.flow(Link(key))
+            {
+                flow.tell(roll);
+                self.busy.insert(key);
+            }
+        }
     }
 
     /// Takes a connection out of everything; its socket is closed when it is dropped.
@@ -244,9 +314,26 @@ impl Tls {
         self.leaving.remove(&key);
         if let Some(flow) = &mut conn.flow {
             self.shared.core.counters.links -= 1;
+            let half = flow.has_half_pushed().then(|| flow.peer());
             flow.end_all(&mut self.shared.core);
+            if let Some(peer) = half {
+                self.tell_of_end(peer);
+            }
         }
         Some(conn)
+    }
+
+    /// Does what the socket of a connection is ready for, and what that leads to.
+    fn go_on(&mut self, key: u64, flags: EventFlags) {
+        let Some((shared, conn)) = self.conn(key) else { return };
+        let result = conn.ready(shared, flags).and_then(|()| self.introduce(key));
+        if result.is_ok() {
+            self.end_what_is_over();
+        }
+        let pump = |(shared, conn): (&mut Shared, &mut Conn)| conn.pump(shared);
+        let result = result.and_then(|()| self.conn(key).map_or(Ok(false), pump));
+        self.conclude(key, result);
+        self.end_what_is_over();
     }
 
     /// Does with a connection what came of its last step.
@@ -279,9 +366,15 @@ impl Tls {
                     shared.core.timers.remove(id);
                 }
                 let target = conn.target.take();
-                if target.is_some_and(|target| self.begin_connecting(key, target)) {
+                // Its descriptor is free for the next one.
+                if let Some(place) = self.conns.get_mut(key) {
+                    *place = None;
+                }
+                if target.is_some_and(|target| self.begin_connecting(key, target) == Ok(true)) {
                     return;
                 }
+                self.conns.remove(key);
+                return self.shared.core.down(Link(key), why);
             }
         }
         let Some(mut conn) = self.remove(key) else { return };
@@ -322,9 +415,11 @@ impl Tls {
         while let Some(timer) = self.shared.core.timers.take_due(now) {
             match timer {
                 Timer::Wake => {}
-                // Without memory in the kernel it fails, which leaves other links alone.
+                // Without memory in the kernel it fails, and is tried again.
                 Timer::Connection(TIMER_KEY) => {
-                    let _ = self.listen(true);
+                    if self.listen(true).is_err() {
+                        self.listen_in(PAUSE);
+                    }
                 }
                 Timer::Connection(key) => self.fail(key, Down::Timeout),
                 Timer::Transfer(key, request) => {

@@ -85,6 +85,77 @@ fn bodies_of_all_sizes(subject: &mut Subject) {
     }
 }
 
+/// What was pushed by a link that is over does not get there after what is pushed by another.
+fn old_bytes_never_follow_new_ones(subject: &mut Subject) {
+    let (bulk, theirs) = subject.pair();
+    let (messages, _) = subject.link(0, 1);
+    let bytes = 8 * MIB as u64;
+    for (round, how) in ["late", "close", "withdraw", "late"].into_iter().enumerate() {
+        let by_other_link = round == 3;
+        let (mut old, mut new) = (Memory::of(1, 8 * MIB), Memory::of(2, 8 * MIB));
+        let mut target = Memory::of(3, 8 * MIB);
+        let there = subject.expose(1, &mut target, Access::ReadWrite);
+        let (from, to) = (subject.expose(0, &mut old, Access::ReadOnly), remote(there, 0, bytes));
+        let link = if round == 0 { bulk } else { subject.link(0, 1).0 };
+        // The peer does not read: as much as fits waits there.
+        let within = if how == "late" { Duration::from_millis(30) } else { FAR };
+        subject
+            .with_room(0, link, |fabric| fabric.push(link, local(from, 0, bytes), to, 1, within));
+        let mut sent = 0;
+        let one = |subject: &mut Subject| {
+            let links = subject.nodes[0].links();
+            let status = links.iter().find(|status| status.link == link);
+            sent = status.map_or(sent, |status| status.bytes_out);
+            subject.step(&[0]);
+            subject.events[0].iter().any(|event| matches!(event, Event::Done { .. }))
+        };
+        match how {
+            "late" => subject.until_with(&[0], one),
+            "close" => {
+                (0..3).for_each(|_| subject.step(&[0]));
+                subject.nodes[0].close(link);
+            }
+            _ => {
+                (0..3).for_each(|_| subject.step(&[0]));
+                subject.nodes[0].withdraw(from).unwrap();
+            }
+        }
+        let wanted = if how == "late" { Outcome::Late } else { Outcome::Gone };
+        assert_eq!(subject.outcome(0, 1), wanted, "{how}");
+        // By a link that was there, or a new one, with which the peer begins.
+        let from = subject.expose(0, &mut new, Access::ReadOnly);
+        let link = match by_other_link {
+            true => messages,
+            false => {
+                let (peer, address) = (subject.nodes[1].member(), subject.nodes[1].address());
+                let address = address.to_owned();
+                subject.nodes[0].connect(peer, &address).unwrap()
+            }
+        };
+        if !by_other_link {
+            subject.take(0, |event| matches!(event, Event::Up { link: of, .. } if *of == link));
+        }
+        // Of what the peer reads last of the old bytes, and then all.
+        let (at, some) = (sent.saturating_sub(8 << 16), 1 << 16);
+        subject.push(0, link, (local(from, at, some), remote(there, at, some)), 2);
+        assert_eq!(subject.outcome(0, 2), Outcome::Ok, "{how}");
+        subject.rest(Duration::from_millis(20));
+        subject.nodes[1].withdraw(there).unwrap();
+        let part = &target.0[at as usize..][..some as usize];
+        assert!(part.iter().all(|byte| *byte == 2), "{how}: old bytes came after new ones");
+        let there = subject.expose(1, &mut target, Access::ReadWrite);
+        let to = remote(there, 0, bytes);
+        subject.push(0, link, (local(from, 0, bytes), to), 3);
+        assert_eq!(subject.outcome(0, 3), Outcome::Ok, "{how}");
+        subject.rest(Duration::from_millis(20));
+        subject.nodes[1].withdraw(there).unwrap();
+        assert!(target.0.iter().all(|byte| *byte == 2), "{how}: old bytes came after new ones");
+    }
+    let downs = |event: &&Event| matches!(event, Event::Down { link, .. } if *link == theirs);
+    assert_eq!(subject.events[1].iter().filter(downs).count(), 1, "of the first link");
+    assert_eq!(subject.nodes[0].counters().links, subject.nodes[1].counters().links);
+}
+
 /// Makes a call that has to fail, as often as a script says that the link is full.
 fn error_of(
     subject: &mut Subject,
@@ -229,7 +300,7 @@ fn wrong_spans_of_the_peer_cost_the_link(subject: &mut Subject) {
 fn a_region_may_go_while_it_is_used(subject: &mut Subject) {
     let (ours, theirs) = subject.pair();
     let (mut memory, mut other) = (Memory::of(1, 64 * MIB), Memory::of(2, 64 * MIB));
-    let here = subject.expose(0, &mut memory, Access::ReadWrite);
+    let mut here = subject.expose(0, &mut memory, Access::ReadWrite);
     let bytes = 64 * MIB as u64;
     for token in 0..4 {
         let there = subject.expose(1, &mut other, Access::ReadWrite);
@@ -254,6 +325,13 @@ fn a_region_may_go_while_it_is_used(subject: &mut Subject) {
             subject.nodes[0].withdraw(here).unwrap();
             memory.0.fill(8);
         }
+        if token == 3 {
+            // Its bytes are on their way.
+            assert_eq!(subject.outcome(0, token), Outcome::Gone);
+            assert_eq!(subject.down(0), (ours, Down::Withdrawn));
+            assert_eq!(subject.down(1), (theirs, Down::Closed));
+            return;
+        }
         assert_eq!(subject.outcome(0, token), Outcome::Refused, "{token}");
         // What is under way goes nowhere, and what comes then is right.
         subject.send(1, theirs, &numbered(token), &[]);
@@ -264,7 +342,7 @@ fn a_region_may_go_while_it_is_used(subject: &mut Subject) {
             assert!(other.0.iter().all(|byte| *byte == 9), "written after it was withdrawn");
         } else {
             assert!(memory.0.iter().all(|byte| *byte == 8), "written after it was withdrawn");
-            return;
+            here = subject.expose(0, &mut memory, Access::ReadWrite);
         }
     }
 }
@@ -532,6 +610,7 @@ macro_rules! conformance {
                 a_link_is_full_until_its_peer_reads
                 bodies_of_all_sizes
                 what_may_not_be_sent_is_an_error
+                old_bytes_never_follow_new_ones
                 bulk_of_all_sizes
                 wrong_spans_of_this_side_cost_their_token
                 wrong_spans_of_the_peer_cost_the_link

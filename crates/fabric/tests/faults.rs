@@ -2,8 +2,11 @@
 
 mod support;
 
-use forebay_fabric::{Access, Down, Event, FabricError, FaultScript, Link, Outcome, Refusal};
+use forebay_fabric::{
+    Access, Down, Event, Fabric, FabricError, FaultScript, Link, Outcome, Refusal,
+};
 use forebay_membership::Member;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::time::Duration;
 use support::{GROUP, Memory, Subject, local, numbered, remote};
 
@@ -105,6 +108,8 @@ fn a_torn_transfer_moves_its_half(subject: &mut Subject) {
         assert_eq!(subject.outcome(one, 1), Outcome::Gone);
         assert_eq!(subject.down(one), (ours, Down::Injected));
         assert_eq!(subject.down(two), (theirs, Down::Closed));
+        subject.rest(Duration::from_millis(5));
+        assert_eq!(subject.events[one], [], "one end of a link");
         let (from, to) = if is_pull { (2, &memory) } else { (1, &other) };
         let (half, rest) = to.0.split_at(1 << 19);
         assert!(half.iter().all(|byte| *byte == from) && rest.iter().all(|byte| *byte != from));
@@ -127,6 +132,80 @@ fn a_cut_transfer_ends_with_its_link(subject: &mut Subject) {
     assert_eq!(subject.down(0), (ours, Down::Injected));
     assert_eq!(subject.down(1), (theirs, Down::Closed));
     assert_eq!(script.hits(), 1);
+}
+
+/// What a link does when messages of another one are delayed and due, and wait for room.
+#[test]
+fn one_that_waits_for_room_does_not_hold_up_others() {
+    let mut subject = Subject::memory(None);
+    let (ours, _, script) = faulty_pair(&mut subject, "send delay 1ms from 1");
+    subject.join(3);
+    let (other, _) = subject.link(0, 2);
+    let network = subject.network.clone().unwrap();
+    network.stop(Member::new(2, 1));
+    // Node 1 sleeps: more than the link holds, and all of it is due.
+    for number in 0..40 {
+        subject.nodes[0].send(ours, &numbered(number), &[1; 60_000]).unwrap();
+    }
+    let start = subject.nodes[0].now();
+    let is_due = |subject: &mut Subject| subject.nodes[0].now() > start + Duration::from_millis(5);
+    subject.until_with(&[0, 2], is_due);
+    script.replace(forebay_fabric::parse_script("send delay 50ms").unwrap());
+    subject.nodes[0].send(other, &numbered(99), &[]).unwrap();
+    subject.nodes[0].wake_in(Duration::from_secs(10));
+    let start = subject.nodes[0].now();
+    let came = |subject: &mut Subject| !subject.events[2].is_empty();
+    subject.events[2].clear();
+    subject.until_with(&[0, 2], came);
+    assert!(subject.nodes[0].now() < start + Duration::from_secs(1), "woken at the caller's time");
+    network.resume(Member::new(2, 1));
+    for number in 0..40 {
+        assert_eq!(subject.message(1).0.request, number);
+    }
+}
+
+fn is_readable(fabric: &dyn Fabric) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(fabric.wait_fd(), PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec::default())) == Ok(1)
+}
+
+/// Room of the inner fabric is for what is delayed, too.
+#[test]
+fn what_is_delayed_leaves_when_there_is_room() {
+    let mut subject = Subject::tls(None);
+    let (ours, _, script) = faulty_pair(&mut subject, "");
+    let mut sent = 0;
+    let mut send = |subject: &mut Subject| {
+        let result = subject.nodes[0].send(ours, &numbered(sent), &[1; 60_000]);
+        sent += u64::from(result.is_ok());
+        result
+    };
+    for _ in 0..20 {
+        while send(&mut subject).is_ok() {}
+        subject.step(&[0]);
+    }
+    script.replace(forebay_fabric::parse_script("send delay 1ms").unwrap());
+    for _ in 0..10 {
+        assert_eq!(send(&mut subject), Ok(()));
+    }
+    std::thread::sleep(Duration::from_millis(5));
+    subject.nodes[0].poll(&mut Vec::new());
+    let (mut came, mut last) = (0, std::time::Instant::now());
+    while came < sent {
+        assert!(last.elapsed() < Duration::from_secs(3), "{came} of {sent} came");
+        let mut events = Vec::new();
+        subject.nodes[1].poll(&mut events);
+        let messages = events.iter().filter(|event| matches!(event, Event::Message { .. }));
+        let before = came;
+        came += messages.count() as u64;
+        if came > before {
+            last = std::time::Instant::now();
+        }
+        // Nothing but what has happened wakes it.
+        if !subject.nodes[0].arm() || is_readable(subject.nodes[0].as_ref()) {
+            subject.nodes[0].poll(&mut Vec::new());
+        }
+    }
 }
 
 macro_rules! faults {

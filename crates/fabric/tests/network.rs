@@ -94,9 +94,50 @@ fn a_stopped_node_is_late_and_goes_on() {
     assert_eq!(network.now(), start + within);
     assert_eq!(subject.down(0), (ours, Down::Late));
     assert_eq!(subject.events[1], []);
+    // What it says by a link that lives is not lost.
+    let third = subject.join(3);
+    network.resume(Member::new(2, 1));
+    let (link, _) = subject.link(1, third);
+    network.stop(Member::new(2, 1));
+    assert_eq!(subject.nodes[1].send(link, &numbered(9), &[]), Ok(()));
+    assert_eq!(subject.message(third).0.request, 9);
+    subject.nodes[1].close(link);
+    assert_eq!(subject.down(third).1, Down::Closed);
     network.resume(Member::new(2, 1));
     assert_eq!(subject.down(1), (theirs, Down::Closed));
     assert_eq!(memory.0, [1; 10]);
+}
+
+#[test]
+fn old_bytes_that_are_slow_are_dropped() {
+    let mut subject = Subject::memory(None);
+    subject.pair();
+    let (other, _) = subject.link(0, 1);
+    let network = network(&subject);
+    let (mut old, mut new, mut target) = (Memory::of(1, 10), Memory::of(2, 10), Memory::of(3, 10));
+    let old = subject.expose(0, &mut old, Access::ReadOnly);
+    let new = subject.expose(0, &mut new, Access::ReadOnly);
+    let there = subject.expose(1, &mut target, Access::ReadWrite);
+    // By a link that was there before, and by a new one.
+    for by_new_link in [false, true] {
+        if by_new_link {
+            // No other tells of the end of this one.
+            for status in subject.nodes[0].links() {
+                subject.nodes[0].close(status.link);
+            }
+        }
+        let (link, _) = subject.link(0, 1);
+        network.set_delay(Duration::from_secs(1), Duration::ZERO);
+        subject.push(0, link, (local(old, 0, 10), remote(there, 0, 10)), 1);
+        subject.nodes[0].close(link);
+        network.set_delay(Duration::from_micros(10), Duration::ZERO);
+        let link = if by_new_link { subject.link(0, 1).0 } else { other };
+        subject.push(0, link, (local(new, 0, 10), remote(there, 0, 10)), 2);
+        assert_eq!(subject.outcome(0, 2), Outcome::Ok);
+        subject.rest(Duration::from_secs(2));
+        assert_eq!(target.0, [2; 10], "by a new link: {by_new_link}");
+        target.0.fill(3);
+    }
 }
 
 /// Times of what arrives, in a fixed run.

@@ -3,23 +3,26 @@
 mod support;
 
 use forebay_fabric::{
-    Access, Differs, Down, Event, Fabric, FabricError, GroupKey, Header, Identity, Kind, Link,
-    Outcome, Refusal, Region, Tls,
+    Access, Differs, Down, Event, Fabric, FabricError, GroupKey, Header, Identity, Kind, LINKS_MAX,
+    Link, Outcome, Refusal, Region, Tls,
 };
 use forebay_membership::Member;
 use rand::rngs::SmallRng;
 use rand::{Rng, RngExt, SeedableRng};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net;
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, setrlimit};
 use rustls::{ClientConnection, ServerConnection, StreamOwned};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use support::{GROUP, Memory, SECRET, Subject, local, numbered, remote, seed};
 
 /// Half a second is what a manager's death may take to be noticed; tests share a busy machine.
-const NOTICED: Duration = Duration::from_secs(2);
+const NOTICED: Duration = Duration::from_secs(5);
 
 const MIB: usize = 1 << 20;
 const BULK: usize = 64 * MIB;
@@ -110,6 +113,17 @@ impl Process {
 
     fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
+        // Each of its threads stops when it is its turn.
+        let stops = || {
+            let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+            tasks.into_iter().all(|task| {
+                let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+                stat.rsplit(')').next().unwrap().trim_start().starts_with('T')
+            })
+        };
+        while signal == Signal::STOP && !stops() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }
 
@@ -152,7 +166,7 @@ fn all_end(subject: &mut Subject, link: Link, tokens: usize, start: Instant) -> 
 
 #[test]
 fn a_killed_peer_ends_tokens_in_each_phase() {
-    let mut subject = Subject::tls(None);
+    let mut subject = Subject::tls_with_others();
     subject.join(1);
     let mut memory = Memory::of(1, BULK);
     let here = subject.expose(0, &mut memory, Access::ReadWrite);
@@ -214,7 +228,7 @@ fn a_killed_peer_ends_tokens_in_each_phase() {
 
 #[test]
 fn a_stopped_peer_is_late() {
-    let mut subject = Subject::tls(None);
+    let mut subject = Subject::tls_with_others();
     let (process, link) = with_process(&mut subject);
     // Another link of the same node goes on.
     let other = subject.join(3);
@@ -250,7 +264,7 @@ fn a_stopped_peer_is_late() {
 
 #[test]
 fn a_peer_that_does_not_read_costs_no_time() {
-    let mut subject = Subject::tls(None);
+    let mut subject = Subject::tls_with_others();
     let (process, link) = with_process(&mut subject);
     process.signal(Signal::STOP);
     let is_full = |subject: &mut Subject| {
@@ -277,7 +291,7 @@ fn a_peer_that_does_not_read_costs_no_time() {
 
 #[test]
 fn a_node_without_descriptors_waits_for_some() {
-    let mut subject = Subject::tls(None);
+    let mut subject = Subject::tls_with_others();
     subject.join(1);
     let process = Process::start_as(FEW);
     let address: SocketAddr = process.address.parse().unwrap();
@@ -302,7 +316,7 @@ struct Victim {
 
 impl Victim {
     fn new() -> Self {
-        let mut subject = Subject::tls(None);
+        let mut subject = Subject::tls_with_others();
         let (one, two) = (subject.join(1), subject.join(2));
         let (_, link) = subject.link(two, one);
         Self { subject, link, count: 0 }
@@ -340,11 +354,13 @@ fn by_hand(to: SocketAddr, secret: &[u8; 32]) -> StreamOwned<ClientConnection, T
     StreamOwned::new(ClientConnection::new(config, name).unwrap(), socket)
 }
 
-/// The first frame of a member of the group.
+/// The first frame of a member of the group, by a link that ends its others.
 fn hello(member: Member) -> Vec<u8> {
+    static NUMBER: AtomicU64 = AtomicU64::new(1);
     let mut body = GroupKey::derive(&SECRET).unwrap().group_id(GROUP).to_vec();
-    // For any node, from no address.
-    body.extend([0; 8]);
+    // For any node.
+    body.extend([0; 6]);
+    body.extend(NUMBER.fetch_add(1, Ordering::Relaxed).to_le_bytes());
     let header = Header { kind: Kind(0xff00), sender: member, ..Header::default() };
     [&header.write(&body)[..], &body].concat()
 }
@@ -523,30 +539,97 @@ fn a_port_scanner_does_not_keep_peers_out() {
         let connect = |_| TcpStream::connect(address).unwrap();
         (0..200).map(connect).collect::<Vec<_>>()
     });
-    victim.refused(Refusal::Crowd, 136);
-    assert_eq!(victim.subject.nodes[0].counters().unfinished, 64);
+    victim.subject.until(|subject| subject.nodes[0].counters().refused(Refusal::Crowd) > 64);
+    assert!(victim.subject.nodes[0].counters().unfinished <= 64);
     let node = victim.subject.join(3);
     let (_, link) = victim.subject.link(node, 0);
     victim.subject.nodes[0].close(link);
     victim.subject.down(node);
     drop(sockets);
-    victim.subject.until(|subject| subject.nodes[0].counters().unfinished == 0);
+    let all = |subject: &mut Subject| {
+        let counters = subject.nodes[0].counters();
+        counters.refused_in_all() == 200 && counters.unfinished == 0
+    };
+    victim.subject.until(all);
+    victim.goes_on();
+}
+
+#[test]
+fn who_speaks_is_not_turned_away_for_who_is_silent() {
+    let mut victim = Victim::new();
+    // One that has begun to speak, and is slow; then more than may be that say nothing.
+    let speaks = attack(&mut victim, |address| {
+        let mut speaks = TcpStream::connect(address).unwrap();
+        // The start of a record.
+        speaks.write_all(&[22, 3, 1, 1]).unwrap();
+        speaks.set_read_timeout(Some(support::PATIENCE)).unwrap();
+        speaks
+    });
+    let count = |subject: &Subject| subject.nodes[0].counters().refused(Refusal::Crowd);
+    let silent = attack(&mut victim, |address| {
+        (0..70).map(|_| TcpStream::connect(address).unwrap()).collect::<Vec<_>>()
+    });
+    victim.subject.until(|subject| count(subject) == 7);
+    speaks.set_nonblocking(true).unwrap();
+    let end = (&speaks).read(&mut [0]).map_err(|error| error.kind());
+    assert_eq!(end, Err(std::io::ErrorKind::WouldBlock), "it was turned away");
+    drop(silent);
+    victim.goes_on();
+}
+
+#[test]
+fn refusals_come_before_the_end() {
+    let mut victim = Victim::new();
+    const COUNT: u64 = 100;
+    let (requests, mut heard) = attack(&mut victim, |address| {
+        let member = Member::new(3, 1);
+        let mut tls = by_hand(address, &SECRET);
+        let pull = |request| Header {
+            kind: Kind(0xff01),
+            sender: member,
+            request,
+            // No region is ever 0.
+            ..Header::default()
+        };
+        let mut frames = hello(member);
+        frames.extend((1..=COUNT).flat_map(|request| pull(request).write(&[])));
+        frames.extend([0xee; 64]);
+        tls.write_all(&frames).unwrap();
+        let mut heard = Vec::new();
+        let _ = tls.read_to_end(&mut heard);
+        (COUNT, heard)
+    });
+    // Behind its hello.
+    let body = u32::from_le_bytes([heard[52], heard[53], heard[54], heard[55]]) as usize;
+    heard.drain(..64 + body);
+    let refused = heard.chunks(64).filter(|head| head[2..4] == [0x05, 0xff]);
+    let refused: Vec<_> =
+        refused.map(|head| u64::from_le_bytes(head[16..24].try_into().unwrap())).collect();
+    assert_eq!(refused, (1..=requests).chain([0]).collect::<Vec<_>>());
     victim.goes_on();
 }
 
 #[test]
 fn many_peers_may_come_at_once() {
-    let mut subject = Subject::tls(None);
+    let mut subject = Subject::tls_with_others();
     let (one, two) = (subject.join(1), subject.join(2));
     let (peer, address) = (subject.nodes[one].member(), subject.nodes[one].address().to_owned());
-    const COUNT: usize = 200;
+    const COUNT: usize = LINKS_MAX;
     for _ in 0..COUNT {
         subject.nodes[two].connect(peer, &address).unwrap();
     }
     let counters = |subject: &Subject| subject.nodes[one].counters();
     subject.until(|subject| counters(subject).links == COUNT);
     assert_eq!(counters(&subject).refused_in_all(), 0);
-    assert!(subject.events[two].iter().all(|event| matches!(event, Event::Up { .. })));
+    let up = |event: &Event| matches!(event, Event::Up { .. });
+    assert!(subject.events[two].iter().all(up));
+    subject.until(|subject| counters(subject).links == subject.nodes[two].counters().links);
+    // One more of the same member is too many, and costs itself alone.
+    subject.events[two].clear();
+    let link = subject.nodes[two].connect(peer, &address).unwrap();
+    let (found, why) = subject.down(two);
+    assert!(found != link || why == Down::Refused(Refusal::Flood), "{why:?}");
+    assert_eq!((found, counters(&subject).links), (link, COUNT));
 }
 
 /// Passes one connection on, and keeps what the side that has connected says.
@@ -604,9 +687,17 @@ fn what_was_heard_is_of_no_use() {
     victim.goes_on();
 }
 
+/// A port that is taken, and where nothing listens.
+fn closed_port() -> (OwnedFd, SocketAddr) {
+    let socket = net::socket(net::AddressFamily::INET, net::SocketType::STREAM, None).unwrap();
+    net::bind(&socket, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let address = net::getsockname(&socket).unwrap().try_into().unwrap();
+    (socket, address)
+}
+
 #[test]
 fn each_address_is_tried() {
-    let mut subject = Subject::tls(None);
+    let mut subject = Subject::tls_with_others();
     subject.join(1);
     let identity = Identity { member: Member::new(2, 1), group: GROUP.into() };
     let listen = ["127.0.0.1:0".parse().unwrap(), "127.0.0.2:0".parse().unwrap()];
@@ -615,7 +706,7 @@ fn each_address_is_tried() {
     let (first, second) = both.split_once(',').unwrap();
     assert!(first.starts_with("127.0.0.1:") && second.starts_with("127.0.0.2:"), "{both}");
     // Nothing listens at the first, another node at the second.
-    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (_socket, closed) = closed_port();
     let other = subject.join(3);
     let other = subject.nodes[other].address().to_owned();
     let all = format!("{closed},{other},{second}");
@@ -635,12 +726,17 @@ fn each_address_is_tried() {
 
 #[test]
 fn a_port_in_use_is_named() {
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let identity = Identity { member: Member::new(1, 1), group: GROUP.into() };
-    let first = Tls::new(identity.clone(), &SECRET, &[taken]).unwrap();
-    assert_eq!(first.address(), taken.to_string());
-    let error = Tls::new(identity, &SECRET, &[taken]).err().unwrap().to_string();
+    let any = "127.0.0.1:0".parse().unwrap();
+    let first = Tls::new(identity.clone(), &SECRET, &[any]).unwrap();
+    let taken: SocketAddr = first.address().parse().unwrap();
+    let error = Tls::new(identity.clone(), &SECRET, &[taken]).err().unwrap().to_string();
     assert!(error.contains(&taken.to_string()) && error.contains("in use"), "{error}");
+    for any in ["0.0.0.0:0", "[::]:0"] {
+        let error = Tls::new(identity.clone(), &SECRET, &[any.parse().unwrap()]).err().unwrap();
+        assert!(matches!(error, FabricError::Address(_)), "{error:?}");
+        assert!(error.to_string().contains("interface"), "{error}");
+    }
     let long = Identity { member: Member::new(1, 1), group: "g".repeat(129) };
     assert!(matches!(Tls::new(long, &SECRET, &[]), Err(FabricError::Address(_))));
 }

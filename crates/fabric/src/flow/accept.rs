@@ -1,6 +1,6 @@
 //! What a frame that came leads to. A peer may send anything: what is wrong costs its link.
 
-use super::{Core, FRAME_BULK, Flow, LAST, Transfer, Turn};
+use super::{Core, FRAME_BULK, Flow, LAST, Roll, Transfer, Turn};
 use crate::header::HEADER_BYTES;
 use crate::regions::Use;
 use crate::{Down, Event, Header, Kind, Outcome, Refusal, Region, TRANSFERS_MAX};
@@ -105,6 +105,11 @@ impl Flow {
             self.note_use(core.me, now);
             return Ok(());
         }
+        if header.kind == Kind::ROLL {
+            // One that is older than another tells nothing.
+            let _ = core.peers.hear(self.peer, Roll::read(&body)?);
+            return Ok(());
+        }
         if !body.is_empty() {
             return Err(Down::Refused(Refusal::Length));
         }
@@ -125,7 +130,9 @@ impl Flow {
             Kind::REFUSAL if request == 0 => return Err(Down::RefusedByPeer),
             Kind::REFUSAL => {
                 self.check_was_sent(request)?;
+                self.abandoned.remove(&request);
                 self.end(core, request, Outcome::Refused);
+                self.give_room(core);
             }
             Kind::PING => self.answer(core.me, Kind::PONG, request)?,
             Kind::PONG => {
@@ -236,6 +243,8 @@ impl Flow {
                     // A region that was withdrawn has ended the transfer.
                     core.regions.write(into.region, at, bytes, Use::Own).map_err(Down::Refused)?;
                     ours.moved += moved;
+                } else {
+                    self.abandon(bulk.request, moved);
                 }
             }
             Goes::Pushed { region, at, last } => {
@@ -244,14 +253,26 @@ impl Flow {
                     Err(_) => Goes::Refused,
                 };
             }
-            Goes::Nowhere | Goes::Refused => {}
+            Goes::Nowhere => self.abandon(bulk.request, moved),
+            Goes::Refused => {}
         }
         self.reading.bulk = Some(bulk);
         if bulk.left == 0 { self.end_bulk(core, bulk) } else { Ok(()) }
     }
 
+    /// Counts bytes of a pull that this side has ended.
+    fn abandon(&mut self, request: u64, moved: u64) {
+        if let Some(left) = self.abandoned.get_mut(&request) {
+            *left = left.saturating_sub(moved);
+        }
+    }
+
     fn end_bulk(&mut self, core: &mut Core, bulk: Bulk) -> Result<(), Down> {
         self.reading.bulk = None;
+        if self.abandoned.get(&bulk.request) == Some(&0) {
+            self.abandoned.remove(&bulk.request);
+            self.give_room(core);
+        }
         match bulk.goes {
             Goes::Pulled => {
                 let whole = |ours: &super::Ours| ours.moved == ours.local().bytes;

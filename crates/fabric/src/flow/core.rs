@@ -1,5 +1,6 @@
 //! What all links of a fabric share.
 
+use super::peers::Peers;
 use crate::regions::Regions;
 use crate::{Counters, Down, Event, LinkStatus, Outcome, Refusal};
 use forebay_membership::Member;
@@ -49,13 +50,14 @@ impl Timers {
     }
 }
 
-/// Regions, timers, events and counters of one fabric.
+/// Regions, timers, events, counters and peers of one fabric.
 pub(crate) struct Core {
     pub(crate) me: Member,
     pub(crate) regions: Regions,
     pub(crate) timers: Timers,
     pub(crate) events: VecDeque<Event>,
     pub(crate) counters: Counters,
+    pub(crate) peers: Peers,
     wake: Option<TimerId>,
 }
 
@@ -67,6 +69,7 @@ impl Core {
             timers: Timers::default(),
             events: VecDeque::new(),
             counters: Counters::default(),
+            peers: Peers::default(),
             wake: None,
         }
     }

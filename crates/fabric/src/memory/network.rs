@@ -1,6 +1,7 @@
 //! The network between fabrics of one process: a virtual clock, and what is under way.
 
 use super::Memory;
+use crate::flow::Roll;
 use crate::{ADDRESS_MAX, Differs, Down, FabricError, GROUP_MAX, Identity};
 use forebay_membership::{Member, NodeId};
 use rustix::event::{EventfdFlags, eventfd};
@@ -13,7 +14,7 @@ use std::time::Duration;
 const WINDOW: usize = 1 << 20;
 
 /// A link whose network is cut ends after this time, as one of TCP does.
-const SILENT_TIME: Duration = Duration::from_secs(4);
+const SILENT_TIME: Duration = Duration::from_millis(4500);
 
 /// A network in one process, for simulations and tests; clones are the same network. Nothing takes
 /// time but what is asked for, and nothing happens before the clock gets there.
@@ -65,7 +66,8 @@ pub(super) struct State {
 struct Node {
     identity: Identity,
     address: String,
-    event: Arc<OwnedFd>,
+    /// None of one that was killed.
+    event: Option<Arc<OwnedFd>>,
     /// When its first timer is due.
     timer: Option<Duration>,
     life: Life,
@@ -84,6 +86,8 @@ struct Wire {
     /// When the last of each direction arrives: the next does not before.
     last_due: [Duration; 2],
     in_flight: [usize; 2],
+    /// Which ends have said that it is over.
+    ended: [bool; 2],
 }
 
 /// Something that arrives at one end of a wire.
@@ -95,9 +99,9 @@ pub(super) struct Delivery {
 
 pub(super) enum What {
     /// A node connects.
-    Open { peer: Member, wanted: Member, group: String },
+    Open { peer: Member, wanted: Member, group: String, roll: Roll },
     /// It is let in.
-    Accepted(Member),
+    Accepted(Member, Roll),
     /// Frames.
     Bytes(Vec<u8>),
     /// It is over.
@@ -144,7 +148,7 @@ impl Network {
         state.nodes.push(Node {
             identity,
             address: address.into(),
-            event: event.clone(),
+            event: Some(event.clone()),
             timer: None,
             life: Life::Running,
         });
@@ -185,7 +189,7 @@ impl Network {
         first.map(|due| due.saturating_sub(state.now))
     }
 
-    /// Nothing gets through between two nodes. Links end after 4 s; what is sent until then
+    /// Nothing gets through between two nodes. Links end after 4.5 s; what is sent until then
     /// arrives if the cut is healed before.
     pub fn cut(&self, one: NodeId, other: NodeId) {
         let mut state = self.lock();
@@ -293,10 +297,11 @@ impl State {
     pub(super) fn kill(&mut self, place: usize) {
         self.nodes[place].life = Life::Killed;
         self.nodes[place].timer = None;
+        self.nodes[place].event = None;
         let ends = |wire: &Wire| wire.ends.iter().position(|end| *end == place);
         let wires = self.wires.iter().filter_map(|(id, wire)| Some((*id, ends(wire)?)));
         for (wire, direction) in wires.collect::<Vec<_>>() {
-            self.send(Delivery { wire, direction, what: What::Over(Down::Closed) });
+            self.over(wire, direction, Down::Closed);
         }
         let wires = &self.wires;
         let lives = |delivery: &Delivery| {
@@ -307,16 +312,23 @@ impl State {
     }
 
     /// Makes a wire from `place` to the node at `address`.
-    pub(super) fn open(&mut self, place: usize, address: &str, wanted: Member) -> Option<u64> {
+    pub(super) fn open(
+        &mut self,
+        place: usize,
+        address: &str,
+        wanted: Member,
+        roll: Roll,
+    ) -> Option<u64> {
         let found = |node: &Node| node.address == address && node.life != Life::Killed;
         let to = self.nodes.iter().position(found)?;
         self.last_wire += 1;
         let wire = self.last_wire;
         let ends = [place, to];
-        let made = Wire { ends, last_due: [Duration::ZERO; 2], in_flight: [0; 2] };
+        let made =
+            Wire { ends, last_due: [Duration::ZERO; 2], in_flight: [0; 2], ended: [false; 2] };
         self.wires.insert(wire, made);
         let Identity { member: peer, group } = self.nodes[place].identity.clone();
-        let what = What::Open { peer, wanted, group };
+        let what = What::Open { peer, wanted, group, roll };
         self.send(Delivery { wire, direction: 0, what });
         Some(wire)
     }
@@ -332,7 +344,7 @@ impl State {
 
     /// Sends from one end of a wire, if it is still there.
     pub(super) fn post(&mut self, place: usize, wire: u64, is_maker: bool, what: What) {
-        if self.nodes[place].life == Life::Running {
+        if self.nodes[place].life != Life::Killed {
             self.send(Delivery { wire, direction: usize::from(!is_maker), what });
         }
     }
@@ -345,12 +357,28 @@ impl State {
 
     /// Ends a wire from one end, and tells the other.
     pub(super) fn end(&mut self, place: usize, wire: u64, is_maker: bool, why: Down) {
-        self.post(place, wire, is_maker, What::Over(why));
+        if self.nodes[place].life != Life::Killed {
+            self.over(wire, usize::from(!is_maker), why);
+        }
     }
 
-    /// Forgets a wire of which both ends have heard the end.
+    /// One end of a wire is over. Of two that are, or of one that was killed, it is forgotten.
+    fn over(&mut self, wire: u64, direction: usize, why: Down) {
+        let Some(found) = self.wires.get_mut(&wire) else { return };
+        found.ended[direction] = true;
+        let other = found.ends[1 - direction];
+        if found.ended[1 - direction] || self.nodes[other].life == Life::Killed {
+            self.forget(wire);
+        } else {
+            self.send(Delivery { wire, direction, what: What::Over(why) });
+        }
+    }
+
+    /// Forgets a wire of which both ends know that it is over, with what is under way.
     pub(super) fn forget(&mut self, wire: u64) {
         self.wires.remove(&wire);
+        self.under_way.retain(|_, delivery| delivery.wire != wire);
+        self.held.retain(|delivery| delivery.wire != wire);
     }
 
     fn send(&mut self, delivery: Delivery) {
@@ -438,6 +466,8 @@ impl State {
 
     fn wake(&self, place: usize) {
         // It fails where the counter is full, and then the node is woken anyway.
-        let _ = rustix::io::write(&self.nodes[place].event, &1_u64.to_ne_bytes());
+        if let Some(event) = &self.nodes[place].event {
+            let _ = rustix::io::write(event, &1_u64.to_ne_bytes());
+        }
     }
 }

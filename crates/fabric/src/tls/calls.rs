@@ -25,7 +25,7 @@ impl Fabric for Tls {
     }
 
     fn address(&self) -> &str {
-        &self.shared.hello.address
+        &self.address
     }
 
     fn connect(&mut self, peer: Member, to: &str) -> Result<Link, FabricError> {
@@ -37,9 +37,16 @@ impl Fabric for Tls {
         let addresses = addresses.map_err(|_| wrong())?;
         let each = CONNECT_TIME / addresses.len().max(1) as u32;
         let key = self.conns.insert(None);
-        if !self.begin_connecting(key, Target { peer, addresses, each }) {
-            self.conns.remove(key);
-            self.shared.core.down(Link(key), Down::Unreachable);
+        match self.begin_connecting(key, Target { peer, addresses, each }) {
+            Ok(true) => {}
+            Ok(false) => {
+                self.conns.remove(key);
+                self.shared.core.down(Link(key), Down::Unreachable);
+            }
+            Err(errno) => {
+                self.conns.remove(key);
+                return Err(FabricError::System(format!("cannot connect to {to}: {errno}")));
+            }
         }
         Ok(Link(key))
     }
@@ -64,8 +71,10 @@ impl Fabric for Tls {
     fn withdraw(&mut self, region: Region) -> Result<(), FabricError> {
         self.shared.core.regions.remove(region)?;
         for key in self.conns.keys() {
-            if let Some((shared, flow)) = self.flow(Link(key)) {
-                flow.withdrawn(&mut shared.core, region);
+            if let Some((shared, flow)) = self.flow(Link(key))
+                && let Err(why) = flow.withdrawn(&mut shared.core, region)
+            {
+                self.fail(key, why);
             }
         }
         Ok(())
@@ -84,7 +93,7 @@ impl Fabric for Tls {
             self.shared.core.done(token, Outcome::Gone);
             return Ok(());
         };
-        flow.pull(&mut shared.core, (from, into), token, (now, now.saturating_add(within)))?;
+        flow.pull(&mut shared.core, (from, into), token, (now, within))?;
         self.pump(link);
         Ok(())
     }
@@ -102,7 +111,7 @@ impl Fabric for Tls {
             self.shared.core.done(token, Outcome::Gone);
             return Ok(());
         };
-        flow.push(&mut shared.core, (from, to), token, (now, now.saturating_add(within)))?;
+        flow.push(&mut shared.core, (from, to), token, (now, within))?;
         self.pump(link);
         Ok(())
     }
@@ -116,17 +125,21 @@ impl Fabric for Tls {
         if found.is_err() {
             ready.clear();
         }
+        let mut listeners = Vec::new();
         for event in ready {
             let (key, flags) = (event.data.u64(), event.flags);
             if key == TIMER_KEY {
                 let mut times = [0; 8];
                 let _ = rustix::io::read(&self.timer, &mut times);
             } else if key < TIMER_KEY {
-                self.accept(key as usize);
-            } else if let Some((shared, conn)) = self.conn(key) {
-                let result = conn.ready(shared, flags);
-                self.conclude(key, result);
+                listeners.push(key as usize);
+            } else {
+                self.go_on(key, flags);
             }
+        }
+        // Those that are there come first: who has said something is not taken for silent.
+        for listener in listeners {
+            self.accept(listener);
         }
         self.expire();
         for key in std::mem::take(&mut self.busy) {

@@ -4,7 +4,7 @@ use super::hello::{Greeting, Hello};
 use super::keys::GroupKey;
 use super::session::{Out, Session};
 use super::socket::{self, Moved};
-use crate::flow::{Core, FRAME_BULK, Flow, Sink, TimerId};
+use crate::flow::{Core, FRAME_BULK, Flow, Roll, Sink, TimerId};
 use crate::header::HEADER_BYTES;
 use crate::{Down, Event, Link, Refusal};
 use forebay_membership::Member;
@@ -23,6 +23,9 @@ const WRITE_BYTES: usize = 64 << 10;
 /// Reads, and frames written, before other connections have their turn: up to 1 MiB.
 const READS_IN_TURN: u32 = 8;
 const FRAMES_IN_TURN: u32 = 16;
+
+/// Turns of reading what a peer has sent before it went: 64 MiB, more than TCP holds.
+const LAST_TURNS: u32 = 64;
 
 /// Bytes that wait for a socket at most: what was gathered, and what TLS says by itself.
 const UNSENT_MAX: usize = 1 << 20;
@@ -83,6 +86,13 @@ pub(super) struct Conn {
     pub(super) timer: Option<TimerId>,
     greeting: Greeting,
     has_greeted: bool,
+    /// Whether anything has come from the peer.
+    pub(super) has_heard: bool,
+    /// What the peer has said of itself, and what came behind that: for the fabric to go on with.
+    pub(super) named: Option<(Member, Roll)>,
+    early: Vec<u8>,
+    /// The number of this end; 0 before it was told.
+    number: u64,
     /// None before the peer has said who it is.
     pub(super) flow: Option<Flow>,
     /// The start of a record.
@@ -91,6 +101,8 @@ pub(super) struct Conn {
     unsent: Vec<u8>,
     unsent_at: usize,
     is_leaving: bool,
+    /// Has the last frames for the peer of one that is leaving.
+    last: Option<Flow>,
     pub(super) spoils: bool,
 }
 
@@ -116,10 +128,9 @@ impl Conn {
         target: Option<Target>,
         key: u64,
         shared: &Shared,
-    ) -> Result<Self, Down> {
+    ) -> rustix::io::Result<Self> {
         let watched = if session.is_some() { EventFlags::IN } else { EventFlags::OUT };
-        epoll::add(&shared.epoll, &socket, EventData::new_u64(key), watched)
-            .map_err(|_| Down::Unreachable)?;
+        epoll::add(&shared.epoll, &socket, EventData::new_u64(key), watched)?;
         Ok(Self {
             key,
             socket,
@@ -130,19 +141,24 @@ impl Conn {
             timer: None,
             greeting: Greeting::default(),
             has_greeted: false,
+            has_heard: false,
+            named: None,
+            early: Vec::new(),
+            number: 0,
             flow: None,
             rest: Vec::new(),
             unsent: Vec::new(),
             unsent_at: 0,
             is_leaving: false,
+            last: None,
             spoils: false,
         })
     }
 
-    /// Does what the socket is ready for; whether there is more to write at once.
-    pub(super) fn ready(&mut self, shared: &mut Shared, flags: EventFlags) -> Result<bool, Down> {
+    /// Does what the socket is ready for, but for new frames.
+    pub(super) fn ready(&mut self, shared: &mut Shared, flags: EventFlags) -> Result<(), Down> {
         if self.is_leaving {
-            return self.leave_on(shared).map(|()| false);
+            return self.leave_on(shared);
         }
         if self.session.is_none() {
             socket::check_connected(&self.socket)?;
@@ -152,7 +168,7 @@ impl Conn {
         } else if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
             self.read(shared)?;
         }
-        self.pump(shared)
+        Ok(())
     }
 
     /// Reads what is there, up to a share.
@@ -167,9 +183,10 @@ impl Conn {
                 Moved::Bytes(read) => read,
                 Moved::NotNow => break,
             };
+            self.has_heard = true;
             shared.input[..held].copy_from_slice(&self.rest);
             self.take(shared, held + read)?;
-            if read < wanted {
+            if read < wanted || self.named.is_some() {
                 break;
             }
         }
@@ -179,42 +196,85 @@ impl Conn {
     /// Takes the first `len` bytes of the input.
     fn take(&mut self, shared: &mut Shared, len: usize) -> Result<(), Down> {
         let now = shared.now();
-        let Shared { core, hello, input, out, unfinished, .. } = shared;
-        let Conn { key, session, target, timer, greeting, flow, .. } = self;
+        let Shared { core, hello, input, out, .. } = shared;
+        let Conn { session, target, greeting, named, early, flow, .. } = self;
         let Some(session) = session else { return Ok(()) };
         let wanted = target.as_ref().map(|target| target.peer);
         let mut used = 0;
         let plain = |mut bytes: &[u8]| {
-            if flow.is_none() {
-                let Some(peer) = greeting.take(&mut bytes, hello, wanted)? else { return Ok(()) };
-                if let Some(id) = timer.take() {
-                    core.timers.remove(id);
-                }
-                unfinished.retain(|other| other != key);
-                core.counters.links += 1;
-                core.events.push_back(Event::Up { link: Link(*key), peer });
-                *flow = Some(Flow::new(Link(*key), peer));
+            if let Some(flow) = flow {
+                return flow.accept(core, bytes, now);
             }
-            flow.as_mut().map_or(Ok(()), |flow| flow.accept(core, bytes, now))
+            if named.is_none() {
+                *named = greeting.take(&mut bytes, hello, wanted)?;
+            }
+            early.extend_from_slice(bytes);
+            Ok(())
         };
         let result = session.read(&mut input[..len], &mut used, out, plain);
         self.rest.clear();
         self.rest.extend_from_slice(&input[used..len]);
-        result.and_then(|()| self.greet(shared))?;
+        result?;
         self.write_out(shared).map(|_| ())
     }
 
-    /// Says who is here, once TLS has got as far.
-    fn greet(&mut self, shared: &mut Shared) -> Result<(), Down> {
+    pub(super) fn key(&self) -> u64 {
+        self.key
+    }
+
+    /// Who is at the other end, or should be.
+    fn peer(&self) -> Option<Member> {
+        let wanted = || self.target.as_ref().map(|target| target.peer);
+        self.flow.as_ref().map(Flow::peer).or_else(wanted)
+    }
+
+    /// The number of this end, if it is one to this peer, told and alive.
+    pub(super) fn number_to(&self, peer: Member) -> Option<u64> {
+        let is_alive = self.number > 0 && !self.is_leaving && self.peer() == Some(peer);
+        is_alive.then_some(self.number)
+    }
+
+    /// Whom to tell who is here, if it is time: the side that connects begins.
+    pub(super) fn to_greet(&self) -> Option<Member> {
+        let can = self.session.as_ref().is_some_and(|session| !session.is_handshaking());
+        let named = self.named.as_ref().map(|(peer, _)| *peer);
+        self.target
+            .as_ref()
+            .map(|target| target.peer)
+            .or(named)
+            .filter(|_| can && !self.has_greeted)
+    }
+
+    /// Says who is here, and of what number this end is; or that there will be no link.
+    pub(super) fn greet(&mut self, shared: &mut Shared, roll: Option<&Roll>) -> Result<(), Down> {
         let Some(session) = self.session.as_mut().filter(|session| !session.is_handshaking())
         else {
             return Ok(());
         };
         if !std::mem::replace(&mut self.has_greeted, true) {
-            let frame = shared.hello.frame(self.target.as_ref().map(|target| target.peer));
+            self.number = roll.map_or(0, |roll| roll.number);
+            let frame = shared.hello.frame(self.target.as_ref().map(|target| target.peer), roll);
             session.write(&frame, &mut self.rest, &mut shared.out)?;
+            self.write_out(shared)?;
         }
         Ok(())
+    }
+
+    /// Is a link from now on, to this end of the peer, and takes what came behind its greeting.
+    pub(super) fn up(
+        &mut self,
+        shared: &mut Shared,
+        (peer, roll): (Member, Roll),
+    ) -> Result<(), Down> {
+        let (now, link) = (shared.now(), Link(self.key));
+        if let Some(id) = self.timer.take() {
+            shared.core.timers.remove(id);
+        }
+        shared.unfinished.retain(|other| *other != self.key);
+        shared.core.counters.links += 1;
+        shared.core.events.push_back(Event::Up { link, peer });
+        let flow = self.flow.insert(Flow::new(link, peer, roll.number));
+        flow.accept(&mut shared.core, &std::mem::take(&mut self.early), now)
     }
 
     /// Writes frames until the socket takes no more, up to a share; whether there are more.
@@ -285,7 +345,7 @@ impl Conn {
         if self.is_leaving || self.session.is_none() {
             return None;
         }
-        self.read(shared).err()
+        (0..LAST_TURNS).find_map(|_| self.read(shared).err())
     }
 
     /// Goes on under another key, under which nothing is told any more: says what is left to be
@@ -294,13 +354,12 @@ impl Conn {
         self.key = key;
         // Alerts of TLS are there already.
         let _ = self.write_out(shared);
-        let _ = self.greet(shared);
-        if let Some(flow) = &mut self.flow {
+        let _ = self.greet(shared, None);
+        self.last = self.flow.take();
+        if let Some(flow) = &mut self.last {
             flow.leave(&shared.core);
-            let _ = self.pump(shared);
         }
         self.is_leaving = true;
-        self.flow = None;
         // The key is another one.
         self.watched = EventFlags::empty();
         self.leave_on(shared)
@@ -309,7 +368,16 @@ impl Conn {
     /// Writes the rest, then says that there is no more, then waits.
     fn leave_on(&mut self, shared: &mut Shared) -> Result<(), Down> {
         if self.write_out(shared)? {
-            socket::end_writing(&self.socket);
+            self.flow = self.last.take();
+            let mut more = Ok(true);
+            while more == Ok(true) {
+                more = self.pump(shared);
+            }
+            self.last = self.flow.take().filter(Flow::has_frames);
+            more?;
+            if self.last.is_none() && self.unsent.is_empty() {
+                socket::end_writing(&self.socket);
+            }
         }
         for _ in 0..READS_IN_TURN {
             if matches!(socket::read(&self.socket, &mut shared.input)?, Moved::NotNow) {

@@ -1,33 +1,36 @@
-//! The first frame of both sides: who is there.
+//! The first frame of both sides: who is there, and which links are alive.
 
+use crate::flow::Roll;
 use crate::header::HEADER_BYTES;
-use crate::{ADDRESS_MAX, Differs, Down, Header, Kind, Refusal};
+use crate::{Differs, Down, Header, Kind, Refusal};
 use forebay_membership::Member;
 
-/// Group, whom it is for, length of the address.
-const FIXED: usize = 32 + 6 + 2;
+/// Group, and whom it is for; a roll follows.
+const FIXED: usize = 32 + 6;
 
 /// The body is for one member: the side that connects knows which.
 const FOR_ONE: u16 = 1;
+
+/// There will be no link: it only says who is here.
+const NO_LINK: u16 = 2;
 
 /// Who this side is.
 pub(super) struct Hello {
     pub(super) group: [u8; 32],
     pub(super) me: Member,
-    pub(super) address: String,
 }
 
 impl Hello {
-    /// The frame: the header names the sender.
-    pub(super) fn frame(&self, to: Option<Member>) -> Vec<u8> {
-        let mut body = Vec::with_capacity(FIXED + self.address.len());
+    /// The frame: the header names the sender. Without a roll there will be no link.
+    pub(super) fn frame(&self, to: Option<Member>, roll: Option<&Roll>) -> Vec<u8> {
+        let mut body = Vec::new();
         body.extend(self.group);
         let wanted = to.unwrap_or_default();
         body.extend(wanted.node.0.to_le_bytes());
         body.extend(wanted.incarnation.0.to_le_bytes());
-        body.extend((self.address.len() as u16).to_le_bytes());
-        body.extend(self.address.as_bytes());
-        let flags = if to.is_some() { FOR_ONE } else { 0 };
+        body.extend(roll.unwrap_or(&Roll::default()).write());
+        let flags =
+            if to.is_some() { FOR_ONE } else { 0 } | if roll.is_some() { 0 } else { NO_LINK };
         let header = Header { kind: Kind::HELLO, flags, sender: self.me, ..Header::default() };
         [&header.write(&body)[..], &body].concat()
     }
@@ -39,7 +42,7 @@ impl Hello {
         head: &[u8; HEADER_BYTES],
         body: &[u8],
         wanted: Option<Member>,
-    ) -> Result<Member, Down> {
+    ) -> Result<(Member, Roll), Down> {
         let header = Header::read(head, body).map_err(|why| match why {
             Refusal::Version => Down::Mismatch(Differs::Version),
             other => Down::Refused(other),
@@ -47,11 +50,7 @@ impl Hello {
         if header.kind != Kind::HELLO {
             return Err(Down::Refused(Refusal::Order));
         }
-        let address = body.get(FIXED..).ok_or(Down::Refused(Refusal::Length))?;
-        let len = usize::from(u16::from_le_bytes([body[38], body[39]]));
-        if len != address.len() || len > ADDRESS_MAX {
-            return Err(Down::Refused(Refusal::Length));
-        }
+        let roll = Roll::read(body.get(FIXED..).ok_or(Down::Refused(Refusal::Length))?)?;
         if body[..32] != self.group {
             return Err(Down::Mismatch(Differs::Group));
         }
@@ -63,7 +62,10 @@ impl Hello {
             let incarnation = u32::from_le_bytes([body[34], body[35], body[36], body[37]]);
             differ(Member::new(node, incarnation), self.me)?;
         }
-        Ok(header.sender)
+        if header.flags & NO_LINK != 0 {
+            return Err(Down::RefusedByPeer);
+        }
+        Ok((header.sender, roll))
     }
 }
 
@@ -89,14 +91,14 @@ impl Greeting {
         bytes: &mut &[u8],
         hello: &Hello,
         wanted: Option<Member>,
-    ) -> Result<Option<Member>, Down> {
+    ) -> Result<Option<(Member, Roll)>, Down> {
         self.take_to(bytes, HEADER_BYTES);
         let Some(head) = self.0.first_chunk::<HEADER_BYTES>().copied() else { return Ok(None) };
         let len = Header::body_bytes(&head).map_err(|why| match why {
             Refusal::Version => Down::Mismatch(Differs::Version),
             other => Down::Refused(other),
         })?;
-        if len > FIXED + ADDRESS_MAX {
+        if len > FIXED + Roll::BYTES_MAX {
             return Err(Down::Refused(Refusal::Length));
         }
         self.take_to(bytes, HEADER_BYTES + len);
@@ -118,15 +120,19 @@ mod tests {
     use super::*;
 
     fn hello(group: u8, node: u16, incarnation: u32) -> Hello {
-        let me = Member::new(node, incarnation);
-        Hello { group: [group; 32], me, address: "127.0.0.1:1".into() }
+        Hello { group: [group; 32], me: Member::new(node, incarnation) }
+    }
+
+    fn roll() -> Roll {
+        Roll { number: 5, alive: vec![2, 4] }
     }
 
     /// What `at` says of the bytes, in pieces of `piece`.
     fn told(at: &Hello, wanted: Option<Member>, all: &[u8], piece: usize) -> Result<Member, Down> {
         let mut greeting = Greeting::default();
         for mut bytes in all.chunks(piece) {
-            if let Some(peer) = greeting.take(&mut bytes, at, wanted)? {
+            if let Some((peer, said)) = greeting.take(&mut bytes, at, wanted)? {
+                assert_eq!(said, roll());
                 return Ok(peer);
             }
         }
@@ -138,20 +144,36 @@ mod tests {
         let (one, two) = (hello(1, 1, 7), hello(1, 2, 8));
         let (wanted, me) = (Some(one.me), Some(two.me));
         for piece in [1, 7, 64, 1000] {
-            assert_eq!(told(&two, None, &one.frame(me), piece), Ok(one.me));
-            assert_eq!(told(&two, wanted, &one.frame(None), piece), Ok(one.me));
+            assert_eq!(told(&two, None, &one.frame(me, Some(&roll())), piece), Ok(one.me));
+            assert_eq!(told(&two, wanted, &one.frame(None, Some(&roll())), piece), Ok(one.me));
         }
         let differs = |what| Err(Down::Mismatch(what));
         let other = hello(2, 1, 7);
-        assert_eq!(told(&two, wanted, &other.frame(None), 64), differs(Differs::Group));
+        assert_eq!(
+            told(&two, wanted, &other.frame(None, Some(&roll())), 64),
+            differs(Differs::Group)
+        );
         let later = hello(1, 1, 9);
-        assert_eq!(told(&two, wanted, &later.frame(None), 64), differs(Differs::Incarnation));
+        assert_eq!(
+            told(&two, wanted, &later.frame(None, Some(&roll())), 64),
+            differs(Differs::Incarnation)
+        );
         let third = hello(1, 3, 7);
-        assert_eq!(told(&two, wanted, &third.frame(None), 64), differs(Differs::Node));
-        assert_eq!(told(&two, None, &one.frame(Some(later.me)), 64), differs(Differs::Node));
+        assert_eq!(
+            told(&two, wanted, &third.frame(None, Some(&roll())), 64),
+            differs(Differs::Node)
+        );
+        assert_eq!(
+            told(&two, None, &one.frame(Some(later.me), Some(&roll())), 64),
+            differs(Differs::Node)
+        );
         let past = Member::new(2, 7);
-        assert_eq!(told(&two, None, &one.frame(Some(past)), 64), differs(Differs::Incarnation));
-        let mut newer = one.frame(me);
+        assert_eq!(
+            told(&two, None, &one.frame(Some(past), Some(&roll())), 64),
+            differs(Differs::Incarnation)
+        );
+        assert_eq!(told(&two, wanted, &one.frame(me, None), 64), Err(Down::RefusedByPeer));
+        let mut newer = one.frame(me, Some(&roll()));
         newer[0] += 1;
         assert_eq!(told(&two, None, &newer, 64), differs(Differs::Version));
     }
@@ -161,9 +183,9 @@ mod tests {
         let two = hello(1, 2, 8);
         let message = Header { kind: Kind(3), ..Header::default() }.write(&[]);
         let short = Header { kind: Kind::HELLO, ..Header::default() };
-        let short = [&short.write(&[1; 39])[..], &[1; 39]].concat();
-        let long = Header { kind: Kind::HELLO, ..Header::default() }.write(&[1; 1000]);
-        let mut torn = hello(1, 1, 7).frame(None);
+        let short = [&short.write(&[1; 45])[..], &[1; 45]].concat();
+        let long = Header { kind: Kind::HELLO, ..Header::default() }.write(&[1; 3000]);
+        let mut torn = hello(1, 1, 7).frame(None, Some(&roll()));
         torn[HEADER_BYTES + 38] += 1;
         let refused = |why| Err(Down::Refused(why));
         assert_eq!(told(&two, None, &message, 64), refused(Refusal::Order));

@@ -10,8 +10,9 @@ use rustix::net::{
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Unanswered bytes end a connection after this time, in milliseconds.
-const USER_TIMEOUT_MS: u32 = 3000;
+/// Unanswered bytes, and those that a peer does not read, end a connection after this time, in
+/// milliseconds: 5 s with a probe that is sent a second later.
+const USER_TIMEOUT_MS: u32 = 4500;
 
 /// An idle connection is probed this often, and ends after so many probes without an answer.
 const KEEPALIVE: Duration = Duration::from_secs(1);
@@ -25,18 +26,25 @@ pub(super) enum Moved {
     NotNow,
 }
 
-/// Begins to connect.
-pub(super) fn begin(to: SocketAddr) -> Result<OwnedFd, Down> {
+/// Begins to connect; none where that cannot be.
+///
+/// # Errors
+/// The kernel has no room for a socket.
+pub(super) fn begin(to: SocketAddr) -> rustix::io::Result<Option<OwnedFd>> {
     let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let made = socket_with(family, SocketType::STREAM, flags, None);
-    let made = made.map_err(|_| Down::Unreachable)?;
-    match connect(&made, &to) {
-        Ok(()) | Err(Errno::INPROGRESS) => {}
-        Err(_) => return Err(Down::Unreachable),
+    let begun =
+        socket_with(family, SocketType::STREAM, flags, None).and_then(|made| {
+            match connect(&made, &to) {
+                Ok(()) | Err(Errno::INPROGRESS) => Ok(made),
+                Err(errno) => Err(errno),
+            }
+        });
+    match begun {
+        Ok(made) => Ok(prepare(&made).is_ok().then_some(made)),
+        Err(errno @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => Err(errno),
+        Err(_) => Ok(None),
     }
-    prepare(&made)?;
-    Ok(made)
 }
 
 /// Sets how long a peer may be silent, and that small messages are not held back.

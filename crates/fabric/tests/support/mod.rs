@@ -30,6 +30,8 @@ pub fn seed() -> u64 {
 
 /// Fabrics of one kind that can reach each other, and what happened at each.
 pub struct Subject {
+    /// Nothing but its nodes makes anything happen: no thread, no other process.
+    is_alone: bool,
     /// None for TLS, whose clock is the real one.
     pub network: Option<Network>,
     script: Option<&'static str>,
@@ -39,7 +41,12 @@ pub struct Subject {
 
 impl Subject {
     pub fn tls(script: Option<&'static str>) -> Self {
-        Self { network: None, script, nodes: Vec::new(), events: Vec::new() }
+        Self { is_alone: true, network: None, script, nodes: Vec::new(), events: Vec::new() }
+    }
+
+    /// One with peers that are not its nodes.
+    pub fn tls_with_others() -> Self {
+        Self { is_alone: false, ..Self::tls(None) }
     }
 
     pub fn memory(script: Option<&'static str>) -> Self {
@@ -130,11 +137,21 @@ impl Subject {
         if happened > 0 || !idle {
             return;
         }
+        let ready = |fabric: &dyn Fabric| {
+            let mut fds = [PollFd::from_borrowed_fd(fabric.wait_fd(), PollFlags::IN)];
+            let wait = Timespec::default();
+            poll(&mut fds, Some(&wait)) == Ok(1)
+        };
         match &self.network {
             Some(network) => {
                 // What has arrived at a node that is not polled is due all the time.
                 let next = network.next_due().unwrap_or(Duration::from_millis(1));
                 network.advance(next.max(Duration::from_micros(50)));
+                for &node in nodes {
+                    let is_ready = ready(self.nodes[node].as_ref());
+                    let happened = self.nodes[node].poll(&mut self.events[node]);
+                    assert!(is_ready || happened == 0, "node {node} was not woken");
+                }
             }
             None => {
                 let mut fds: Vec<_> = nodes
@@ -144,7 +161,17 @@ impl Subject {
                     })
                     .collect();
                 let wait = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
-                let _ = poll(&mut fds, Some(&wait));
+                let found = poll(&mut fds, Some(&wait));
+                if found != Ok(0) || !self.is_alone {
+                    return;
+                }
+                // What comes between the wait and this is not missed: it is still to be told.
+                for &node in nodes {
+                    let is_ready = ready(self.nodes[node].as_ref());
+                    let happened = self.nodes[node].poll(&mut self.events[node]);
+                    let events = &self.events[node];
+                    assert!(is_ready || happened == 0, "node {node} was not woken: {events:?}");
+                }
             }
         }
     }
@@ -171,6 +198,8 @@ impl Subject {
     /// Steps for a while on the clock of the fabrics.
     pub fn rest(&mut self, time: Duration) {
         let end = self.nodes[0].now() + time;
+        // The clock of a network does not pass it.
+        self.nodes[0].wake_in(time);
         self.until(|subject| subject.nodes[0].now() >= end);
     }
 
