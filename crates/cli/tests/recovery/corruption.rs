@@ -405,7 +405,9 @@ fn slots_and_journal_come_back_in_the_order_in_which_they_were_written() {
     });
     let steps = Steps::of(
         &site,
-        "put one slots; dd if=$OUT/two of=slots bs=100000 count=1 conv=notrunc,fsync status=none
+        "put one slots
+         while \"$FOREBAY\" explain slots | grep -q 'on its way'; do sleep 0.1; done
+         dd if=$OUT/two of=slots bs=100000 count=1 conv=notrunc,fsync status=none
          dd if=$OUT/three of=slots bs=50000 count=1 conv=notrunc status=none
          put one ram; sync ram; put two ram 1000; dd if=$OUT/three of=ram bs=1000 count=7 conv=notrunc,fsync status=none
          put one ram; ls $OUT/../nvme; step written",
