@@ -4,7 +4,7 @@
 //!
 //! Both ends are on this machine and share its processors: the figures are floors for ratios.
 
-use crate::measured::{Claim, Measured, Spread, Unit, Wanted};
+use crate::measured::{Claim, Measured, Spread, Unit};
 use crate::server::Server;
 use crate::site::{Site, failed};
 use crate::{Options, Scale};
@@ -14,14 +14,12 @@ use forebay_fabric::{
 };
 use forebay_membership::Member;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use rustix::time::{ClockId, clock_gettime};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
-use std::slice;
 use std::time::{Duration, Instant};
 
 /// The systems, as a peer is told which it is.
@@ -81,15 +79,8 @@ pub fn fabric(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Measured, 
             measure(&mut measured, options, system, &mut *client)?;
         }
     }
-    for (work, system, most) in [(REQUEST, TLS, 30e-6), (BLOCK, TLS, 250e-6), (BLOCK_CPU, TLS, 0.9)]
-    {
-        measured.claims.push(Claim {
-            what: work.to_owned(),
-            of: (work.to_owned(), system.to_owned()),
-            against: None,
-            wanted: Wanted::AtMost(most),
-            paper: None,
-        });
+    for (work, most) in [(REQUEST, 30e-6), (BLOCK, 250e-6), (BLOCK_CPU, 0.9)] {
+        measured.claims.push(Claim::at_most(work, TLS, most));
     }
     Ok(measured)
 }
@@ -129,7 +120,9 @@ fn measure(
             }
         }
     }
-    client.check()
+    // What was pulled, and pushed back, is the peer's pattern.
+    let is_right = client.memory().iter().zip(0..).all(|(byte, at)| *byte == pattern(at));
+    if is_right { Ok(()) } else { Err("wrong bytes came over the link".to_owned()) }
 }
 
 fn timed(act: impl FnOnce() -> Result<(), String>) -> Result<f64, String> {
@@ -148,49 +141,8 @@ trait Client {
     fn request(&mut self) -> Result<(), String>;
     /// Bytes from the peer's memory to ours, or back, from the beginning of both.
     fn transfer(&mut self, is_pull: bool, bytes: u64) -> Result<(), String>;
-    /// Whether what was pulled is what the peer had.
-    fn check(&mut self) -> Result<(), String>;
-}
-
-/// Memory of [`MEMORY`] bytes that transfers may use.
-struct Memory {
-    at: *mut u8,
-}
-
-impl Memory {
-    /// Filled with a pattern that depends on the place.
-    fn new(is_filled: bool) -> Result<Memory, String> {
-        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-        // SAFETY: new memory.
-        let at = unsafe {
-            mmap_anonymous(
-                std::ptr::null_mut(),
-                MEMORY as usize,
-                protection,
-                flags | MapFlags::POPULATE,
-            )
-        };
-        let mut memory = Memory { at: at.map_err(|e| format!("making memory: {e}"))?.cast() };
-        if is_filled {
-            let pattern = (0..MEMORY).map(pattern);
-            memory.bytes().iter_mut().zip(pattern).for_each(|(byte, right)| *byte = right);
-        }
-        Ok(memory)
-    }
-
-    /// While no transfer is under way.
-    fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: mapped as long as this lives; nothing else uses it between two transfers.
-        unsafe { slice::from_raw_parts_mut(self.at, MEMORY as usize) }
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `new`. The fabrics that know of it are dropped before: they stand
-        // before it in their struct.
-        let _ = unsafe { munmap(self.at.cast(), MEMORY as usize) };
-    }
+    /// What was pulled.
+    fn memory(&self) -> &[u8];
 }
 
 fn pattern(at: u64) -> u8 {
@@ -239,7 +191,7 @@ struct OverTls {
     link: Link,
     theirs: Region,
     ours: Region,
-    memory: Memory,
+    memory: Vec<u8>,
 }
 
 impl OverTls {
@@ -248,11 +200,12 @@ impl OverTls {
         let wrong = || format!("not a peer: {said_by_peer}");
         let (address, region) = said_by_peer.trim().split_once(' ').ok_or_else(wrong)?;
         let theirs = Region::from_number(region.parse().map_err(|_| wrong())?);
-        let memory = Memory::new(false)?;
+        let mut memory = vec![0; MEMORY as usize];
         let mut waiting = Waiting::new(2)?;
-        // SAFETY: the memory outlives the fabric, which is dropped first; it is looked at between
-        // transfers only.
-        let ours = unsafe { waiting.fabric.expose(memory.at, MEMORY as usize, Access::ReadOnly) };
+        // SAFETY: the memory outlives the fabric, which is dropped first, and stays where it is; it
+        // is looked at between transfers only.
+        let ours =
+            unsafe { waiting.fabric.expose(memory.as_mut_ptr(), memory.len(), Access::ReadOnly) };
         let link = waiting.fabric.connect(Member::new(1, 1), address).map_err(said)?;
         match waiting.next()? {
             Event::Up { .. } => {}
@@ -287,15 +240,9 @@ impl Client for OverTls {
         }
     }
 
-    fn check(&mut self) -> Result<(), String> {
-        check(self.memory.bytes())
+    fn memory(&self) -> &[u8] {
+        &self.memory
     }
-}
-
-/// What was pulled, and pushed back, is the peer's pattern.
-fn check(bytes: &[u8]) -> Result<(), String> {
-    let is_right = bytes.iter().zip(0..).all(|(byte, at)| *byte == pattern(at));
-    if is_right { Ok(()) } else { Err("wrong bytes came over the link".to_owned()) }
 }
 
 /// Requests of plain sockets: 0 for an answer, else how many bytes are to come or follow, with
@@ -338,8 +285,8 @@ impl Client for OverSockets {
         self.socket.read_exact(&mut [0]).map_err(broken)
     }
 
-    fn check(&mut self) -> Result<(), String> {
-        check(&self.memory)
+    fn memory(&self) -> &[u8] {
+        &self.memory
     }
 }
 
@@ -364,10 +311,11 @@ fn announce(meeting: &Path, text: &str) -> Result<(), String> {
 }
 
 fn serve_tls(meeting: &Path) -> Result<(), String> {
-    let memory = Memory::new(true)?;
+    let mut memory: Vec<u8> = (0..MEMORY).map(pattern).collect();
     let mut waiting = Waiting::new(1)?;
-    // SAFETY: the memory outlives the fabric, declared after it.
-    let region = unsafe { waiting.fabric.expose(memory.at, MEMORY as usize, Access::ReadWrite) };
+    // SAFETY: the memory outlives the fabric, declared after it, and is not used otherwise.
+    let region =
+        unsafe { waiting.fabric.expose(memory.as_mut_ptr(), memory.len(), Access::ReadWrite) };
     let region = region.map_err(said)?.number();
     announce(meeting, &format!("{} {region}", waiting.fabric.address()))?;
     loop {

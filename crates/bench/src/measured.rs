@@ -102,6 +102,17 @@ impl Claim {
             paper: None,
         }
     }
+
+    /// What is measured of a work is itself at most so much.
+    pub fn at_most(work: &str, system: &str, most: f64) -> Claim {
+        Claim {
+            what: work.to_owned(),
+            of: owned((work, system)),
+            against: None,
+            wanted: Wanted::AtMost(most),
+            paper: None,
+        }
+    }
 }
 
 fn owned((work, system): (&str, &str)) -> (String, String) {

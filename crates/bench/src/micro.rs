@@ -270,11 +270,7 @@ fn claims(measured: &Measured) -> Vec<Claim> {
         ("idle manager, of a core", IDLE_SHARE),
         ("idle manager, memory beside the pool", IDLE_BYTES),
     ] {
-        claims.push(Claim {
-            against: None,
-            wanted: Wanted::AtMost(most),
-            ..Claim::ratio(work, (work, FOREBAY), (work, FOREBAY), 1.0)
-        });
+        claims.push(Claim::at_most(work, FOREBAY, most));
     }
     claims
 }

@@ -263,6 +263,24 @@ impl Memory {
         }
     }
 
+    /// Begins a transfer by `begin`; of a link that is gone its token ends.
+    fn begin_transfer(
+        &mut self,
+        link: Link,
+        token: u64,
+        begin: impl FnOnce(&mut Core, &mut Flow, Duration) -> Result<(), FabricError>,
+    ) -> Result<(), FabricError> {
+        let now = self.now();
+        let Some((core, flow)) = self.flow(link) else {
+            self.core.done(token, Outcome::Gone);
+            return Ok(());
+        };
+        begin(core, flow, now)?;
+        self.pump(link.0);
+        self.tell_timer();
+        Ok(())
+    }
+
     /// Lets the network know when this node has something to do.
     fn tell_timer(&mut self) {
         let first = self.core.timers.first();
@@ -367,15 +385,9 @@ impl Fabric for Memory {
         token: u64,
         within: Duration,
     ) -> Result<(), FabricError> {
-        let now = self.now();
-        let Some((core, flow)) = self.flow(link) else {
-            self.core.done(token, Outcome::Gone);
-            return Ok(());
-        };
-        flow.pull(core, (from, into), token, (now, within))?;
-        self.pump(link.0);
-        self.tell_timer();
-        Ok(())
+        self.begin_transfer(link, token, |core, flow, now| {
+            flow.pull(core, (from, into), token, (now, within))
+        })
     }
 
     fn push(
@@ -386,15 +398,9 @@ impl Fabric for Memory {
         token: u64,
         within: Duration,
     ) -> Result<(), FabricError> {
-        let now = self.now();
-        let Some((core, flow)) = self.flow(link) else {
-            self.core.done(token, Outcome::Gone);
-            return Ok(());
-        };
-        flow.push(core, (from, to), token, (now, within))?;
-        self.pump(link.0);
-        self.tell_timer();
-        Ok(())
+        self.begin_transfer(link, token, |core, flow, now| {
+            flow.push(core, (from, to), token, (now, within))
+        })
     }
 
     fn poll(&mut self, events: &mut Vec<Event>) -> usize {

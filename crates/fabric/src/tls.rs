@@ -432,6 +432,23 @@ impl Tls {
         }
     }
 
+    /// Begins a transfer by `begin`; of a link that is gone its token ends.
+    fn begin_transfer(
+        &mut self,
+        link: Link,
+        token: u64,
+        begin: impl FnOnce(&mut Core, &mut Flow, Duration) -> Result<(), FabricError>,
+    ) -> Result<(), FabricError> {
+        let now = self.shared.now();
+        let Some((shared, flow)) = self.flow(link) else {
+            self.shared.core.done(token, Outcome::Gone);
+            return Ok(());
+        };
+        begin(&mut shared.core, flow, now)?;
+        self.pump(link);
+        Ok(())
+    }
+
     /// Writes what a call has added.
     fn pump(&mut self, link: Link) {
         if let Some((shared, conn)) = self.conn(link.0) {

@@ -107,7 +107,8 @@ const SELDOM_IN_NODES: &[&str] = &[
     "sparse.taken",
 ];
 
-/// Points to which no case leads: of a second line of defence, and those that have their own tests.
+/// Points to which no case leads: of a second line of defence, those that have their own tests, and
+/// those for which the torture has no operation.
 const DEFENCES: &[&str] = &[
     // No file of the torture is removed by a program without Forebay: `posix names` kills there.
     "aside.begin",

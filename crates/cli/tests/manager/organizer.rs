@@ -236,10 +236,9 @@ fn watermarks_and_half_life_are_as_configured() {
     let lines: Vec<_> = said.lines().collect();
     let [before, after, ram] = lines[..] else { panic!("{said}") };
     let (before, after): (f64, f64) = (before.parse().unwrap(), after.parse().unwrap());
-    // However late the first look is: four half-lives are a sixteenth.
-    assert!(before > 0.0 && after < before / 6.0, "{said}");
-    // Of 8 MiB 40 % are in use at most: room is made from there on, while the program writes, and
-    // what it writes after that stays.
+    assert!(before > 0.4 && after < before / 6.0, "{said}");
+    // Of 8 MiB 40 % are in use at most: room is made from there on, down to a quarter, while the
+    // program writes, and what it writes after that stays.
     let used = ram.split_whitespace().nth(2).and_then(|used| used.parse::<f64>().ok());
-    assert!(used.is_some_and(|used| (0.5..=3.2).contains(&used)), "{said}");
+    assert!(used.is_some_and(|used| (2.0..=3.2).contains(&used)), "{said}");
 }

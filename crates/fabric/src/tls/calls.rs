@@ -5,7 +5,7 @@ use super::{TIMER_KEY, Tls};
 use crate::flow::Flow;
 use crate::{
     ADDRESS_MAX, Access, CONNECT_TIME, Counters, Down, Event, Fabric, FabricError, Header, Link,
-    LinkStatus, LocalSpan, Outcome, Region, RemoteSpan,
+    LinkStatus, LocalSpan, Region, RemoteSpan,
 };
 use forebay_membership::Member;
 use rustix::event::epoll;
@@ -88,14 +88,9 @@ impl Fabric for Tls {
         token: u64,
         within: Duration,
     ) -> Result<(), FabricError> {
-        let now = self.now();
-        let Some((shared, flow)) = self.flow(link) else {
-            self.shared.core.done(token, Outcome::Gone);
-            return Ok(());
-        };
-        flow.pull(&mut shared.core, (from, into), token, (now, within))?;
-        self.pump(link);
-        Ok(())
+        self.begin_transfer(link, token, |core, flow, now| {
+            flow.pull(core, (from, into), token, (now, within))
+        })
     }
 
     fn push(
@@ -106,14 +101,9 @@ impl Fabric for Tls {
         token: u64,
         within: Duration,
     ) -> Result<(), FabricError> {
-        let now = self.now();
-        let Some((shared, flow)) = self.flow(link) else {
-            self.shared.core.done(token, Outcome::Gone);
-            return Ok(());
-        };
-        flow.push(&mut shared.core, (from, to), token, (now, within))?;
-        self.pump(link);
-        Ok(())
+        self.begin_transfer(link, token, |core, flow, now| {
+            flow.push(core, (from, to), token, (now, within))
+        })
     }
 
     fn poll(&mut self, events: &mut Vec<Event>) -> usize {
