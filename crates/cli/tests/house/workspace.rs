@@ -17,6 +17,7 @@ const ALLOWED: &[(&str, &[&str], &[&str])] = &[
     ("preload", &["client"], &["libc", "rustix"]),
     ("node", &["placement", "pool", "device", "posix", "tiers", "client"], &["*"]),
     ("membership", &[], &["crc32c", "foca", "rand", "serde"]),
+    ("fabric", &["membership"], &["crc32c", "ring", "rustix", "rustls"]),
     ("simulator", &["placement", "membership"], &[]),
     ("bench", &["pool"], &["rustix", "serde_json"]),
     // preload is not called: it is named so that cargo builds it with the command.

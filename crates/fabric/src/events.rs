@@ -1,0 +1,206 @@
+//! What a fabric tells, and what its calls fail with.
+
+use crate::{BODY_MAX, Header, Link};
+use forebay_membership::Member;
+use std::time::Duration;
+
+/// What happened. Given out by [`Fabric::poll`](crate::Fabric::poll), in the order of each link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A link can be used: one that was asked for, or one that a peer has made.
+    Up {
+        /// The link.
+        link: Link,
+        /// Who is at its other end.
+        peer: Member,
+    },
+    /// A link is gone, and all its tokens have ended. Not told of a link that this side closed.
+    Down {
+        /// The link.
+        link: Link,
+        /// Why.
+        why: Down,
+    },
+    /// The peer sent a message.
+    Message {
+        /// From where.
+        link: Link,
+        /// Its node and incarnation are those of the peer.
+        header: Header,
+        /// At most [`BODY_MAX`] bytes.
+        body: Vec<u8>,
+    },
+    /// A link that answered [`FabricError::Full`] takes messages and transfers again.
+    Room {
+        /// The link.
+        link: Link,
+    },
+    /// A transfer has ended.
+    Done {
+        /// As given to [`Fabric::pull`](crate::Fabric::pull) or [`Fabric::push`](crate::Fabric::push).
+        token: u64,
+        /// How.
+        outcome: Outcome,
+    },
+}
+
+/// How a transfer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// All bytes are where they should be.
+    Ok,
+    /// The link is gone. Any part of the bytes may have moved.
+    Gone,
+    /// The deadline passed. The link is closed, so that nothing moves from now on.
+    Late,
+    /// A span is wrong, at this side or the other. Nothing moves from now on.
+    Refused,
+}
+
+/// What two ends did not agree on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Differs {
+    /// The version of what is sent.
+    Version,
+    /// The group's name or secret.
+    Group,
+    /// The node: another one has that address.
+    Node,
+    /// The node's life.
+    Incarnation,
+}
+
+/// Why a link is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Down {
+    /// The peer closed it, or its process ended.
+    Closed,
+    /// The peer's machine or the network between does not answer.
+    Silent,
+    /// The address is not one, or there is no listener.
+    Unreachable,
+    /// The connection was not made within [`CONNECT_TIME`](crate::CONNECT_TIME).
+    Timeout,
+    /// TLS failed: the peer does not have the group's secret, or what came was changed on its way.
+    Tls,
+    /// The peer is not the one that was asked for.
+    Mismatch(Differs),
+    /// The peer sent what it may not.
+    Refused(Refusal),
+    /// The peer has refused what this side sent.
+    RefusedByPeer,
+    /// A transfer was not done at its deadline.
+    Late,
+    /// A fault was asked for.
+    Injected,
+}
+
+/// What is wrong with what a peer sent. Each is counted, see [`Counters`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Refusal {
+    /// The version of a header.
+    Version,
+    /// A kind that the fabric keeps for itself and does not have.
+    Kind,
+    /// A body longer than [`BODY_MAX`], or not of the length that its header says.
+    Length,
+    /// The checksum.
+    Sum,
+    /// Another sender than the peer of the link.
+    Sender,
+    /// A frame at a time when it makes no sense.
+    Order,
+    /// A region that is not exposed (any more). It alone does not cost the link.
+    Region,
+    /// Bytes outside of a region.
+    Bounds,
+    /// A push into what may only be read.
+    Access,
+    /// More requests than a side may have under way, or answers that are not read.
+    Flood,
+    /// A connection that did not get through TLS: another secret, or no TLS at all.
+    Tls,
+    /// A connection whose first frame names another version, group or receiver.
+    Hello,
+    /// A connection that took too long to say who it is.
+    Timeout,
+    /// A connection too many that had not said who it is.
+    Crowd,
+}
+
+impl Refusal {
+    /// How many there are.
+    pub const COUNT: usize = Refusal::Crowd as usize + 1;
+}
+
+/// Why a call failed. Nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FabricError {
+    /// The link has no room; [`Event::Room`] tells when it has.
+    Full,
+    /// There is no such link, or it is not up.
+    Closed,
+    /// No such region, or a null or huge one.
+    Region,
+    /// A body longer than [`BODY_MAX`].
+    Length,
+    /// A kind that the fabric keeps for itself.
+    Kind,
+    /// An address that is none, or longer than [`ADDRESS_MAX`](crate::ADDRESS_MAX); a group's name that is too long.
+    Address(String),
+    /// It cannot listen there, or the process has no descriptors left.
+    System(String),
+}
+
+impl std::fmt::Display for FabricError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            FabricError::Full => f.write_str("the link has no room"),
+            FabricError::Closed => f.write_str("the link is closed"),
+            FabricError::Region => f.write_str("no such region"),
+            FabricError::Length => write!(f, "a body has at most {BODY_MAX} bytes"),
+            FabricError::Kind => f.write_str("the kind is one of the fabric's own"),
+            FabricError::Address(what) | FabricError::System(what) => f.write_str(what),
+        }
+    }
+}
+
+impl std::error::Error for FabricError {}
+
+/// What was refused so far, and what is open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    pub(crate) refused: [u64; Refusal::COUNT],
+    /// Links that are up.
+    pub links: usize,
+    /// Connections that were accepted and have not said who they are.
+    pub unfinished: usize,
+}
+
+impl Counters {
+    /// How often this was refused.
+    pub fn refused(&self, why: Refusal) -> u64 {
+        self.refused[why as usize]
+    }
+
+    /// All that was refused.
+    pub fn refused_in_all(&self) -> u64 {
+        self.refused.iter().sum()
+    }
+}
+
+/// What went over a link that is up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkStatus {
+    /// The link.
+    pub link: Link,
+    /// Who is at its other end.
+    pub peer: Member,
+    /// Of the last ping, which is sent at most once a second while the link is in use.
+    pub round_trip: Option<Duration>,
+    /// Headers, bodies and bulk that came; without TLS and TCP.
+    pub bytes_in: u64,
+    /// The same, of what was sent.
+    pub bytes_out: u64,
+}

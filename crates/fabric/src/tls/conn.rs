@@ -1,0 +1,326 @@
+//! One TCP connection: from its first packet to its last.
+
+use super::hello::{Greeting, Hello};
+use super::keys::GroupKey;
+use super::session::{Out, Session};
+use super::socket::{self, Moved};
+use crate::flow::{Core, FRAME_BULK, Flow, Sink, TimerId};
+use crate::header::HEADER_BYTES;
+use crate::{Down, Event, Link, Refusal};
+use forebay_membership::Member;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::fd::OwnedFd;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+/// Bytes that are read from a socket at once: some records, and little enough for the cache.
+const READ_BYTES: usize = 128 << 10;
+
+/// Bytes that are gathered before they are written.
+const WRITE_BYTES: usize = 64 << 10;
+
+/// Reads, and frames written, before other connections have their turn: up to 1 MiB.
+const READS_IN_TURN: u32 = 8;
+const FRAMES_IN_TURN: u32 = 16;
+
+/// Bytes that wait for a socket at most: what was gathered, and what TLS says by itself.
+const UNSENT_MAX: usize = 1 << 20;
+
+/// What the connections of a fabric share.
+pub(super) struct Shared {
+    pub(super) core: Core,
+    pub(super) key: GroupKey,
+    pub(super) hello: Hello,
+    pub(super) epoll: OwnedFd,
+    /// Accepted, and not up: the oldest first.
+    pub(super) unfinished: VecDeque<u64>,
+    input: Box<[u8]>,
+    out: Out,
+    start: Instant,
+}
+
+impl Shared {
+    pub(super) fn new(core: Core, key: GroupKey, hello: Hello, epoll: OwnedFd) -> Self {
+        Self {
+            core,
+            key,
+            hello,
+            epoll,
+            unfinished: VecDeque::new(),
+            input: vec![0; READ_BYTES].into_boxed_slice(),
+            out: Out::new(WRITE_BYTES + 2 * FRAME_BULK as usize),
+            start: Instant::now(),
+        }
+    }
+
+    pub(super) fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+}
+
+/// Where a connection of this side goes.
+pub(super) struct Target {
+    pub(super) peer: Member,
+    /// Those that are not tried yet.
+    pub(super) addresses: VecDeque<SocketAddr>,
+    /// How long each may take.
+    pub(super) each: Duration,
+}
+
+/// A connection, under its key in the table and the epoll set.
+pub(super) struct Conn {
+    key: u64,
+    socket: OwnedFd,
+    /// What the epoll set is asked for.
+    watched: EventFlags,
+    /// None before TCP has connected.
+    session: Option<Session>,
+    /// Whether this side connects.
+    pub(super) is_ours: bool,
+    /// Where to, and None where the peer has connected.
+    pub(super) target: Option<Target>,
+    pub(super) timer: Option<TimerId>,
+    greeting: Greeting,
+    has_greeted: bool,
+    /// None before the peer has said who it is.
+    pub(super) flow: Option<Flow>,
+    /// The start of a record.
+    rest: Vec<u8>,
+    /// Written next, from `unsent_at`.
+    unsent: Vec<u8>,
+    unsent_at: usize,
+    is_leaving: bool,
+    pub(super) spoils: bool,
+}
+
+/// Encrypts frames.
+struct Seal<'a> {
+    session: &'a mut Session,
+    rest: &'a mut Vec<u8>,
+    out: &'a mut Out,
+}
+
+impl Sink for Seal<'_> {
+    fn put(&mut self, head: &[u8], bulk: &[u8]) -> Result<(), Down> {
+        self.session.write(head, self.rest, self.out)?;
+        if bulk.is_empty() { Ok(()) } else { self.session.write(bulk, self.rest, self.out) }
+    }
+}
+
+impl Conn {
+    /// One that has been accepted, or is being made to `target`.
+    pub(super) fn new(
+        socket: OwnedFd,
+        session: Option<Session>,
+        target: Option<Target>,
+        key: u64,
+        shared: &Shared,
+    ) -> Result<Self, Down> {
+        let watched = if session.is_some() { EventFlags::IN } else { EventFlags::OUT };
+        epoll::add(&shared.epoll, &socket, EventData::new_u64(key), watched)
+            .map_err(|_| Down::Unreachable)?;
+        Ok(Self {
+            key,
+            socket,
+            watched,
+            session,
+            is_ours: target.is_some(),
+            target,
+            timer: None,
+            greeting: Greeting::default(),
+            has_greeted: false,
+            flow: None,
+            rest: Vec::new(),
+            unsent: Vec::new(),
+            unsent_at: 0,
+            is_leaving: false,
+            spoils: false,
+        })
+    }
+
+    /// Does what the socket is ready for; whether there is more to write at once.
+    pub(super) fn ready(&mut self, shared: &mut Shared, flags: EventFlags) -> Result<bool, Down> {
+        if self.is_leaving {
+            return self.leave_on(shared).map(|()| false);
+        }
+        if self.session.is_none() {
+            socket::check_connected(&self.socket)?;
+            self.session = Some(Session::client(&shared.key)?);
+            // Nothing is there: it begins.
+            self.take(shared, 0)?;
+        } else if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
+            self.read(shared)?;
+        }
+        self.pump(shared)
+    }
+
+    /// Reads what is there, up to a share.
+    fn read(&mut self, shared: &mut Shared) -> Result<(), Down> {
+        for _ in 0..READS_IN_TURN {
+            let held = self.rest.len();
+            let Some(space) = shared.input.get_mut(held..).filter(|space| !space.is_empty()) else {
+                return Err(Down::Tls);
+            };
+            let wanted = space.len();
+            let read = match socket::read(&self.socket, space)? {
+                Moved::Bytes(read) => read,
+                Moved::NotNow => break,
+            };
+            shared.input[..held].copy_from_slice(&self.rest);
+            self.take(shared, held + read)?;
+            if read < wanted {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the first `len` bytes of the input.
+    fn take(&mut self, shared: &mut Shared, len: usize) -> Result<(), Down> {
+        let now = shared.now();
+        let Shared { core, hello, input, out, unfinished, .. } = shared;
+        let Conn { key, session, target, timer, greeting, flow, .. } = self;
+        let Some(session) = session else { return Ok(()) };
+        let wanted = target.as_ref().map(|target| target.peer);
+        let mut used = 0;
+        let plain = |mut bytes: &[u8]| {
+            if flow.is_none() {
+                let Some(peer) = greeting.take(&mut bytes, hello, wanted)? else { return Ok(()) };
+                if let Some(id) = timer.take() {
+                    core.timers.remove(id);
+                }
+                unfinished.retain(|other| other != key);
+                core.counters.links += 1;
+                core.events.push_back(Event::Up { link: Link(*key), peer });
+                *flow = Some(Flow::new(Link(*key), peer));
+            }
+            flow.as_mut().map_or(Ok(()), |flow| flow.accept(core, bytes, now))
+        };
+        let result = session.read(&mut input[..len], &mut used, out, plain);
+        self.rest.clear();
+        self.rest.extend_from_slice(&input[used..len]);
+        result.and_then(|()| self.greet(shared))?;
+        self.write_out(shared).map(|_| ())
+    }
+
+    /// Says who is here, once TLS has got as far.
+    fn greet(&mut self, shared: &mut Shared) -> Result<(), Down> {
+        let Some(session) = self.session.as_mut().filter(|session| !session.is_handshaking())
+        else {
+            return Ok(());
+        };
+        if !std::mem::replace(&mut self.has_greeted, true) {
+            let frame = shared.hello.frame(self.target.as_ref().map(|target| target.peer));
+            session.write(&frame, &mut self.rest, &mut shared.out)?;
+        }
+        Ok(())
+    }
+
+    /// Writes frames until the socket takes no more, up to a share; whether there are more.
+    pub(super) fn pump(&mut self, shared: &mut Shared) -> Result<bool, Down> {
+        let mut frames = 0;
+        while self.write_out(shared)? {
+            let (Some(flow), Some(session)) = (&mut self.flow, &mut self.session) else {
+                return Ok(false);
+            };
+            let Shared { core, out, .. } = &mut *shared;
+            while frames < FRAMES_IN_TURN
+                && out.len() < WRITE_BYTES
+                && out.has_room(HEADER_BYTES + FRAME_BULK as usize)
+                && flow.write_next(core, &mut Seal { session, rest: &mut self.rest, out })?
+            {
+                frames += 1;
+            }
+            if out.len() == 0 {
+                return Ok(flow.has_frames());
+            }
+        }
+        Ok(false)
+    }
+
+    /// Writes what was gathered; whether all of it is gone. The rest waits for the socket.
+    fn write_out(&mut self, shared: &mut Shared) -> Result<bool, Down> {
+        let Shared { out, epoll, .. } = shared;
+        let out = out.take();
+        if let Some(byte) = out.last_mut().filter(|_| std::mem::take(&mut self.spoils)) {
+            *byte ^= 1;
+        }
+        let mut out = &out[..];
+        loop {
+            let waiting = &self.unsent[self.unsent_at..];
+            let bytes = if waiting.is_empty() { out } else { waiting };
+            if bytes.is_empty() {
+                self.unsent = Vec::new();
+                self.unsent_at = 0;
+                self.watch(epoll, EventFlags::IN);
+                return Ok(true);
+            }
+            match socket::write(&self.socket, bytes)? {
+                Moved::Bytes(len) if waiting.is_empty() => out = &out[len..],
+                Moved::Bytes(len) => self.unsent_at += len,
+                Moved::NotNow => break,
+            }
+        }
+        self.unsent.drain(..self.unsent_at);
+        self.unsent_at = 0;
+        self.unsent.extend_from_slice(out);
+        self.watch(epoll, EventFlags::IN | EventFlags::OUT);
+        if self.unsent.len() > UNSENT_MAX {
+            return Err(Down::Refused(Refusal::Flood));
+        }
+        Ok(false)
+    }
+
+    fn watch(&mut self, epoll: &OwnedFd, flags: EventFlags) {
+        if flags != self.watched {
+            self.watched = flags;
+            // It fails for what is not in the set only, and this is.
+            let _ = epoll::modify(epoll, &self.socket, EventData::new_u64(self.key), flags);
+        }
+    }
+
+    /// Whether what went wrong when writing was told of by the peer before.
+    pub(super) fn last_word(&mut self, shared: &mut Shared) -> Option<Down> {
+        if self.is_leaving || self.session.is_none() {
+            return None;
+        }
+        self.read(shared).err()
+    }
+
+    /// Goes on under another key, under which nothing is told any more: says what is left to be
+    /// said, and waits for the peer to close, for a reset would take the last words with it.
+    pub(super) fn leave(&mut self, shared: &mut Shared, key: u64) -> Result<(), Down> {
+        self.key = key;
+        // Alerts of TLS are there already.
+        let _ = self.write_out(shared);
+        let _ = self.greet(shared);
+        if let Some(flow) = &mut self.flow {
+            flow.leave(&shared.core);
+            let _ = self.pump(shared);
+        }
+        self.is_leaving = true;
+        self.flow = None;
+        // The key is another one.
+        self.watched = EventFlags::empty();
+        self.leave_on(shared)
+    }
+
+    /// Writes the rest, then says that there is no more, then waits.
+    fn leave_on(&mut self, shared: &mut Shared) -> Result<(), Down> {
+        if self.write_out(shared)? {
+            socket::end_writing(&self.socket);
+        }
+        for _ in 0..READS_IN_TURN {
+            if matches!(socket::read(&self.socket, &mut shared.input)?, Moved::NotNow) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops what this connection has left in the buffer that all share.
+    pub(super) fn clear(shared: &mut Shared) {
+        shared.out.take();
+    }
+}
