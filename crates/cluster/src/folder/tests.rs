@@ -273,7 +273,7 @@ fn a_number_is_another_hosts_while_that_lives() {
     let store = Store::new();
     let mut other = store.begin(6);
     let path = store.path.clone();
-    let watch = Duration::from_secs(60);
+    let watch = Duration::from_secs(20);
     let begins = std::thread::spawn(move || {
         let folder = GroupFolder::open(&path).unwrap();
         folder.begin(NodeId(6), "m6", "udp/m6:1", watch).map(|life| life.me())
