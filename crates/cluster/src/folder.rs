@@ -73,7 +73,10 @@ impl GroupFolder {
     }
 
     fn path_of(&self, name: &str) -> PathBuf {
-        self.path.join(name)
+        match name {
+            "" => self.path.clone(),
+            name => self.path.join(name),
+        }
     }
 
     fn failed(&self, name: &str, what: &'static str, errno: Errno) -> GroupError {

@@ -16,8 +16,8 @@ use shared::Shared;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -101,7 +101,8 @@ pub struct Group {
 /// The thread "group-store", and what ends with it.
 struct StoreThread {
     handle: JoinHandle<()>,
-    ended: Receiver<()>,
+    /// A queue in which nothing is ever put: its other end goes with the thread.
+    ended: Mutex<Receiver<()>>,
 }
 
 /// A life that has begun.
@@ -134,10 +135,10 @@ impl Group {
         let Faults { before, loses } = faults;
         let handle = {
             let shared = Arc::clone(&shared);
-            let watch = Duration::from_millis(times.valid);
+            let valid = Duration::from_millis(times.valid);
             spawn("group-store", move || {
                 let _end = end;
-                match begin(&shared, me, bind, watch) {
+                match begin(&shared, me, bind, valid) {
                     Ok((life, new)) => {
                         let is_ipv4 = bind.is_ipv4();
                         if begun.send(Ok(new)).is_ok() {
@@ -150,7 +151,7 @@ impl Group {
                 }
             })?
         };
-        let store = Some(StoreThread { handle, ended });
+        let store = Some(StoreThread { handle, ended: Mutex::new(ended) });
         // Where this returns early, dropping it ends the thread.
         let mut group = Self { shared: Arc::clone(&shared), group: None, store };
         let waited = BEGIN + Duration::from_millis(times.valid);
@@ -184,8 +185,8 @@ impl Group {
         self.shared.status()
     }
 
-    /// Ends both threads. One that hangs at the store after a second is left to itself; it ends
-    /// when the store answers, and does nothing more.
+    /// Ends both threads. One that hangs at the store after a second is left to itself: it ends
+    /// with the one operation that it has begun, and begins no other.
     pub fn stop(self) {}
 
     fn end(&mut self) {
@@ -193,10 +194,11 @@ impl Group {
         if let Some(group) = self.group.take() {
             let _ = group.join();
         }
-        if let Some(StoreThread { handle, ended }) = self.store.take()
-            && ended.recv_timeout(END) != Err(RecvTimeoutError::Timeout)
-        {
-            let _ = handle.join();
+        if let Some(StoreThread { handle, ended }) = self.store.take() {
+            let ended = ended.into_inner().unwrap_or_else(PoisonError::into_inner);
+            if ended.recv_timeout(END) != Err(RecvTimeoutError::Timeout) {
+                let _ = handle.join();
+            }
         }
     }
 }
@@ -217,7 +219,7 @@ fn begin(
     shared: &Shared,
     me: NodeId,
     bind: IpAddr,
-    watch: Duration,
+    valid: Duration,
 ) -> Result<(Life, Begun), GroupError> {
     let folder = GroupFolder::open(&shared.folder)?;
     let secret = folder.secret()?;
@@ -228,7 +230,7 @@ fn begin(
         true => format!("{TRANSPORT}{}:{}", shared.host, own.port()),
         false => format!("{TRANSPORT}{own}"),
     };
-    let life = folder.begin(me, &shared.host, &address, watch)?;
+    let life = folder.begin(me, &shared.host, &address, valid)?;
     let me = life.me();
     Ok((life, Begun { me, secret, socket, address }))
 }

@@ -11,6 +11,7 @@
 //!
 //! docs/design/nodes.md has the requirements, the alternatives and the arithmetic.
 
+mod clock;
 mod error;
 mod faults;
 mod folder;

@@ -118,12 +118,27 @@ fn one_that_does_not_reach_the_store_is_fenced_until_it_does() {
     wait("the error is over", [&groups[2]], |all| {
         all[0].store_error.as_ref().is_some_and(|error| !error.lasts)
     });
-    // A slow one is no reason, while two looks fit into the time for which one is valid.
+    // A slow store fences none while two looks fit into the time for which one is valid.
     site.set_store(2, Store::Slow(Duration::from_millis(20)));
     wait("a slow look", [&groups[2]], |all| {
         all[0].rank == Rank::Inside
             && all[0].last_look.is_some_and(|look| look.took >= Duration::from_millis(20))
     });
+}
+
+#[test]
+fn several_threads_may_use_a_group() {
+    let site = Site::of(1);
+    let group = site.start(0);
+    let (rank, status) = std::thread::scope(|scope| {
+        let waits = scope.spawn(|| wait_agreed([&group]).remove(0));
+        while group.rank() != Rank::Inside && !waits.is_finished() {
+            std::thread::yield_now();
+        }
+        (group.rank(), waits.join().unwrap())
+    });
+    assert_ne!(rank, Rank::Outside);
+    assert_eq!(status.view.0, 1);
 }
 
 #[test]

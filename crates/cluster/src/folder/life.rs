@@ -2,16 +2,21 @@
 
 use super::secret::fill;
 use super::{GroupFolder, Names, TEMPORARY};
+use crate::clock::now_ms;
 use crate::error::GroupError;
 use forebay_membership::{Card, Found, GroupFile, Incarnation, Member, NodeId, View};
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// How many of the newest views are kept: who looks upward from the one that it knows has missed
-/// none while that one is there.
-const VIEWS_KEPT: u32 = 8;
+/// How many of the newest views are kept, so that for T/2 after a look the view that follows is
+/// there, if it was made: each is made T/20 after the one before was seen at the earliest, 32 take
+/// 1.6 T, and 0.8 T of a clock that is half as fast.
+///
+/// A number that is free again may be taken once more, by a proposal that was under way all the
+/// time. So who has not looked for T/2 lists the folder, and takes the highest.
+const VIEWS_KEPT: u32 = 32;
 /// How many times a node that starts as another one does takes the next incarnation.
 const TRIES: usize = 16;
 /// Into how many naps the time is parted in which a card of another host may show that it lives.
@@ -21,10 +26,15 @@ const NAPS: u32 = 10;
 pub(crate) struct Life {
     folder: GroupFolder,
     me: Member,
+    host: String,
+    /// How long a look is valid.
+    valid: Duration,
     /// How often it has looked, as the name of its card says.
     looks: u64,
     /// The newest view that it has seen.
     newest: Option<View>,
+    /// When the last good look began, in ms.
+    looked_ms: Option<u64>,
 }
 
 /// What became of a view that was to be made.
@@ -36,9 +46,10 @@ pub(crate) enum Proposed {
 }
 
 impl GroupFolder {
-    /// Begins a life of a node: with the incarnation above those of all before. A node whose card
-    /// another host has is watched for so long: if it looks meanwhile, it lives. One that has
-    /// others look for it, in a large group, is not noticed; the later life takes its number.
+    /// Begins a life of a node: with the incarnation above those of all before. A card of this
+    /// node that another host has is watched for as long as a look is valid: if it looks
+    /// meanwhile, it lives. One that has others look for it, in a large group, is not noticed; the
+    /// later life takes its number.
     ///
     /// # Errors
     /// The number is another host's ([`GroupError::Taken`]), or a call fails.
@@ -47,9 +58,9 @@ impl GroupFolder {
         node: NodeId,
         host: &str,
         address: &str,
-        watch: Duration,
+        valid: Duration,
     ) -> Result<Life, GroupError> {
-        self.refuse_taken(node, host, watch)?;
+        self.refuse_taken(node, host, valid)?;
         for _ in 0..TRIES {
             let me = Member { node, incarnation: self.next_incarnation(node)? };
             let name = GroupFile::Member(me, 0).to_string();
@@ -70,7 +81,9 @@ impl GroupFolder {
                 };
                 if lives.all(is_first) {
                     self.remove_earlier(me, names)?;
-                    return Ok(Life { folder: self, me, looks: 0, newest: None });
+                    let (host, newest, looked_ms) = (host.to_owned(), None, None);
+                    let folder = self;
+                    return Ok(Life { folder, me, host, valid, looks: 0, newest, looked_ms });
                 }
                 self.remove(&name)?;
             }
@@ -95,19 +108,7 @@ impl GroupFolder {
 
     /// Refuses a number under which another host lives.
     fn refuse_taken(&self, node: NodeId, host: &str, watch: Duration) -> Result<(), GroupError> {
-        let of_others = || -> Result<Vec<(Member, u64, String)>, GroupError> {
-            let mut found = Vec::new();
-            for (member, looks) in self.list()?.cards() {
-                if member.node == node
-                    && let Some(card) = self.card(member, looks)?
-                    && card.host() != host
-                {
-                    found.push((member, looks, card.host().to_owned()));
-                }
-            }
-            Ok(found)
-        };
-        let before = of_others()?;
+        let before = self.cards_of_others(node, host)?;
         let begin = Instant::now();
         while !before.is_empty() && begin.elapsed() < watch {
             std::thread::sleep(watch / NAPS);
@@ -121,6 +122,27 @@ impl GroupFolder {
             }
         }
         Ok(())
+    }
+
+    /// Cards of this node that other hosts have: lives, looks, hosts.
+    fn cards_of_others(
+        &self,
+        node: NodeId,
+        host: &str,
+    ) -> Result<Vec<(Member, u64, String)>, GroupError> {
+        'again: for _ in 0..TRIES {
+            let mut found = Vec::new();
+            let cards = self.list()?.cards();
+            for (member, looks) in cards.into_iter().filter(|(member, _)| member.node == node) {
+                // One that looks meanwhile is not to be missed.
+                let Some(card) = self.card(member, looks)? else { continue 'again };
+                if card.host() != host {
+                    found.push((member, looks, card.host().to_owned()));
+                }
+            }
+            return Ok(found);
+        }
+        Err(self.refused("", format!("a card of node {} cannot be read: it changes", node.0)))
     }
 
     /// Removes what earlier lives of a node have left. One that still runs cannot look any more,
@@ -174,17 +196,17 @@ impl Life {
     /// # Errors
     /// This life has no card any more, there is an older view than was seen, or a call fails.
     pub fn look(&mut self, lists: bool) -> Result<Found, GroupError> {
+        let began_ms = now_ms();
         self.count()?;
-        let mut names = None;
-        match self.newest.as_ref().map(|view| view.number) {
-            Some(number) if self.climb(number)? => {}
-            _ => names = Some(self.find_newest()?),
+        let valid_ms = self.valid.as_millis() as u64;
+        let is_recent = self.looked_ms.is_some_and(|looked_ms| began_ms < looked_ms + valid_ms);
+        let climbs = is_recent && self.newest.is_some();
+        if climbs {
+            self.climb()?;
         }
-        if lists && names.is_none() {
-            names = Some(self.folder.list()?);
-        }
-        let names = names.map(|names| names.files).unwrap_or_default();
-        Ok(Found::of_folder(self.newest.clone(), names))
+        let names = if climbs && !lists { Names::default() } else { self.find_newest()? };
+        self.looked_ms = Some(began_ms);
+        Ok(Found::of_folder(self.newest.clone(), names.files))
     }
 
     /// Renames the card to the next number.
@@ -214,36 +236,38 @@ impl Life {
         Ok(())
     }
 
+    /// Why this life has no card.
     fn gone(&self, name: &str, cards: &BTreeMap<Member, u64>) -> GroupError {
-        let is_later = |member: &&Member| member.node == self.me.node && **member > self.me;
-        match cards.keys().find(is_later) {
-            Some(later) => {
+        let is_later =
+            |(member, _): &(&Member, &u64)| member.node == self.me.node && **member > self.me;
+        let Some((later, looks)) = cards.iter().find(is_later) else {
+            let why = "is gone: was the folder emptied? Start this node's manager again";
+            return self.folder.refused(name, why);
+        };
+        match self.folder.card(*later, *looks) {
+            Ok(Some(card)) if card.host() != self.host => GroupError::Taken {
+                node: self.me.node,
+                host: self.host.clone(),
+                other: card.host().to_owned(),
+                folder: self.folder.path.clone(),
+            },
+            _ => {
                 let life = later.incarnation.0;
                 let why = format!("is gone: life {life} of this node has begun; end this one");
-                self.folder.refused(name, why)
-            }
-            None => {
-                let why = "is gone: was the folder emptied? Start this node's manager again";
                 self.folder.refused(name, why)
             }
         }
     }
 
-    /// Takes the views above the one of this number, as far as there are any. Whether none was
-    /// missed: the last one is still there, and older ones are removed first.
-    fn climb(&mut self, number: u32) -> Result<bool, GroupError> {
-        let mut number = number;
-        while let Some(next) = number.checked_add(1)
+    /// Takes the views after the newest that is known, as far as there are any.
+    fn climb(&mut self) -> Result<(), GroupError> {
+        while let Some(known) = &self.newest
+            && let Some(next) = known.number.checked_add(1)
             && let Some(view) = self.folder.view(next)?
         {
-            (number, self.newest) = (next, Some(view));
+            self.newest = Some(view);
         }
-        let name = GroupFile::View(number).to_string();
-        match rustix::fs::statat(&self.folder.at, &name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(_) => Ok(true),
-            Err(Errno::NOENT) => Ok(false),
-            Err(errno) => Err(self.folder.failed(&name, "looking at", errno)),
-        }
+        Ok(())
     }
 
     /// Finds the newest view by a listing; returns what was listed after it was read.
@@ -284,8 +308,7 @@ impl Life {
         Ok(Proposed::Won)
     }
 
-    /// Removes views and pleas that none needs any more, the oldest first, so that where one is
-    /// there all later ones are.
+    /// Removes views and pleas that none needs any more.
     fn remove_old(&self, newest: u32) -> Result<(), GroupError> {
         let mut old = self.folder.list()?.files;
         old.retain(|file| match file {

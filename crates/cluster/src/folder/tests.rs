@@ -6,7 +6,8 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::time::Duration;
 use tempfile::TempDir;
 
-const NO_WATCH: Duration = Duration::ZERO;
+/// No test here takes that long.
+const VALID: Duration = Duration::from_secs(3600);
 
 struct Store {
     _store: TempDir,
@@ -26,7 +27,7 @@ impl Store {
 
     fn begin(&self, node: u16) -> Life {
         let host = format!("n{node}");
-        self.open().begin(NodeId(node), &host, "udp/n:1", NO_WATCH).unwrap()
+        self.open().begin(NodeId(node), &host, "udp/n:1", VALID).unwrap()
     }
 
     fn names(&self) -> Vec<String> {
@@ -100,7 +101,7 @@ fn all_that_begin_at_once_have_one_secret_and_lives_of_their_own() {
             std::thread::spawn(move || {
                 let folder = GroupFolder::open(&path).unwrap();
                 let secret = folder.secret().unwrap();
-                let life = folder.begin(NodeId(3), "n3", "udp/n3:1", NO_WATCH);
+                let life = folder.begin(NodeId(3), "n3", "udp/n3:1", VALID);
                 (secret, life.map(|life| life.me()))
             })
         })
@@ -165,7 +166,7 @@ fn each_life_is_above_all_before() {
     drop(other);
     let last = Card::new(Member::new(9, u32::MAX), "udp/n:1", "n9").unwrap();
     std::fs::write(store.path.join("member.9.4294967295.0"), last.to_text()).unwrap();
-    let why = said(store.open().begin(NodeId(9), "n9", "udp/n:1", NO_WATCH));
+    let why = said(store.open().begin(NodeId(9), "n9", "udp/n:1", VALID));
     assert!(why.contains("all its lives"), "{why}");
 }
 
@@ -175,14 +176,14 @@ fn a_look_counts_first_and_finds_the_newest_view() {
     let (mut one, mut two) = (store.begin(1), store.begin(2));
     assert_eq!(one.look(true), Ok(Found::default()));
     let members = [one.me(), two.me()];
-    for number in 1..=20 {
+    for number in 1..=50 {
         assert_eq!(one.propose(&view(number, &members)), Ok(Proposed::Won));
         assert_eq!(two.propose(&view(number, &members)), Ok(Proposed::Lost));
     }
     let views = store.names().into_iter().filter(|name| name.starts_with("view.")).count();
-    assert_eq!(views, 8);
+    assert_eq!(views, 32);
     assert!(!store.names().iter().any(|name| name.starts_with("tmp.")));
-    let newest = Some(view(20, &members));
+    let newest = Some(view(50, &members));
     // Looks of members are counted where the folder is listed.
     let found = |looks| Found { newest: newest.clone(), pleas: Vec::new(), looks };
     assert_eq!(one.look(true), Ok(found(2)));
@@ -190,27 +191,40 @@ fn a_look_counts_first_and_finds_the_newest_view() {
     assert_eq!(two.look(false), Ok(found(0)));
     assert_eq!(two.look(true), Ok(found(5)));
 
-    two.plead(20).unwrap();
-    two.plead(20).unwrap();
+    two.plead(50).unwrap();
+    two.plead(50).unwrap();
     assert_eq!(one.look(true).unwrap().pleas, [NodeId(2)]);
     assert_eq!(one.look(false).unwrap().pleas, []);
-    assert_eq!(one.propose(&view(21, &members)), Ok(Proposed::Won));
-    assert!(!store.names().contains(&"plea.20.2".to_owned()));
+    assert_eq!(one.propose(&view(51, &members)), Ok(Proposed::Won));
+    assert!(!store.names().contains(&"plea.50.2".to_owned()));
     // A look goes up by as many as there are.
-    assert_eq!(one.propose(&view(22, &members)), Ok(Proposed::Won));
-    assert_eq!(two.look(false).unwrap().newest.map(|view| view.number), Some(22));
+    assert_eq!(one.propose(&view(52, &members)), Ok(Proposed::Won));
+    assert_eq!(two.look(false).unwrap().newest.map(|view| view.number), Some(52));
 }
 
 #[test]
-fn one_that_has_missed_all_views_that_are_left_finds_the_newest() {
+fn one_that_has_not_looked_for_long_believes_no_number_that_was_free_again() {
     let store = Store::new();
-    let (mut one, mut two) = (store.begin(1), store.begin(2));
-    let members = [one.me(), two.me()];
+    let mut one = store.begin(1);
+    // Its looks are over at once.
+    let mut two = store.open().begin(NodeId(2), "n2", "udp/n:1", Duration::ZERO).unwrap();
+    let mut late = store.open().begin(NodeId(3), "n3", "udp/n:1", Duration::ZERO).unwrap();
+    let members = [one.me(), two.me(), late.me()];
     let mut make = |number| assert_eq!(one.propose(&view(number, &members)), Ok(Proposed::Won));
-    make(1);
-    assert_eq!(two.look(false).unwrap().newest.unwrap().number, 1);
-    (2..=30).for_each(make);
-    assert_eq!(two.look(false).unwrap().newest.unwrap().number, 30);
+    (1..=5).for_each(&mut make);
+    for life in [&mut two, &mut late] {
+        assert_eq!(life.look(false).unwrap().newest.unwrap().number, 5);
+    }
+    (6..=60).for_each(make);
+    // Proposals that were under way all the time.
+    for number in [5, 6] {
+        let name = format!("view.{number}");
+        let link = late.propose(&view(number, &members[2..]));
+        assert_eq!(link, Ok(Proposed::Won), "{name} was removed");
+    }
+    for life in [&mut two, &mut late] {
+        assert_eq!(life.look(false).unwrap().newest, Some(view(60, &members)));
+    }
 }
 
 #[test]
@@ -242,7 +256,7 @@ fn a_view_that_cannot_be_or_goes_back_is_an_error_that_names_it() {
     std::fs::remove_file(store.path.join("view.3")).unwrap();
     life.look(false).unwrap();
     std::fs::remove_file(store.path.join("view.2")).unwrap();
-    let why = said(life.look(false));
+    let why = said(life.look(true));
     assert!(why.contains("view.2: was there, and the newest is number 1"), "{why}");
 }
 
@@ -288,5 +302,6 @@ fn a_number_is_another_hosts_while_that_lives() {
     let watch = Duration::from_millis(50);
     let life = store.open().begin(NodeId(6), "m6", "udp/m6:1", watch).unwrap();
     assert_eq!(life.me(), Member::new(6, 2));
-    said(other.look(false));
+    let why = said(other.look(false));
+    assert!(why.contains("host m6 runs as node 6, which n6 is to be"), "{why}");
 }

@@ -1,7 +1,8 @@
 //! The thread "group": packets, timers, and what follows from them.
 
 use super::keeper::{CARDS, Done, Task};
-use super::shared::{Shared, State, now_ms};
+use super::shared::{Shared, State};
+use crate::clock::now_ms;
 use crate::error::GroupError;
 use crate::faults::Faults;
 use crate::folder::secret::fill;

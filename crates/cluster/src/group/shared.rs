@@ -1,11 +1,11 @@
 //! What the threads of a group and those that ask it share.
 
+use crate::clock::now_ms;
 use crate::error::GroupError;
 use crate::status::{GroupStatus, LookStatus, NodeStatus, PacketCounters, Standing, StoreError};
 use forebay_membership::{HostList, Incarnation, Member, NodeId, Rank, Times, Views};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
-use rustix::time::{ClockId, clock_gettime};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -224,12 +224,6 @@ impl State {
             seat,
         }
     }
-}
-
-/// Milliseconds since the machine began, with those in which it slept.
-pub fn now_ms() -> u64 {
-    let now = clock_gettime(ClockId::Boottime);
-    now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
 }
 
 fn since(later_ms: u64, earlier_ms: u64) -> Duration {
