@@ -155,10 +155,14 @@ impl GroupFolder {
         is_made
     }
 
-    /// Brings the names to the store.
+    /// Brings the names to the store, where that is a call of its own.
     fn sync(&self) -> Result<(), GroupError> {
         let failed = |errno| GroupError::File { path: self.path.clone(), what: "syncing", errno };
-        rustix::fs::fsync(&self.at).map_err(failed)
+        match rustix::fs::fsync(&self.at) {
+            // Of some stores folders cannot be synced, and need not.
+            Err(Errno::INVAL) => Ok(()),
+            synced => synced.map_err(failed),
+        }
     }
 
     /// Removes a file, if it is there.

@@ -63,6 +63,31 @@ fn nodes_form_one_view() {
 }
 
 #[test]
+fn a_group_forms_where_each_tenth_packet_is_lost() {
+    let mut site = Site::of(4);
+    site.lost_each = 10;
+    let groups = site.start_all();
+    wait_agreed(&groups);
+    wait("packets are lost", &groups, |all| all.iter().all(|status| status.packets.sent > 100));
+    wait_agreed(&groups);
+}
+
+#[test]
+fn a_group_that_has_ended_as_a_whole_begins_again() {
+    let site = Site::of(3);
+    let groups = site.start_all();
+    let before = wait_agreed(&groups)[0].view.0;
+    drop(groups);
+    // One that is first makes the next view alone, when no member has looked for 2 T.
+    let first = site.start(1);
+    let view = wait_agreed([&first])[0].view.0;
+    assert!(view > before);
+    let groups = [site.start(0), first, site.start(2)];
+    let statuses = wait_agreed(&groups);
+    assert!(statuses.iter().all(|status| status.me.incarnation == Incarnation(2)));
+}
+
+#[test]
 fn one_that_has_gone_is_left_out_and_taken_in_in_its_next_life() {
     let site = Site::of(4);
     let mut groups = site.start_all();

@@ -2,39 +2,50 @@
 
 mod support;
 
+use forebay_membership::Rank;
 use std::time::{Duration, Instant};
 use support::{Site, Store, wait, wait_agreed};
 
-fn count(folder: &str) -> usize {
-    std::fs::read_dir(folder).unwrap().count()
+/// Threads and descriptors of this process.
+fn counts() -> (usize, usize) {
+    let count = |folder| std::fs::read_dir(folder).unwrap().count();
+    (count("/proc/self/task"), count("/proc/self/fd"))
+}
+
+/// A thread that was joined is in the kernel's list for a moment.
+fn wait_counts(expected: (usize, usize)) {
+    let begin = Instant::now();
+    while counts() != expected {
+        let (is, patience) = (counts(), Duration::from_secs(60));
+        assert!(begin.elapsed() < patience, "{is:?} threads and descriptors, not {expected:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 #[test]
 fn starts_and_stops_leave_no_thread_descriptor_or_file() {
     let site = Site::of(2);
-    let before = (count("/proc/self/task"), count("/proc/self/fd"));
+    let before = counts();
     for round in 0..20 {
         let groups = site.start_all();
         if round % 5 == 0 {
             wait_agreed(&groups);
         }
         drop(groups);
-        assert_eq!((count("/proc/self/task"), count("/proc/self/fd")), before, "{round}");
+        wait_counts(before);
     }
     // One that hangs is left behind, and ends with what it hangs in.
-    let groups = site.start_all();
+    let mut groups = site.start_all();
+    wait_agreed(&groups);
     site.set_store(0, Store::Hangs);
-    wait("a look hangs", [&groups[0]], |all| {
-        all[0].last_look.is_none_or(|look| look.ago > Duration::from_secs(1))
-    });
+    wait("its look hangs", [&groups[0]], |all| all[0].rank == Rank::Fenced);
+    drop(groups.remove(1));
+    // Socket, folder, and what wakes the thread that has the socket.
+    wait_counts((before.0 + 2, before.1 + 3));
     drop(groups);
-    assert_eq!(count("/proc/self/task"), before.0 + 1);
+    wait_counts((before.0 + 1, before.1 + 2));
     site.set_store(0, Store::Good);
-    let begin = Instant::now();
-    while (count("/proc/self/task"), count("/proc/self/fd")) != before {
-        assert!(begin.elapsed() < Duration::from_secs(60), "it is still there");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_counts(before);
 
     let mut names = site.names();
     let views = names.iter().filter(|name| name.starts_with("view.")).count();

@@ -1,4 +1,4 @@
-//! Groups on 127.0.0.1, with the store in a folder that goes away.
+//! Groups on the loopback interface, with the store in a folder that goes away.
 #![allow(dead_code)] // Each test file uses its part.
 
 use forebay_cluster::{Faults, Group, GroupConfig, GroupError, GroupStatus, Operation};
@@ -7,6 +7,7 @@ use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -27,25 +28,33 @@ pub enum Store {
 pub struct Site {
     _root: TempDir,
     pub folder: PathBuf,
+    /// Its own, so that no packet for a port that another site had before comes here.
+    address: Ipv4Addr,
     pub hosts: HostList,
     pub times: Times,
     pub tuning: Tuning,
     /// Each node's side of the network: they reach those of the same.
     sides: Arc<Mutex<BTreeMap<NodeId, u8>>>,
+    /// Each so many-th packet of a node is lost; 0: none is.
+    pub lost_each: u64,
     stores: Arc<(Mutex<BTreeMap<NodeId, Store>>, Condvar)>,
 }
 
 impl Site {
     /// With hosts n0, n1 and so on, and a tenth of the default periods.
     pub fn of(nodes: u16) -> Self {
+        static SITES: AtomicU8 = AtomicU8::new(0);
         let root = tempfile::tempdir().unwrap();
+        let (process, site) = (std::process::id(), SITES.fetch_add(1, Ordering::Relaxed));
         Self {
+            address: Ipv4Addr::new(127, 1 + (process % 250) as u8, site, 1),
             folder: root.path().join("group"),
             _root: root,
             hosts: HostList::of_expression(&format!("n[0-{}]", nodes - 1)).unwrap(),
             times: Times::of(1000),
             tuning: Tuning { probe: 50, round_trip: 20, suspicion: 500, announce: 200, late: 100 },
             sides: Arc::default(),
+            lost_each: 0,
             stores: Arc::default(),
         }
     }
@@ -53,9 +62,11 @@ impl Site {
     pub fn config(&self, node: u16) -> GroupConfig {
         let me = NodeId(node);
         let (sides, stores) = (Arc::clone(&self.sides), Arc::clone(&self.stores));
+        let (sent, lost_each) = (AtomicU64::new(1), self.lost_each);
         let loses = move |from, to| {
             let sides = sides.lock().unwrap();
-            sides.get(&from) != sides.get(&to)
+            let number = sent.fetch_add(1, Ordering::Relaxed);
+            sides.get(&from) != sides.get(&to) || number.checked_rem(lost_each) == Some(0)
         };
         let before = move |_: Operation| {
             let (states, changed) = &*stores;
@@ -74,7 +85,7 @@ impl Site {
             }
         };
         GroupConfig {
-            bind: Ipv4Addr::LOCALHOST.into(),
+            bind: self.address.into(),
             times: self.times,
             tuning: self.tuning,
             faults: Faults { loses: Some(Box::new(loses)), before: Some(Box::new(before)) },
