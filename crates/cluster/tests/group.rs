@@ -2,11 +2,11 @@
 
 mod support;
 
-use forebay_cluster::{Group, GroupConfig, GroupError, Standing};
+use forebay_cluster::{Group, GroupConfig, GroupError, GroupStatus, Standing};
 use forebay_membership::{Card, GroupFile, HostList, Incarnation, Member, NodeId, Rank};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use std::net::UdpSocket;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 use support::{Site, Store, socket_of, wait, wait_agreed};
@@ -216,6 +216,34 @@ fn those_of_a_large_group_ask_one_that_looks() {
         drop(groups.remove(2));
         groups
     };
+    wait_agreed(&groups);
+}
+
+#[test]
+fn others_are_found_by_the_names_of_their_hosts() {
+    let site = Site::of(3);
+    let bind = Ipv4Addr::UNSPECIFIED.into();
+    let host = || "localhost".to_owned();
+    let start = |node| Group::start(GroupConfig { bind, host: host(), ..site.config(node) });
+    let groups = [start(0).unwrap(), start(1).unwrap()];
+    let statuses = wait_agreed(&groups);
+    let port = |status: &GroupStatus| status.address.strip_prefix("udp/localhost:").map(str::parse);
+    let address = statuses[0].nodes[1].address.unwrap();
+    assert_eq!(Some(Ok(address.port())), port(&statuses[1]));
+    assert!(address.ip().is_loopback());
+    // A card whose address is of no use is told, and stops nothing.
+    for (address, why) in [("udp/n2", "udp/n2: "), ("tls/127.0.0.1:1", "no part begins with udp/")]
+    {
+        let life = Member::new(2, 1);
+        let card = Card::new(life, address, "n2").unwrap();
+        std::fs::write(site.folder.join("member.2.1.0"), card.to_text()).unwrap();
+        wait("the error is told", &groups, |all| {
+            all.iter().all(|status| {
+                let error = status.card_error.as_ref().map(|error| error.error.to_string());
+                error.is_some_and(|error| error.contains(why))
+            })
+        });
+    }
     wait_agreed(&groups);
 }
 
