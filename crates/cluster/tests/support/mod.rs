@@ -128,10 +128,13 @@ impl Site {
 
 impl Drop for Site {
     fn drop(&mut self) {
-        // A thread that hangs ends before the folder does.
-        let mut stores = self.stores.0.lock().unwrap_or_else(|error| error.into_inner());
-        stores.clear();
+        self.stores.0.lock().unwrap_or_else(|error| error.into_inner()).clear();
         self.stores.1.notify_all();
+        // A thread that was left hanging ends before the folder does: it has its share of this.
+        let begin = Instant::now();
+        while Arc::strong_count(&self.stores) > 1 && begin.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }
 
