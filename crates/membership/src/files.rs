@@ -4,7 +4,7 @@
 //! - `view.N`: the [`View`] number N, from 1. It is written beside and gets this name by `link()`,
 //!   which one of many wins.
 //! - `member.N.I.L`: the [`Card`] of node N's life I, which has looked L times. It is written
-//!   beside and gets this name by `rename()`, with L = 0; each look renames it to the next L.
+//!   beside and gets this name by `link()`, with L = 0; each look renames it to the next L.
 //! - `plea.V.N`: node N pleads in view V. It is empty, and made by an exclusive open: a file
 //!   without content is never half there.
 //!

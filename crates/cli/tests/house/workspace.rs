@@ -18,6 +18,8 @@ const ALLOWED: &[(&str, &[&str], &[&str])] = &[
     ("node", &["placement", "pool", "device", "posix", "tiers", "client"], &["*"]),
     ("membership", &[], &["crc32c", "foca", "rand", "serde"]),
     ("fabric", &["membership"], &["crc32c", "ring", "rustix", "rustls"]),
+    // fabric, too, when nodes have links.
+    ("cluster", &["membership"], &["ring", "rustix"]),
     ("simulator", &["placement", "membership"], &[]),
     ("bench", &["fabric", "membership", "pool"], &["rustix", "serde_json"]),
     // preload is not called: it is named so that cargo builds it with the command.
