@@ -15,6 +15,8 @@ pub enum Operation {
     Plead,
     /// Read the cards of other nodes.
     Find,
+    /// Leave the group.
+    Leave,
 }
 
 /// Whether a packet from the first node to the second is lost.

@@ -14,14 +14,19 @@ use forebay_membership::{Card, GroupFile, Member, TextError, View};
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, Stat};
 use rustix::io::Errno;
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// What others must not be able to do with the folder.
 const WRITE_OTHERS: u32 = 0o022;
 /// The largest file that is read: a view of 65,535 seats has less.
 const TEXT_MAX: u64 = 4 << 20;
+/// How often what is in a folder that goes is removed, and how long others have between.
+const TRIES: u32 = 50;
+const NAP: Duration = Duration::from_millis(10);
 /// What the names of files that are being written begin with.
 const TEMPORARY: &str = "tmp.";
 
@@ -37,6 +42,8 @@ pub(crate) struct Names {
     pub files: Vec<GroupFile>,
     /// Files that are, or were, being written.
     pub temporary: Vec<String>,
+    /// There are others, which no group has made.
+    pub has_others: bool,
 }
 
 impl GroupFolder {
@@ -94,11 +101,12 @@ impl GroupFolder {
         for entry in Dir::read_from(&self.at).map_err(failed)? {
             let entry = entry.map_err(failed)?;
             // Names that are no UTF-8 are none of ours.
-            let Ok(name) = entry.file_name().to_str() else { continue };
+            let name = entry.file_name().to_str().unwrap_or_default();
             match GroupFile::of_name(name) {
                 Some(file) => names.files.push(file),
                 None if name.starts_with(TEMPORARY) => names.temporary.push(name.to_owned()),
-                None => {}
+                None if [".", "..", secret::NAME].contains(&name) => {}
+                None => names.has_others = true,
             }
         }
         Ok(names)
@@ -165,6 +173,86 @@ impl GroupFolder {
         }
     }
 
+    /// The same folder once more.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn again(&self) -> Result<Self, GroupError> {
+        let at = rustix::io::fcntl_dupfd_cloexec(&self.at, 0);
+        let at = at.map_err(|errno| self.failed("", "opening the folder again", errno))?;
+        Ok(Self { path: self.path.clone(), at })
+    }
+
+    /// Whether the path still leads to this folder. A member that was the last one removes it.
+    ///
+    /// # Errors
+    /// The path cannot be looked at.
+    pub fn is_in_place(&self) -> Result<bool, GroupError> {
+        self.is_at(&self.path)
+    }
+
+    fn is_at(&self, path: &Path) -> Result<bool, GroupError> {
+        let failed = |errno| self.failed("", "looking at the folder", errno);
+        let own = rustix::fs::fstat(&self.at).map_err(failed)?;
+        match rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(found) => Ok((found.st_dev, found.st_ino) == (own.st_dev, own.st_ino)),
+            Err(Errno::NOENT) => Ok(false),
+            Err(errno) => Err(failed(errno)),
+        }
+    }
+
+    /// Removes the folder, unless a life in it has not ended, or it has files that no group has
+    /// made.
+    ///
+    /// It gets another name first, so that from then on none comes in by its path; one that has
+    /// come in meanwhile has its card in the folder, which gets its name back, or sees that it is
+    /// not in place any more, and begins again.
+    fn remove_if_done(&self) -> Result<(), GroupError> {
+        let is_done = |names: &Names| !names.has_others && names.cards().is_empty();
+        if !is_done(&self.list()?) || !self.is_in_place()? {
+            return Ok(());
+        }
+        let mut mark = [0; 8];
+        secret::fill(&mut mark)?;
+        let mut aside = OsString::from(self.path.as_os_str());
+        aside.push(format!(".ended-{:016x}", u64::from_le_bytes(mark)));
+        let failed = |what| move |errno| self.failed("", what, errno);
+        match rustix::fs::renameat(CWD, &self.path, CWD, &aside) {
+            // Another one that leaves removes it.
+            Err(Errno::NOENT) => return Ok(()),
+            moved => moved.map_err(failed("moving away"))?,
+        }
+        let back = rustix::fs::RenameFlags::NOREPLACE;
+        let move_back = || rustix::fs::renameat_with(CWD, &aside, CWD, &self.path, back);
+        if !self.is_at(Path::new(&aside))? {
+            // It is the one that was made after another has removed this one.
+            return move_back().map_err(failed("moving back"));
+        }
+        for _ in 0..TRIES {
+            let names = self.list()?;
+            if !is_done(&names) {
+                // One that has made another folder meanwhile is not to lose it.
+                match move_back() {
+                    // The life here sees that, and takes its card away.
+                    Err(Errno::EXIST) => {}
+                    back => return back.map_err(failed("moving back")),
+                }
+            } else {
+                let files = names.files.iter().map(GroupFile::to_string).chain(names.temporary);
+                let files = files.chain([secret::NAME.to_owned()]);
+                files.into_iter().try_for_each(|name| self.remove(&name))?;
+                match rustix::fs::unlinkat(CWD, &aside, AtFlags::REMOVEDIR) {
+                    // One that begins has come in before it got its other name.
+                    Err(Errno::NOTEMPTY | Errno::EXIST) => {}
+                    removed => return removed.map_err(failed("removing")),
+                }
+            }
+            std::thread::sleep(NAP);
+        }
+        let aside = Path::new(&aside).display();
+        Err(self.refused("", format!("is {aside} now, and others still use it: remove that")))
+    }
+
     /// Removes a file, if it is there.
     fn remove(&self, name: &str) -> Result<(), GroupError> {
         match rustix::fs::unlinkat(&self.at, name, AtFlags::empty()) {
@@ -204,6 +292,14 @@ impl Names {
             }
         }
         cards
+    }
+
+    /// The lives that are known: those that have cards, and those that have ended by themselves.
+    fn lives(&self) -> impl Iterator<Item = Member> {
+        self.files.iter().filter_map(|file| match file {
+            GroupFile::Member(member, _) | GroupFile::Left(member) => Some(*member),
+            GroupFile::View(_) | GroupFile::Plea(..) => None,
+        })
     }
 
     /// The highest number of a view.

@@ -13,7 +13,7 @@ use engine::Engine;
 use forebay_membership::{HostList, Member, NodeId, Rank, Times, Tuning};
 use keeper::Keeper;
 use shared::Shared;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -31,6 +31,8 @@ const PORT_FIRST: u16 = 20_000;
 const PORTS: u16 = 20_000;
 /// How many ports are tried, one after the other, where others use them.
 const PORTS_TRIED: u16 = 256;
+/// How often a folder is opened that others remove.
+const TRIES: usize = 16;
 /// How a card begins the address of the socket of its node's group.
 const TRANSPORT: &str = "udp/";
 
@@ -53,10 +55,13 @@ pub struct GroupConfig {
     pub times: Times,
     /// What goes wrong on purpose.
     pub faults: Faults,
+    /// Told of errors at the folder, each when it is new. Called by the group's threads.
+    pub tell: fn(&str),
 }
 
 impl GroupConfig {
-    /// With all addresses of IPv4 that the host has, the default periods, and without faults.
+    /// With all addresses of IPv4 that the host has, the default periods, and without faults. Errors
+    /// go to the standard error.
     pub fn of(hosts: HostList, me: NodeId, host: &str, folder: impl Into<PathBuf>) -> Self {
         Self {
             hosts,
@@ -67,14 +72,18 @@ impl GroupConfig {
             tuning: Tuning::default(),
             times: Times::default(),
             faults: Faults::default(),
+            // Where nothing can be written is no place to say so.
+            tell: |text| _ = writeln!(std::io::stderr(), "{text}"),
         }
     }
 }
 
 /// This node's part in a group, from [`Group::start`] on. May be used by several threads.
 ///
-/// A group says nothing when it stops: the others hold a node that has stopped for dead when it
-/// does not answer, and the next view is without it. Dropping a group stops it.
+/// A group that stops tells the others nothing: they hold a node that has stopped for dead when it
+/// does not answer, and the next view is without it. [`Group::stop`] notes in the folder that this
+/// life has ended; the last one that does so removes the folder. Dropping a group stops it without
+/// that, as a crash does.
 ///
 /// ```
 /// use forebay_cluster::{Group, GroupConfig};
@@ -123,11 +132,11 @@ impl Group {
     /// The folder or its secret is not this user's alone, the number is another host's, the store
     /// does not answer or refuses, or there is no socket or thread.
     pub fn start(config: GroupConfig) -> Result<Self, GroupError> {
-        let GroupConfig { hosts, me, host, folder, bind, tuning, times, faults } = config;
+        let GroupConfig { hosts, me, host, folder, bind, tuning, times, faults, tell } = config;
         if hosts.name_of(me).is_none() {
             return Err(GroupError::Unlisted { node: me, hosts: hosts.names().len() });
         }
-        let shared = Arc::new(Shared::new(&hosts, host, folder, (me, times))?);
+        let shared = Arc::new(Shared::new(&hosts, host, folder, (me, times), tell)?);
         let (tasks, task_queue) = mpsc::channel();
         let (results, result_queue) = mpsc::channel();
         let (begun, first) = mpsc::sync_channel(1);
@@ -185,9 +194,12 @@ impl Group {
         self.shared.status()
     }
 
-    /// Ends both threads. One that hangs at the store after a second is left to itself: it ends
-    /// with the one operation that it has begun, and begins no other.
-    pub fn stop(self) {}
+    /// Ends both threads, and this life: its card says so, and the folder goes with the last one.
+    /// A thread that hangs at the store after a second is left to itself: it ends with what it has
+    /// begun there.
+    pub fn stop(self) {
+        self.shared.leave();
+    }
 
     fn end(&mut self) {
         self.shared.stop();
@@ -221,7 +233,29 @@ fn begin(
     bind: IpAddr,
     valid: Duration,
 ) -> Result<(Life, Begun), GroupError> {
-    let folder = GroupFolder::open(&shared.folder)?;
+    for _ in 0..TRIES {
+        let folder = GroupFolder::open(&shared.folder)?;
+        let same = folder.again()?;
+        let begun = begin_in(folder, shared, me, bind, valid);
+        // The last member of what was there may have removed it meanwhile, with all that is in it.
+        if same.is_in_place()? {
+            return begun;
+        }
+        if let Ok((life, _)) = begun {
+            life.abandon();
+        }
+    }
+    let why = "is removed and made again and again".to_owned();
+    Err(GroupError::Refused { path: shared.folder.clone(), why })
+}
+
+fn begin_in(
+    folder: GroupFolder,
+    shared: &Shared,
+    me: NodeId,
+    bind: IpAddr,
+    valid: Duration,
+) -> Result<(Life, Begun), GroupError> {
     let secret = folder.secret()?;
     let socket = socket(bind, tag_of(&secret))?;
     let failed = |error| GroupError::System(format!("a UDP socket: {error}"));

@@ -33,11 +33,64 @@ fn a_group_of_one_makes_its_view_and_sends_no_packet() {
     let status = group.status();
     assert_eq!((status.packets.sent, status.packets.unsent), (0, 0));
     assert!(status.last_look.is_some() && status.store_error.is_none());
-    group.stop();
     let mut names = site.names();
     names.retain(|name| !name.starts_with("member.0.1."));
     names.sort();
     assert_eq!(names, ["secret", "view.1"]);
+    group.stop();
+    assert!(!site.folder.exists());
+}
+
+#[test]
+fn the_last_one_that_stops_removes_the_folder() {
+    let site = Site::of(3);
+    let mut groups = site.start_all();
+    wait_agreed(&groups);
+    groups.remove(1).stop();
+    // Others do not look for one that has left, and its next life has the next number.
+    assert!(site.names().contains(&"left.1.1".to_owned()), "{:?}", site.names());
+    wait_agreed(&groups);
+    let again = site.start(1);
+    assert_eq!(again.status().me, Member::new(1, 2));
+    assert!(!site.names().contains(&"left.1.1".to_owned()), "{:?}", site.names());
+    groups.insert(1, again);
+    wait_agreed(&groups);
+    groups.into_iter().for_each(Group::stop);
+    assert!(!site.folder.exists());
+    // One that was killed has not left: its group may go on.
+    let mut groups = site.start_all();
+    wait_agreed(&groups);
+    drop(groups.remove(0));
+    groups.into_iter().for_each(Group::stop);
+    assert!(site.names().iter().any(|name| name.starts_with("member.0.1.")), "{:?}", site.names());
+    // What no group has made stays.
+    std::fs::write(site.folder.join("mine"), "").unwrap();
+    site.start_all().into_iter().for_each(Group::stop);
+    assert!(site.folder.join("mine").exists());
+    std::fs::remove_file(site.folder.join("mine")).unwrap();
+    site.start_all().into_iter().for_each(Group::stop);
+    assert!(!site.folder.exists());
+}
+
+#[test]
+fn starts_and_stops_at_once_lose_no_life_and_no_folder() {
+    let site = Site::of(3);
+    std::thread::scope(|scope| {
+        for node in 0..3 {
+            let site = &site;
+            scope.spawn(move || {
+                for _ in 0..30 {
+                    site.start(node).stop();
+                }
+            });
+        }
+    });
+    assert!(!site.folder.exists());
+    let beside = std::fs::read_dir(site.folder.parent().unwrap()).unwrap();
+    let beside: Vec<_> = beside.map(|entry| entry.unwrap().file_name()).collect();
+    assert!(beside.is_empty(), "{beside:?}");
+    let groups = site.start_all();
+    wait_agreed(&groups);
 }
 
 #[test]
@@ -352,8 +405,8 @@ fn two_hosts_with_one_number_are_an_error_that_names_both() {
     assert!(said.contains("host n0 runs as node 0, which m0 is to be"), "{said}");
     assert!(said.contains("list of hosts"), "{said}");
     wait_agreed([&group]);
-    // When that host has ended, the other may have its number.
-    group.stop();
+    // When that host has ended, also by a crash, the other may have its number.
+    drop(group);
     let other = GroupConfig { host: "m0".to_owned(), ..site.config(0) };
     let other = Group::start(other).unwrap();
     assert_eq!(wait_agreed([&other])[0].me, Member::new(0, 2));

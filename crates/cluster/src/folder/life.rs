@@ -75,11 +75,8 @@ impl GroupFolder {
             if is_linked {
                 let names = self.list()?;
                 let cards = names.cards();
-                let mut lives = cards.iter().filter(|(member, _)| member.node == node);
-                let is_first = |(member, looks): (&Member, &u64)| {
-                    *member < me || (*member == me && *looks == 0)
-                };
-                if lives.all(is_first) {
+                let is_first = |member| member < me || cards.get(&member) == Some(&0);
+                if names.lives().filter(|member| member.node == node).all(is_first) {
                     self.remove_earlier(me, names)?;
                     let (host, newest, looked_ms) = (host.to_owned(), None, None);
                     let folder = self;
@@ -91,7 +88,7 @@ impl GroupFolder {
         Err(self.refused("", format!("node {} is started again and again", node.0)))
     }
 
-    /// Above all that cards and the newest view have of a node.
+    /// Above all that the folder's names and its newest view have of a node.
     fn next_incarnation(&self, node: NodeId) -> Result<Incarnation, GroupError> {
         let names = self.list()?;
         let newest = match names.newest() {
@@ -99,8 +96,8 @@ impl GroupFolder {
             number => self.view(number)?,
         };
         let seat = newest.and_then(|view| view.seat_of(node));
-        let cards = names.cards().into_keys().filter(|member| member.node == node);
-        let before = cards.chain(seat.map(|seat| seat.member)).max();
+        let lives = names.lives().filter(|member| member.node == node);
+        let before = lives.chain(seat.map(|seat| seat.member)).max();
         let before = before.map_or(0, |member| member.incarnation.0);
         let all_had = || self.refused("", format!("node {} had all its lives", node.0));
         before.checked_add(1).map(Incarnation).ok_or_else(all_had)
@@ -152,6 +149,13 @@ impl GroupFolder {
         for name in &names.temporary {
             if writer(name).is_some_and(|writer| is_earlier(&writer)) {
                 self.remove(name)?;
+            }
+        }
+        for file in &names.files {
+            if let GroupFile::Left(member) = file
+                && is_earlier(member)
+            {
+                self.remove(&file.to_string())?;
             }
         }
         for _ in 0..TRIES {
@@ -314,7 +318,7 @@ impl Life {
         old.retain(|file| match file {
             GroupFile::View(number) => *number < newest.saturating_sub(VIEWS_KEPT - 1),
             GroupFile::Plea(number, _) => *number < newest,
-            GroupFile::Member(..) => false,
+            GroupFile::Member(..) | GroupFile::Left(_) => false,
         });
         old.sort_unstable();
         old.into_iter().try_for_each(|file| self.folder.remove(&file.to_string()))
@@ -330,6 +334,26 @@ impl Life {
         match rustix::fs::openat(&self.folder.at, &name, flags, Mode::RUSR | Mode::WUSR) {
             Ok(_) | Err(Errno::EXIST) => Ok(()),
             Err(errno) => Err(self.folder.failed(&name, "making", errno)),
+        }
+    }
+
+    /// Takes the card of a life away that has not begun: its folder was removed meanwhile.
+    pub fn abandon(self) {
+        let _ = self.folder.remove(&GroupFile::Member(self.me, self.looks).to_string());
+    }
+
+    /// Ends this life: others need not look for it any more. The last of a group removes the folder.
+    ///
+    /// # Errors
+    /// A call fails: then the life has ended as one that was killed.
+    pub fn leave(self) -> Result<(), GroupError> {
+        let (at, left) = (&self.folder.at, GroupFile::Left(self.me).to_string());
+        let card = GroupFile::Member(self.me, self.looks).to_string();
+        match rustix::fs::renameat(at, &card, at, &left) {
+            Ok(()) => self.folder.remove_if_done(),
+            // A later life of this node has removed it.
+            Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(self.folder.failed(&card, "renaming", errno)),
         }
     }
 

@@ -5,7 +5,7 @@ use crate::error::GroupError;
 use ring::rand::{SecureRandom, SystemRandom};
 use rustix::fs::FileType;
 
-const NAME: &str = "secret";
+pub(super) const NAME: &str = "secret";
 const MODE: u32 = 0o600;
 /// What the names of secrets that are being written begin with, after [`TEMPORARY`].
 const BESIDE: &str = "secret.";

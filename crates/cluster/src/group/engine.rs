@@ -305,14 +305,14 @@ impl Engine {
         match done {
             Done::Cards(cards, error) => {
                 self.take_cards(state, cards, now_ms);
-                state.card_error.note(error, now_ms);
+                state.card_error.note(error, now_ms, &self.shared);
             }
             Done::Asked(ask, asked_ms, found) => {
                 let (found, error) = match found {
                     Ok(found) => (Some(found), None),
                     Err(error) => (None, Some(error)),
                 };
-                state.store_error.note(error, now_ms);
+                state.store_error.note(error, now_ms, &self.shared);
                 match ask {
                     Ask::Look => {
                         if found.is_some() {

@@ -46,7 +46,7 @@ impl Keeper {
     pub fn run(mut self, tasks: &Receiver<Task>) {
         while let Ok(task) = tasks.recv() {
             if self.shared.stops() {
-                return;
+                break;
             }
             let done = match task {
                 Task::Ask(ask, asked_ms, lists) => {
@@ -59,9 +59,14 @@ impl Keeper {
                 }
             };
             if self.results.send(done).is_err() {
-                return;
+                break;
             }
             self.shared.wake();
+        }
+        if self.shared.leaves()
+            && let Err(error) = self.before(Operation::Leave).and_then(|()| self.life.leave())
+        {
+            self.shared.tell(&error);
         }
     }
 

@@ -24,7 +24,10 @@ pub struct Shared {
     /// Until when this node may act, or [`NO_SEAT`].
     acts_until_ms: AtomicU64,
     stops: AtomicBool,
+    /// It stops by itself, and says so in the folder.
+    leaves: AtomicBool,
     wake: OwnedFd,
+    tell: fn(&str),
 }
 
 /// What is known of the group.
@@ -67,13 +70,13 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// Notes how an operation has ended. An error that was not there before is printed.
-    pub fn note(&mut self, error: Option<GroupError>, now_ms: u64) {
+    /// Notes how an operation has ended. An error that was not there before is told.
+    pub fn note(&mut self, error: Option<GroupError>, now_ms: u64, shared: &Shared) {
         let was_there = self.lasts;
         self.lasts = error.is_some();
         let Some(error) = error else { return };
         if !was_there || self.last.as_ref().is_none_or(|(_, last)| *last != error) {
-            eprintln!("group: {error}");
+            shared.tell(&error);
         }
         self.last = Some((now_ms, error));
     }
@@ -91,6 +94,7 @@ impl Shared {
         host: String,
         folder: PathBuf,
         (me, times): (NodeId, Times),
+        tell: fn(&str),
     ) -> Result<Self, GroupError> {
         let failed = |errno| GroupError::System(format!("no event descriptor: {errno}"));
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?;
@@ -114,7 +118,9 @@ impl Shared {
             state: Mutex::new(state),
             acts_until_ms: AtomicU64::new(NO_SEAT),
             stops: AtomicBool::new(false),
+            leaves: AtomicBool::new(false),
             wake,
+            tell,
         })
     }
 
@@ -145,6 +151,20 @@ impl Shared {
     pub fn stop(&self) {
         self.stops.store(true, Ordering::Release);
         self.wake();
+    }
+
+    /// This node is to end its life in the folder when it stops.
+    pub fn leave(&self) {
+        self.leaves.store(true, Ordering::Release);
+    }
+
+    pub fn leaves(&self) -> bool {
+        self.leaves.load(Ordering::Acquire)
+    }
+
+    /// Says what is wrong.
+    pub fn tell(&self, error: &GroupError) {
+        (self.tell)(&format!("group: {error}"));
     }
 
     pub fn stops(&self) -> bool {
