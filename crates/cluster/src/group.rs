@@ -60,8 +60,8 @@ pub struct GroupConfig {
 }
 
 impl GroupConfig {
-    /// With all addresses of IPv4 that the host has, the default periods, and without faults. Errors
-    /// go to the standard error.
+    /// With all addresses of IPv4 that the host has, the default periods, and without faults.
+    /// Errors go to the standard error.
     pub fn of(hosts: HostList, me: NodeId, host: &str, folder: impl Into<PathBuf>) -> Self {
         Self {
             hosts,

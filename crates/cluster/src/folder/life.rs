@@ -342,7 +342,8 @@ impl Life {
         let _ = self.folder.remove(&GroupFile::Member(self.me, self.looks).to_string());
     }
 
-    /// Ends this life: others need not look for it any more. The last of a group removes the folder.
+    /// Ends this life: others need not look for it any more. The last of a group removes the
+    /// folder.
     ///
     /// # Errors
     /// A call fails: then the life has ended as one that was killed.
