@@ -201,6 +201,7 @@ impl Config {
                 path,
                 mode: Mode::Buffered,
                 emulate: None,
+                shared: None,
                 speed: Speed::default(),
                 stripe: 0,
             });
