@@ -554,8 +554,8 @@ impl SlotFiles for Node {
     }
 }
 
-/// The token bucket of an emulated device lies in the segment, or in a file that managers share: the
-/// node keeps both mapped.
+/// The token bucket of an emulated device lies in the segment, or in a file that managers share:
+/// the node keeps both mapped.
 struct TokenBucket {
     _node: Arc<Node>,
     next_free_ns: *const AtomicU64,

@@ -168,16 +168,11 @@ impl Nodes {
             mount --bind \"$1/hosts\" /etc/hosts\n\
             hostname \"n$2\"\n\
             ip link set lo up";
+        let target = format!("--target={}", self.switch.inside);
         let spaces = ["unshare", "-m", "-n", "-u", "-p", "--fork", "--kill-child", "--mount-proc"];
-        let before = match self.is_root {
-            true => spaces.to_vec(),
-            false => [&["nsenter", "-U", "--preserve-credentials"][..], &spaces].concat(),
-        };
-        let switch = format!("--target={}", self.switch.inside);
-        let before = match self.is_root {
-            true => before,
-            false => [&before[..1], &[&*switch], &before[1..]].concat(),
-        };
+        let user = ["nsenter", &target, "-U", "--preserve-credentials"];
+        // In the user namespace of the switch, if there is one: it moves links to all nodes.
+        let before = [if self.is_root { &[][..] } else { &user[..] }, &spaces[..]].concat();
         let words = [root.to_str().unwrap(), &number.to_string()];
         let holder = Holder::start(&before, script, &words);
         let node = Node { number, holder, is_root: self.is_root, root, serial: Cell::new(0) };
