@@ -19,6 +19,7 @@ use forebay_placement::schema::Mode;
 use forebay_pool::clock::{self, Timer};
 use forebay_pool::layout::*;
 use forebay_pool::private::Wrong;
+use forebay_pool::shared_device::DeviceError;
 use forebay_pool::{Marker, Segment, crash, liveness, segment};
 use rustix::fd::{AsFd, RawFd};
 use rustix::io::Errno;
@@ -60,6 +61,8 @@ pub enum StartError {
     Namespace,
     /// The pool is there, but cannot be opened for now.
     Pool(Errno),
+    /// It would not share the emulated device of this store with the others.
+    Device(usize, DeviceError),
 }
 
 impl core::fmt::Display for StartError {
@@ -86,6 +89,9 @@ impl core::fmt::Display for StartError {
                  programs that use a directory in one namespace, with `forebay run` inside of it (docs/posix.md#limits)",
             ),
             Self::Pool(errno) => write!(f, "the pool cannot be opened: {errno}"),
+            Self::Device(store, error) => {
+                write!(f, "the file that backing[{store}].emulate.shared names: {error}")
+            }
         }
     }
 }
@@ -186,7 +192,7 @@ impl Session {
             Err(_) => return Err(StartError::NoPool),
         };
         let attachment = Attachment::to(&seen).ok_or(StartError::Attached)?;
-        let segment =
+        let mut segment =
             Segment::attach_bounded(file.as_fd(), &seen).map_err(|_| StartError::NoPool)?;
         // What is said below is not to go into it, should it have the number of the standard error.
         drop(file);
@@ -194,6 +200,9 @@ impl Session {
         if told.is_none() && segment.check_sum().is_err() {
             return Err(StartError::NoPool);
         }
+        segment
+            .join_shared_devices(user)
+            .map_err(|(store, error)| StartError::Device(store, error))?;
         Session::join(segment, attachment, socket.to_bytes(), job, (told, pid, user), front)
     }
 

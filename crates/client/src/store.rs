@@ -7,7 +7,7 @@ use crate::open_file::OpenFile;
 use crate::session::Session;
 use crate::span::{Readable, Span, Writable};
 use core::ops::Range;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 use forebay_device::{BackingStore, SlotDevice, Stat, StoreFile};
 use forebay_placement::NodeId;
 use forebay_pool::BucketId;
@@ -31,8 +31,9 @@ enum Direction {
     Write,
 }
 
-/// Occupies an emulated device for the time that `bytes` take, and waits until then.
-fn occupy(device: &Emulation, direction: Direction, bytes: usize) {
+/// Occupies an emulated device for the time that `bytes` take, and waits until then. `next_free` is
+/// when it is free again.
+fn occupy(device: &Emulation, next_free: &AtomicU64, direction: Direction, bytes: usize) {
     let bandwidth = match direction {
         Direction::Read => device.read_bandwidth,
         Direction::Write => device.write_bandwidth,
@@ -41,7 +42,7 @@ fn occupy(device: &Emulation, direction: Direction, bytes: usize) {
         return;
     }
     let now = clock::monotonic_ns();
-    let (next_free, latency_ns) = (&device.next_free_ns, device.latency_ns);
+    let latency_ns = device.latency_ns;
     let wake =
         forebay_placement::occupy(next_free, now, bytes as u64, bandwidth, latency_ns).wake_ns;
     while let Some(left) = wake.checked_sub(clock::monotonic_ns()).filter(|&left| left > 0) {
@@ -165,7 +166,7 @@ impl OpenFile<'_> {
         } else {
             self.reader(|fd| read(fd, to, offset))
         };
-        occupy(self.session.store_device(self.record), Direction::Read, to.len());
+        self.session.occupy_store(self.record, Direction::Read, to.len());
         if let Ok(got) = result {
             self.missed(got);
         }
@@ -210,7 +211,7 @@ impl OpenFile<'_> {
         } else {
             reopen(self.fd, OFlags::WRONLY).and_then(|fd| write(fd.as_raw_fd(), from, offset))
         };
-        occupy(self.session.store_device(self.record), Direction::Write, from.len());
+        self.session.occupy_store(self.record, Direction::Write, from.len());
         self.record.clear(FileFlags::SYNCED);
         result
     }
@@ -227,6 +228,16 @@ impl Session {
     fn store_device(&self, file: &FileRecord) -> &Emulation {
         let store = file.store.load(Ordering::Relaxed) as usize % STORES_MAX;
         &self.segment.header().store[store].emulation
+    }
+
+    fn occupy_store(&self, file: &FileRecord, direction: Direction, bytes: usize) {
+        let next_free = self.segment.store_next_free(file.store.load(Ordering::Relaxed) as usize);
+        occupy(self.store_device(file), next_free, direction, bytes);
+    }
+
+    fn occupy_tier(&self, tier: TierId, direction: Direction, bytes: usize) {
+        let device = &self.segment.header().tier[tier].emulation;
+        occupy(device, &device.next_free_ns, direction, bytes);
     }
 
     /// The journal's file, beside the slots of the fastest file tier that took it.
@@ -318,7 +329,7 @@ impl Session {
                 .slots(tier)
                 .and_then(|slots| unsafe { slots.read(slot, within as u64, to.raw()) }),
         };
-        occupy(&self.segment.header().tier[tier].emulation, Direction::Read, to.len());
+        self.occupy_tier(tier, Direction::Read, to.len());
         self.note_device(tier, got)
     }
 
@@ -340,7 +351,7 @@ impl Session {
                 unsafe { slots.write(slot, within as u64, from.raw()) }
             }),
         };
-        occupy(&self.segment.header().tier[tier].emulation, Direction::Write, from.len());
+        self.occupy_tier(tier, Direction::Write, from.len());
         self.note_device(tier, put)
     }
 

@@ -383,7 +383,8 @@ impl Node {
             // The journal may lie where there are no slots.
             None => PowerLossBatch::open(None, QUEUE_DEPTH),
         };
-        let client = throttled(batch, &self.header().tier[tier].emulation, self);
+        let emulation = &self.header().tier[tier].emulation;
+        let client = throttled(batch, emulation, &emulation.next_free_ns, self);
         let client = faults::around(client, self.faults.as_ref(), self.tier_name(tier));
         Box::new(Observing::new(client, self, Device::Tier(tier)))
     }
@@ -391,7 +392,8 @@ impl Node {
     /// Transfers of files of store `store`.
     pub fn store_client(self: &Arc<Node>, store: usize) -> Box<dyn Batch> {
         let batch = self.stores[store].batch(QUEUE_DEPTH);
-        let client = throttled(batch, &self.header().store[store % STORES_MAX].emulation, self);
+        let emulation = &self.header().store[store % STORES_MAX].emulation;
+        let client = throttled(batch, emulation, self.segment.store_next_free(store), self);
         let client = faults::around(client, self.faults.as_ref(), faults::STORE);
         Box::new(Observing::new(client, self, Device::Store(store % STORES_MAX)))
     }
@@ -555,13 +557,14 @@ impl SlotFiles for Node {
     }
 }
 
-/// The token bucket of an emulated device lies in the segment, which the node keeps mapped.
+/// The token bucket of an emulated device lies in the segment, or in a file that managers share:
+/// the node keeps both mapped.
 struct TokenBucket {
     _node: Arc<Node>,
-    emulation: *const Emulation,
+    next_free_ns: *const AtomicU64,
 }
 
-// SAFETY: the pointer is into the segment that `_node` holds, and only its atomic is used.
+// SAFETY: the pointer is into what `_node` has mapped, and leads to an atomic.
 unsafe impl Send for TokenBucket {}
 
 impl std::ops::Deref for TokenBucket {
@@ -569,11 +572,16 @@ impl std::ops::Deref for TokenBucket {
 
     fn deref(&self) -> &AtomicU64 {
         // SAFETY: see above.
-        unsafe { &(*self.emulation).next_free_ns }
+        unsafe { &*self.next_free_ns }
     }
 }
 
-fn throttled(batch: Box<dyn Batch>, emulation: &Emulation, node: &Arc<Node>) -> Box<dyn Batch> {
+fn throttled(
+    batch: Box<dyn Batch>,
+    emulation: &Emulation,
+    next_free_ns: *const AtomicU64,
+    node: &Arc<Node>,
+) -> Box<dyn Batch> {
     let speed = Speed {
         read_bandwidth: emulation.read_bandwidth,
         write_bandwidth: emulation.write_bandwidth,
@@ -582,6 +590,6 @@ fn throttled(batch: Box<dyn Batch>, emulation: &Emulation, node: &Arc<Node>) -> 
     if speed.read_bandwidth == 0 && speed.write_bandwidth == 0 && speed.latency_ns == 0 {
         return batch;
     }
-    let device = TokenBucket { _node: Arc::clone(node), emulation };
+    let device = TokenBucket { _node: Arc::clone(node), next_free_ns };
     Box::new(Throttled::new(batch, speed, device))
 }

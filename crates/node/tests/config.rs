@@ -103,7 +103,7 @@ path = "pfs"
 mode = "bypass"
 latency = "5ms"
 stripe = "1MiB"
-emulate = { bandwidth = "23MB/s", latency = "4.16ms" }
+emulate = { bandwidth = "23MB/s", latency = "4.16ms", shared = "device" }
 [[tier]]
 name = "ram"
 kind = "ram"
@@ -161,6 +161,7 @@ emulate = { latency = "60us" }
                 write_bandwidth: 23_000_000,
                 latency_ns: 4_160_000,
             }),
+            shared: Some(site.path("device")),
             speed: Speed { read_bandwidth: 0, write_bandwidth: 0, latency_ns: 5_000_000 },
             stripe: 1 << 20,
         }],
@@ -213,16 +214,46 @@ fn defaults_and_one_line() {
 
     let text = with("[flush]\ntrigger = 'on-exit'")
         + "[[tier]]\nname='nvme'\nkind='file'\npath='nvme'\ncapacity='5.9GiB'\nemulate={latency='1us'}\n"
-        + "[[backing]]\npath='bb'\nmode='bypass'\nemulate={bandwidth='1MB/s'}";
+        + "[[backing]]\npath='bb'\nmode='bypass'\nemulate={bandwidth='1MB/s',shared='device'}";
     assert_eq!(
         site.load(&text).unwrap().describe(),
         format!(
-            "ram 64.0 MiB -> nvme 5.9 GiB ({}, emulated) -> {} + {} (bypass, emulated), flush on-exit",
+            "ram 64.0 MiB -> nvme 5.9 GiB ({}, emulated) -> {} + {} (bypass, emulated, shared), flush on-exit",
             nvme.display(),
             pfs.display(),
             site.path("bb").display()
         )
     );
+}
+
+#[test]
+fn a_shared_device_has_a_short_path_and_is_no_tier() {
+    let site = Site::new();
+    let shared = |path: &str| {
+        let emulate = format!("\"pfs\"\nemulate = {{ latency = \"4ms\", shared = \"{path}\" }}");
+        with("").replace("\"pfs\"", &emulate)
+    };
+    let config = site.load(&shared("d\\\"ü")).unwrap();
+    assert_eq!(config.backing[0].shared, Some(site.path("d\"ü")));
+    let canonical = config.canonical();
+    assert_eq!(Config::parse(&canonical).unwrap(), config);
+    // Another device is another instance.
+    assert_ne!(site.load(&shared("other")).unwrap().instance_id(), config.instance_id());
+    let long = format!("/{}", "x".repeat(255));
+    site.refuses(
+        &shared(&long),
+        &format!(
+            "site.toml:4: backing[0].emulate.shared: {long} is longer than 255 bytes; give a \
+             shorter path"
+        ),
+    );
+    assert!(site.load(&shared(&long[..255])).is_ok());
+    let tier = "name='nvme'\nkind='file'\npath='nvme'\ncapacity='64MiB'\n";
+    let said = site
+        .load(&file_tier(&format!("{tier}emulate = {{ latency = '1us', shared = 'x' }}")))
+        .unwrap_err();
+    assert!(said.starts_with("site.toml:12: tier[1].emulate.shared: "), "{said}");
+    assert!(said.ends_with("bandwidth, latency"), "{said}");
 }
 
 #[test]
@@ -517,6 +548,11 @@ fn impossible_emulations() {
         (
             "{ bandwidth = { read = \"0B/s\" } }",
             format!("{key}.bandwidth.read: \"0B/s\" is zero; give a bandwidth such as \"23MB/s\""),
+        ),
+        ("{ shared = \"device\" }", format!("{key}: is empty; give {table}, or remove it")),
+        (
+            "{ latency = \"4ms\", shared = 4 }",
+            format!("{key}.shared: is of type integer; give a file such as \"/dev/shm/me/slow\""),
         ),
         (
             "{ latency = \"4\" }",

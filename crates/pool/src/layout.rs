@@ -50,7 +50,7 @@ pub use forebay_placement::{NodeId, TIERS_MAX, TierId};
 /// The first bytes of every segment.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FOREBAY\0");
 /// Raised with every change of these files that changes a layout.
-pub const LAYOUT_VERSION: u32 = 23;
+pub const LAYOUT_VERSION: u32 = 24;
 /// Pages of a bucket; `valid` and `dirty` are one word each.
 pub const PAGES_PER_BUCKET: u32 = 64;
 /// Managed directories.
@@ -97,6 +97,8 @@ pub const SPARSE_PIECE: u32 = 512;
 pub const STRIPES: usize = 8192;
 /// Longest path of a tier or a store, with its terminating zero.
 pub const LONG_PATH_BYTES: usize = 4096;
+/// Longest path of the file of a shared device, with its terminating zero.
+pub const SHARED_PATH_BYTES: usize = 256;
 
 /// Bytes of an instance's name.
 pub const INSTANCE_BYTES: usize = 16;

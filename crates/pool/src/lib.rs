@@ -57,6 +57,7 @@ mod ranks;
 mod rules;
 pub mod segment;
 pub mod seq_lock;
+pub mod shared_device;
 pub mod slot_bits;
 pub mod slot_head;
 pub mod slot_record;

@@ -26,6 +26,14 @@ pub fn namespace() -> u64 {
 /// The inode of the PID namespace that the machine began with: all processes are seen from there.
 pub const FIRST_NAMESPACE: u64 = 0xeffffffc;
 
+/// Which start of the machine this is: a number that another one does not have. 0 where /proc does
+/// not tell.
+pub fn boot() -> u64 {
+    let said = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits: String = said.chars().filter(char::is_ascii_hexdigit).take(16).collect();
+    u64::from_str_radix(&digits, 16).unwrap_or(0)
+}
+
 /// Start time of process `pid` in clock ticks after boot; `None` when it is gone, or has ended
 /// and only waits for its parent to notice, or when /proc cannot be read.
 pub fn start_time(pid: u32) -> Option<u64> {

@@ -26,6 +26,7 @@ mod marks;
 mod memory;
 mod places;
 mod sequence;
+mod shared_devices;
 mod tables;
 mod tiers;
 
@@ -36,7 +37,8 @@ pub use error::SegmentError;
 pub use head::{PoolIdentity, identify, is_blank, text};
 pub use tiers::is_own_fault;
 
-use crate::layout::Offsets;
+use crate::layout::{Offsets, STORES_MAX};
+use crate::shared_device::SharedDevice;
 use core::ptr::NonNull;
 
 /// A mapped segment. Shared by all threads; unmapped when dropped.
@@ -51,6 +53,8 @@ pub struct Segment {
     /// The numbers of the sparse buckets of RAM.
     sparse: core::ops::Range<u32>,
     trails: u32,
+    /// Of each store whose emulated device other node managers share.
+    shared_devices: [Option<SharedDevice>; STORES_MAX],
 }
 
 impl Segment {
@@ -59,7 +63,10 @@ impl Segment {
     /// # Safety
     /// The copy is never dropped, and not used after `self`.
     pub unsafe fn again(&self) -> Segment {
-        Segment { offsets: self.offsets, sparse: self.sparse.clone(), ..*self }
+        // SAFETY: only one of both is dropped.
+        let shared_devices = unsafe { core::ptr::read(&raw const self.shared_devices) };
+        let (offsets, sparse) = (self.offsets, self.sparse.clone());
+        Segment { offsets, sparse, shared_devices, ..*self }
     }
 }
 

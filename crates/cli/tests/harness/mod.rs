@@ -147,6 +147,33 @@ pub struct Running {
 }
 
 impl Running {
+    /// Starts a command whose output goes to files of `folder` with this number.
+    pub fn start(
+        mut command: Command,
+        input: impl Into<Stdio>,
+        folder: &Path,
+        number: u32,
+    ) -> Running {
+        let out = folder.join(format!("stdout-{number}"));
+        let err = folder.join(format!("stderr-{number}"));
+        command
+            .stdin(input)
+            .stdout(File::create(&out).unwrap())
+            .stderr(File::create(&err).unwrap());
+        // A shell lets what it starts in the background ignore them, nohup the first; programs
+        // inherit that.
+        let as_usual = || {
+            for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT] {
+                // SAFETY: no handler is installed.
+                unsafe { libc::signal(signal, libc::SIG_DFL) };
+            }
+            Ok(())
+        };
+        // SAFETY: only async-signal-safe calls between fork and exec.
+        unsafe { command.pre_exec(as_usual) };
+        Running { child: command.spawn().unwrap(), out, err }
+    }
+
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -292,7 +319,8 @@ pub struct Status {
 }
 
 impl Status {
-    fn parse(text: String) -> Self {
+    /// What `forebay status` has printed.
+    pub fn parse(text: String) -> Self {
         let mut status = Status::default();
         for line in text.lines() {
             let words: Vec<_> = line.split_whitespace().collect();
@@ -459,26 +487,9 @@ impl Site {
     }
 
     /// [`Site::start`] with something to read.
-    pub fn start_with(&self, mut command: Command, input: impl Into<Stdio>) -> Running {
+    pub fn start_with(&self, command: Command, input: impl Into<Stdio>) -> Running {
         let number = self.serial.replace(self.serial.get() + 1);
-        let out = self.root().join(format!("stdout-{number}"));
-        let err = self.root().join(format!("stderr-{number}"));
-        command
-            .stdin(input)
-            .stdout(File::create(&out).unwrap())
-            .stderr(File::create(&err).unwrap());
-        // A shell lets what it starts in the background ignore them, nohup the first; programs
-        // inherit that.
-        let as_usual = || {
-            for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT] {
-                // SAFETY: no handler is installed.
-                unsafe { libc::signal(signal, libc::SIG_DFL) };
-            }
-            Ok(())
-        };
-        // SAFETY: only async-signal-safe calls between fork and exec.
-        unsafe { command.pre_exec(as_usual) };
-        Running { child: command.spawn().unwrap(), out, err }
+        Running::start(command, input, self.root(), number)
     }
 
     pub fn end(&self, command: Command) -> Ran {

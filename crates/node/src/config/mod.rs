@@ -205,6 +205,7 @@ impl Config {
                 path,
                 mode: Mode::Buffered,
                 emulate: None,
+                shared: None,
                 speed: Speed::default(),
                 stripe: 0,
             });

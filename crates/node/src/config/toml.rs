@@ -19,6 +19,7 @@ use forebay_placement::evict::Eviction;
 use forebay_placement::exposure::Exposed;
 use forebay_placement::schema::{Durability, Trigger};
 use forebay_placement::{PolicyId, Watermarks, names};
+use forebay_pool::layout::SHARED_PATH_BYTES;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -55,6 +56,8 @@ const PLACEMENT_KEYS: &[&str] = &[
 const BACKING_KEYS: &[&str] = &["path", "mode", "bandwidth", "latency", "emulate", "stripe"];
 const TIER_KEYS: &[&str] = &["name", "kind", "path", "capacity", "bandwidth", "latency", "emulate"];
 const EMULATE_KEYS: &[&str] = &["bandwidth", "latency"];
+/// Those of a store: a tier is one manager's.
+const EMULATE_STORE_KEYS: &[&str] = &["bandwidth", "latency", "shared"];
 const BANDWIDTH_KEYS: &[&str] = &["read", "write"];
 
 /// The text of a configuration and what is needed to name a place in it.
@@ -220,10 +223,14 @@ impl Table<'_> {
         let path = errors.ok(self.require("path", "... (the directory to buffer)"));
         let place = path.as_ref().map_or_else(String::new, |path| path.place());
         let example = "a size such as \"1MiB\"";
+        let (emulate, shared) = self
+            .read("emulate", None, errors, |e| e.emulate(EMULATE_STORE_KEYS).map(Some))
+            .map_or((None, None), |(emulate, shared)| (Some(emulate), shared));
         let backing = Backing {
             path: path.and_then(|path| errors.ok(path.path())).unwrap_or_default(),
             mode: self.read("mode", Mode::Buffered, errors, |e| e.one_of(MODES)),
-            emulate: self.read("emulate", None, errors, |e| e.emulate().map(Some)),
+            emulate,
+            shared,
             speed: errors.or(self.speed(), Speed::default()),
             stripe: self.read("stripe", 0, errors, |e| e.bytes("", example)),
         };
@@ -250,7 +257,9 @@ impl Table<'_> {
             .and_then(|name| name.tier_name(above)));
         let kind = errors.ok(self.tier_kind(index));
         let capacity = errors.ok(self.require("capacity", "... (a size such as \"64MiB\")"));
-        let emulate = self.read("emulate", None, errors, |e| e.emulate().map(Some));
+        let emulate = self
+            .read("emulate", None, errors, |e| e.emulate(EMULATE_KEYS).map(Some))
+            .map(|(emulate, _)| emulate);
         let speed = errors.or(self.speed(), Speed::default());
         let capacity = capacity?;
         let places = TierPlaces {
@@ -303,7 +312,10 @@ impl Value<'_> {
     }
 
     pub(super) fn path(&self) -> reader::Result<PathBuf> {
-        let example = "a directory such as \"/scratch/me\"";
+        self.path_such_as("a directory such as \"/scratch/me\"")
+    }
+
+    fn path_such_as(&self, example: &str) -> reader::Result<PathBuf> {
         let path = self.value.as_str().ok_or_else(|| self.wrong_type(example))?;
         if path.is_empty() {
             return Err(self.error(format_args!("is empty; give {example}")));
@@ -512,16 +524,31 @@ impl Value<'_> {
         Ok(period)
     }
 
-    fn emulate(&self) -> reader::Result<Emulate> {
+    /// Of a table with these keys: the speeds, and the file by which managers share the device.
+    fn emulate(&self, keys: &'static [&'static str]) -> reader::Result<(Emulate, Option<PathBuf>)> {
         let example = "a table such as { bandwidth = \"23MB/s\", latency = \"4ms\" }";
-        let section = self.table(EMULATE_KEYS, example)?;
-        if section.table.is_empty() {
+        let section = self.table(keys, example)?;
+        if section.table.keys().all(|key| key.get_ref() == "shared") {
             return Err(self.error(format_args!("is empty; give {example}, or remove it")));
         }
         let (read_bandwidth, write_bandwidth) =
             section.get("bandwidth").map_or(Ok((0, 0)), |e| e.bandwidths())?;
         let latency_ns = section.get("latency").map_or(Ok(0), |e| e.duration_ns("4ms"))?;
-        Ok(Emulate { read_bandwidth, write_bandwidth, latency_ns })
+        let shared = section.get("shared").map(|entry| entry.shared()).transpose()?;
+        Ok((Emulate { read_bandwidth, write_bandwidth, latency_ns }, shared))
+    }
+
+    /// The file by which managers share an emulated store.
+    fn shared(&self) -> reader::Result<PathBuf> {
+        let path = self.path_such_as("a file such as \"/dev/shm/me/slow\"")?;
+        if path.as_os_str().len() >= SHARED_PATH_BYTES {
+            return Err(self.error(format_args!(
+                "{} is longer than {} bytes; give a shorter path",
+                path.display(),
+                SHARED_PATH_BYTES - 1
+            )));
+        }
+        Ok(path)
     }
 
     /// Bandwidth of reads and of writes.

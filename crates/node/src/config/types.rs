@@ -135,6 +135,8 @@ pub struct Backing {
     pub mode: Mode,
     /// The slower store that this directory stands for.
     pub emulate: Option<Emulate>,
+    /// The file by which other node managers share that one.
+    pub shared: Option<PathBuf>,
     /// How fast it is, as far as it was said.
     pub speed: Speed,
     /// Bytes between two offsets at which a flush preferably begins and ends; 0 is the block size
@@ -329,7 +331,8 @@ impl Config {
             let _ = write!(line, "{}{}", if i > 0 { " + " } else { "" }, backing.path.display());
             let mode = (backing.mode != Mode::Buffered).then(|| name_in(MODES, backing.mode));
             let emulated = backing.emulate.map(|_| "emulated");
-            let notes: Vec<&str> = mode.into_iter().chain(emulated).collect();
+            let shared = backing.shared.as_ref().map(|_| "shared");
+            let notes: Vec<&str> = mode.into_iter().chain(emulated).chain(shared).collect();
             if !notes.is_empty() {
                 let _ = write!(line, " ({})", notes.join(", "));
             }
@@ -365,7 +368,7 @@ impl Config {
                 }
             }
             let _ = writeln!(text, "capacity = {}", tier.capacity);
-            write_emulate(&mut text, tier.emulate);
+            write_emulate(&mut text, tier.emulate, None);
             write_speed(&mut text, tier.speed);
         }
         text
@@ -420,7 +423,7 @@ impl Config {
             let path = quoted_path(&backing.path);
             let mode = name_in(MODES, backing.mode);
             let _ = write!(text, "[[backing]]\npath = {path}\nmode = \"{mode}\"\n");
-            write_emulate(text, backing.emulate);
+            write_emulate(text, backing.emulate, backing.shared.as_deref());
             write_speed(text, backing.speed);
             write_given(text, "stripe", backing.stripe);
         }
@@ -522,11 +525,15 @@ pub(super) fn quoted_path(path: &Path) -> String {
     quoted(&path.to_string_lossy())
 }
 
-fn write_emulate(text: &mut String, emulate: Option<Emulate>) {
+fn write_emulate(text: &mut String, emulate: Option<Emulate>, shared: Option<&Path>) {
     let Some(Emulate { read_bandwidth, write_bandwidth, latency_ns }) = emulate else { return };
     let limits = limits(read_bandwidth, write_bandwidth);
-    let _ =
-        writeln!(text, "emulate = {{ bandwidth = {{ {limits} }}, latency = \"{latency_ns}ns\" }}");
+    let shared =
+        shared.map_or_else(String::new, |path| format!(", shared = {}", quoted_path(path)));
+    let _ = writeln!(
+        text,
+        "emulate = {{ bandwidth = {{ {limits} }}, latency = \"{latency_ns}ns\"{shared} }}"
+    );
 }
 
 fn write_speed(text: &mut String, speed: Speed) {

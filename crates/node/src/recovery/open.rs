@@ -105,7 +105,7 @@ pub(crate) fn open(
     };
     let unfinished = !found || Segment::is_unfinished(file.as_fd()).map_err(explain)?;
     let (mut fresh, mut refused) = (None, Vec::new());
-    let segment = if !unfinished {
+    let mut segment = if !unfinished {
         Segment::attach_repairing(file.as_fd()).map_err(explain)?
     } else {
         refused = claim(today, runtime).inspect_err(|_| {
@@ -129,6 +129,10 @@ pub(crate) fn open(
             "{name}: it was served in another PID namespace, a container's for instance, and which of its programs still \
              live is not known here; run `forebay recover` there, or outside of all containers"
         ));
+    }
+    if let Err((store, error)) = segment.make_shared_devices() {
+        let path = path_of(&segment.header().store[store].shared).display();
+        return Err(format!("{path} (backing[{store}].emulate.shared): {error}"));
     }
     let of_found = |tier: &str| {
         let pool = runtime.pool.display();
@@ -270,6 +274,9 @@ fn describe(header: &mut Header, config: &Config, runtime: &Runtime) {
         (place.device, place.inode) =
             std::fs::metadata(&backing.path).map_or((0, 0), |found| (found.dev(), found.ino()));
         emulate(&mut place.emulation, backing.emulate);
+        if let Some(shared) = &backing.shared {
+            set_text(&mut place.shared, shared.as_os_str().as_bytes());
+        }
         set_speed(&place.speed, backing.known_speed());
     }
 }

@@ -138,6 +138,7 @@ fn stores_of(header: &Header) -> Vec<Backing> {
         path: path_of(&store.path).to_owned(),
         mode: mode(store),
         emulate: emulated(&store.emulation),
+        shared: Some(path_of(&store.shared).to_owned()).filter(|path| !path.as_os_str().is_empty()),
         speed: speed(&store.speed),
         stripe: 0,
     };

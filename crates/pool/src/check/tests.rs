@@ -60,6 +60,9 @@ fn each_flipped_bit_of_what_never_changes_is_found() {
     }
     for store in &header.store {
         bytes.extend((0..12).map(|at| offset(std::ptr::from_ref(store).cast()) + at));
+        bytes.extend(
+            (0..SHARED_PATH_BYTES).step_by(51).map(|at| offset(store.shared.as_ptr()) + at),
+        );
         bytes.extend((0..LONG_PATH_BYTES).step_by(511).map(|at| offset(store.path.as_ptr()) + at));
     }
     for (turn, at) in bytes.into_iter().enumerate() {

@@ -1,6 +1,6 @@
 //! Tiers, stores, and how fast their devices are.
 
-use super::LONG_PATH_BYTES;
+use super::{LONG_PATH_BYTES, SHARED_PATH_BYTES};
 use crate::sync::{AtomicU32, AtomicU64};
 
 /// Bandwidths and latency of an emulated device, and its token bucket.
@@ -12,7 +12,8 @@ pub struct Emulation {
     pub write_bandwidth: u64,
     /// Nanoseconds added to each transfer.
     pub latency_ns: u64,
-    /// CLOCK_MONOTONIC nanoseconds at which the device is free again.
+    /// CLOCK_MONOTONIC nanoseconds at which the device is free again. Of a store: unless other
+    /// node managers share it, see [`crate::Segment::store_next_free`].
     pub next_free_ns: AtomicU64,
 }
 
@@ -139,6 +140,9 @@ pub struct StoreHeader {
     pub emulation: Emulation,
     /// How fast it is.
     pub speed: DeviceSpeed,
+    /// The file with the token bucket of its emulated device, where several node managers share
+    /// that: zero-terminated, empty if they do not.
+    pub shared: [u8; SHARED_PATH_BYTES],
     /// Canonical path, zero-terminated.
     pub path: [u8; LONG_PATH_BYTES],
 }
@@ -146,4 +150,4 @@ pub struct StoreHeader {
 pin_size!(DeviceSpeed, 24);
 pin_size!(SparseHeader, 32);
 pin_size!(TierHeader, 4296);
-pin_size!(StoreHeader, 4200);
+pin_size!(StoreHeader, 4456);

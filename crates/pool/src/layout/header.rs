@@ -366,6 +366,7 @@ impl Header {
             sum.number(store.inode);
             sum.number(store.bypass.into());
             sum.emulation(&store.emulation);
+            sum.bytes(&store.shared);
             sum.bytes(&store.path);
         }
         sum.bytes(rules);

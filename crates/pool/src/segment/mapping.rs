@@ -4,7 +4,9 @@ use super::error::system;
 use super::memory::SMALL_PAGE;
 use super::{Segment, SegmentError};
 use crate::entry::Entry;
-use crate::layout::{Counts, DATA_ALIGN, FileRecord, Header, Offsets, PAGES_PER_BUCKET, TierId};
+use crate::layout::{
+    Counts, DATA_ALIGN, FileRecord, Header, Offsets, PAGES_PER_BUCKET, STORES_MAX, TierId,
+};
 use crate::sync::{AtomicU64, Ordering};
 use crate::{BucketId, ranks};
 use core::ptr::NonNull;
@@ -55,6 +57,7 @@ impl Segment {
             ram_buckets: counts.ram_buckets,
             sparse: counts.first_sparse()..counts.first_sparse() + counts.sparse_buckets,
             trails: counts.trails(),
+            shared_devices: [const { None }; STORES_MAX],
         }
     }
 

@@ -1,0 +1,8 @@
+//! Several nodes on one machine: each is made of namespaces, see [`namespaces`].
+
+#[path = "../harness/mod.rs"]
+mod harness;
+
+mod namespaces;
+mod shared_device;
+mod store;
