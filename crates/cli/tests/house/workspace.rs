@@ -18,7 +18,8 @@ const ALLOWED: &[(&str, &[&str], &[&str])] = &[
     ("node", &["placement", "pool", "device", "posix", "tiers", "client"], &["*"]),
     ("membership", &[], &["crc32c", "foca", "rand", "serde"]),
     ("fabric", &["membership"], &["crc32c", "ring", "rustix", "rustls"]),
-    ("simulator", &["placement", "membership"], &[]),
+    ("directory", &["membership"], &[]),
+    ("simulator", &["placement", "membership", "directory"], &[]),
     ("bench", &["fabric", "membership", "pool"], &["rustix", "serde_json"]),
     // preload is not called: it is named so that cargo builds it with the command.
     ("cli", &["bench", "node", "client", "pool", "placement", "simulator", "preload"], &["*"]),
