@@ -48,6 +48,11 @@ impl Partition {
         Self((hash >> (u64::BITS - PARTITION_BITS)) as u16)
     }
 
+    /// The one of this number, if it is below [`PARTITIONS`].
+    pub fn of_number(number: u16) -> Option<Self> {
+        (usize::from(number) < PARTITIONS).then_some(Self(number))
+    }
+
     /// Its number.
     pub fn number(self) -> u16 {
         self.0

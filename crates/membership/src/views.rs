@@ -57,7 +57,7 @@ impl Default for Times {
 
 /// A member's time in a group without a break. What it held in an earlier one, others may have
 /// taken over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Seat {
     /// One life of a node.
     pub member: Member,

@@ -17,6 +17,7 @@ const ALLOWED: &[(&str, &[&str], &[&str])] = &[
     ("preload", &["client"], &["libc", "rustix"]),
     ("membership", &[], &["crc32c", "foca", "rand", "serde"]),
     ("fabric", &["membership"], &["crc32c", "ring", "rustix", "rustls"]),
+    ("directory", &["membership"], &[]),
     // fabric, too, when nodes have links.
     ("cluster", &["membership"], &["ring", "rustix"]),
     (
@@ -24,7 +25,7 @@ const ALLOWED: &[(&str, &[&str], &[&str])] = &[
         &["placement", "pool", "device", "posix", "tiers", "client", "membership", "cluster"],
         &["*"],
     ),
-    ("simulator", &["placement", "membership"], &[]),
+    ("simulator", &["placement", "membership", "directory"], &[]),
     ("bench", &["fabric", "membership", "pool"], &["rustix", "serde_json"]),
     // preload is not called: it is named so that cargo builds it with the command.
     ("cli", &["bench", "node", "client", "pool", "placement", "simulator", "preload"], &["*"]),

@@ -1,0 +1,575 @@
+//! What changes of the view do: who answers for what, what others held, and what is lost with
+//! those that have gone.
+//!
+//! A node is the home of a partition either because it was, in the last view that it has seen, and
+//! knew all leases there, in the same seat; or after all members have said what they hold, in this
+//! view. Either way no other node can know them all at the same time: it would need what this one
+//! holds, in a view that this one has seen.
+
+use crate::directory::{Directory, Group, Task};
+use crate::home::Hold;
+use crate::level::Level;
+use crate::message::{Body, Claim, ITEMS_MAX};
+use crate::partitions::Partitions;
+use forebay_membership::{
+    FileId, Incarnation, Member, NodeId, PARTITIONS, Partition, Places, Seat, View,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// What is known of a member that a view has left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Gone {
+    /// It cannot act any more.
+    pub is_succeeded: bool,
+    /// What it wrote and did not flush is forgotten.
+    pub is_given_up: bool,
+}
+
+/// A question to a member for what it holds.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Recall {
+    partitions: Partitions,
+    /// Whether it is new in the view.
+    is_new: bool,
+    attempt: u32,
+    /// The next part of the answer.
+    next: u16,
+    every_ms: u64,
+    due_ms: u64,
+}
+
+impl Directory {
+    /// There is a view, which this node may be in or not. Views come in order; some may be missed.
+    pub fn view(&mut self, view: &View, now_ms: u64) {
+        let number = self.group.as_ref().map_or(0, |group| group.view.number);
+        if view.number <= number {
+            return;
+        }
+        let nodes: Vec<NodeId> = view.members().map(|member| member.node).collect();
+        let places = Arc::new(Places::of(&nodes));
+        let before = self.group.replace(Group { view: view.clone(), places });
+        let own = view.seat_of(self.me.node).filter(|seat| seat.member == self.me);
+        let seat_before = std::mem::replace(&mut self.seat, own);
+        let is_same = own.is_some() && seat_before == own;
+        self.serials = 0;
+        self.local.clear();
+
+        let seats = before.as_ref().map_or(&[][..], |group| &group.view.seats);
+        let left: Vec<Seat> = seats.iter().copied().filter(|seat| !self.is_in(*seat)).collect();
+        for seat in left {
+            if !self.left.contains(&seat) {
+                self.gone.entry(seat).or_default();
+            }
+        }
+        let is_here = |seat: &Seat| view.seat_of(seat.member.node) == Some(*seat);
+        self.left.retain(is_here);
+        self.gone.retain(|seat, _| !is_here(seat));
+
+        self.change_places(before.as_ref(), is_same, own);
+        self.ask_members(before.as_ref(), now_ms);
+        if own.is_some() {
+            self.hold_on(!is_same, now_ms);
+        }
+        self.thaw_when_all_have_answered(now_ms);
+        self.process_all(now_ms);
+        self.settle(now_ms);
+    }
+
+    /// Which partitions this node answers for now, and what it knows of them.
+    fn change_places(&mut self, before: Option<&Group>, is_same: bool, own: Option<Seat>) {
+        let Some(group) = self.group.clone() else { return };
+        let all_gone: BTreeSet<Seat> = self.gone.keys().copied().collect();
+        let (mut thawed, mut frozen) = (Partitions::default(), Partitions::default());
+        let mut witnessed = Partitions::default();
+        let mut doubts = BTreeMap::new();
+        for partition in Partition::all() {
+            let old = |place| before.and_then(|before| before.place(partition, place));
+            let (home, witness) = (old(0), old(1));
+            let was_mine = is_same && home.is_some() && home == own;
+            let was_witness = is_same && witness.is_some() && witness == own;
+            let mut doubt = BTreeSet::new();
+            if was_mine {
+                doubt = self.doubts.remove(&partition).unwrap_or_default();
+                if !self.thawed.has(partition) {
+                    doubt.extend(&all_gone);
+                }
+            } else if let Some(home) = home.filter(|home| !group.has(*home)) {
+                doubt.extend(&all_gone);
+                let is_known = witness.is_some_and(|witness| group.has(witness))
+                    && (!was_witness || self.witnessed.has(partition));
+                if is_known {
+                    doubt.remove(&home);
+                }
+            }
+            if !doubt.is_empty() {
+                doubts.insert(partition, doubt);
+            }
+            if own.is_none() {
+                continue;
+            }
+            if group.place(partition, 0) == own {
+                let is_known = was_mine && self.thawed.has(partition);
+                if is_known { &mut thawed } else { &mut frozen }.set(partition, true);
+            }
+            if group.place(partition, 1) == own {
+                let is_known = was_witness
+                    && home == group.place(partition, 0)
+                    && self.witnessed.has(partition);
+                witnessed.set(partition, is_known);
+            }
+        }
+        self.doubts = doubts;
+        self.cautious = match self.cautious.is_empty() {
+            true => Partitions::default(),
+            false => {
+                let mut kept = Partitions::default();
+                let both = self.cautious.iter().filter(|partition| thawed.has(*partition));
+                both.for_each(|partition| kept.set(partition, true));
+                kept
+            }
+        };
+        (self.thawed, self.frozen, self.witnessed) = (thawed, frozen, witnessed);
+        self.keep_what_is_known();
+    }
+
+    /// Of files of which it is not the home any more, or not sure, it knows what those have
+    /// written that have gone; of what homes write, that of those.
+    fn keep_what_is_known(&mut self) {
+        self.testimony.clear();
+        self.peeks.clear();
+        let files: Vec<FileId> = self.records.keys().copied().collect();
+        for file in files {
+            let partition = Partition::of_file(file);
+            if self.thawed.has(partition) {
+                let group = self.group.as_ref();
+                if let Some(record) = self.records.get_mut(&file) {
+                    let is_in = |seat| group.is_some_and(|group| group.has(seat));
+                    record.waiters.retain(|waiter| is_in(waiter.seat));
+                    record.waiters.iter_mut().for_each(|waiter| waiter.is_noted = false);
+                }
+                continue;
+            }
+            let holds = self.records.get(&file).map(|record| record.holds.clone());
+            for (seat, hold) in holds.unwrap_or_default() {
+                if hold.level == Level::Write && !self.is_in(seat) {
+                    self.testimony.entry(file).or_default().insert(seat, hold.serial);
+                }
+            }
+            self.drop_record(file);
+        }
+        let group = self.group.as_ref();
+        let (me, testimony) = (self.seat, &mut self.testimony);
+        self.notes.retain(|file, seats| {
+            let place = |at| group.and_then(|group| group.place(Partition::of_file(*file), at));
+            seats.retain(|seat, _| {
+                let is_in = group.is_some_and(|group| group.has(*seat));
+                if !is_in {
+                    testimony.entry(*file).or_default().entry(*seat).or_default();
+                }
+                is_in && place(0) == Some(*seat) && place(1) == me
+            });
+            !seats.is_empty()
+        });
+    }
+
+    /// Asks members for what this node has to know.
+    fn ask_members(&mut self, before: Option<&Group>, now_ms: u64) {
+        let unfinished = std::mem::take(&mut self.recalls);
+        self.continued.clear();
+        let Some(group) = self.group.clone().filter(|_| self.seat.is_some()) else { return };
+        if let Some(seat) = self.seat {
+            self.continued.insert(self.me.node, (seat, self.oldest));
+        }
+        let every_ms = self.tuning.retry_ms;
+        for seat in group.view.seats.iter().filter(|seat| Some(**seat) != self.seat) {
+            let is_unfinished = unfinished.get(&seat.member).is_some_and(|recall| recall.is_new);
+            let is_new = is_unfinished || before.is_none_or(|before| !before.has(*seat));
+            let mut partitions = self.frozen.clone();
+            if is_new {
+                partitions.add(&self.thawed);
+            }
+            let recall = Recall { partitions, is_new, attempt: 0, next: 0, every_ms, due_ms: 0 };
+            self.recalls.insert(seat.member, recall);
+        }
+        let unknown = Partition::all().filter(|partition| {
+            group.place(*partition, 1) == self.seat && !self.witnessed.has(*partition)
+        });
+        for partition in unknown {
+            let home = group.place(partition, 0);
+            if let Some(recall) = home.and_then(|home| self.recalls.get_mut(&home.member)) {
+                recall.partitions.set(partition, true);
+            }
+        }
+        self.recalls.retain(|_, recall| !recall.partitions.is_empty());
+        self.recall_due_ms = now_ms;
+        self.recall_due(now_ms, now_ms);
+    }
+
+    /// Asks those again that have not answered.
+    pub(crate) fn recall_due(&mut self, due_ms: u64, now_ms: u64) {
+        if due_ms != self.recall_due_ms || self.recalls.is_empty() {
+            return;
+        }
+        let most_ms = 16 * self.tuning.retry_ms;
+        let mut asked = Vec::new();
+        for (member, recall) in &mut self.recalls {
+            if recall.due_ms <= now_ms {
+                (recall.attempt, recall.next) = (recall.attempt + 1, 0);
+                recall.due_ms = now_ms + recall.every_ms;
+                recall.every_ms = (2 * recall.every_ms).min(most_ms);
+                let (attempt, partitions) = (recall.attempt, recall.partitions.clone());
+                asked.push((*member, Body::Recall { attempt, partitions }));
+            }
+        }
+        let next_ms = self.recalls.values().map(|recall| recall.due_ms).min();
+        self.recall_due_ms = next_ms.unwrap_or(now_ms + most_ms);
+        self.at(self.recall_due_ms, Task::Recall);
+        asked.into_iter().for_each(|(member, body)| self.send(member, body));
+    }
+
+    /// Another member answers for these partitions: tells it what this node knows.
+    pub(crate) fn recall(&mut self, to: Member, attempt: u32, partitions: &Partitions) {
+        let items = self.items(partitions);
+        let oldest = self.oldest;
+        let parts: Vec<&[Claim]> = match items.is_empty() {
+            true => vec![&[]],
+            false => items.chunks(ITEMS_MAX).collect(),
+        };
+        let last = parts.len() - 1;
+        for (index, items) in parts.into_iter().enumerate() {
+            let Ok(number) = u16::try_from(index) else { return };
+            let (is_last, items) = (index == last, items.to_vec());
+            self.send(to, Body::Claims { attempt, index: number, is_last, oldest, items });
+        }
+    }
+
+    /// What this node has to say of these partitions.
+    fn items(&self, partitions: &Partitions) -> Vec<Claim> {
+        let Some(own) = self.seat else { return Vec::new() };
+        let mut items = Vec::new();
+        for (file, held) in self.held.iter().filter(|(_, held)| held.level != Level::None) {
+            if partitions.has(Partition::of_file(*file)) {
+                let (file, seat, level) = (*file, own, held.level);
+                let (serial, is_firm) = (held.serial, held.is_firm);
+                items.push(Claim::Holds { file, seat, level, serial, is_firm });
+            }
+        }
+        for (file, seats) in &self.testimony {
+            if partitions.has(Partition::of_file(*file)) {
+                items.extend(seats.iter().map(|(seat, serial)| {
+                    let (file, seat, serial) = (*file, *seat, *serial);
+                    Claim::Holds { file, seat, level: Level::Write, serial, is_firm: false }
+                }));
+            }
+        }
+        let acting = self.gone.iter().filter(|(_, gone)| !gone.is_succeeded);
+        items.extend(acting.map(|(seat, _)| Claim::Gone(*seat)));
+        for (partition, seats) in &self.doubts {
+            if partitions.has(*partition) {
+                items.extend(seats.iter().map(|seat| Claim::Doubt(*partition, *seat)));
+            }
+        }
+        items
+    }
+
+    /// A member says what it knows.
+    pub(crate) fn claims(
+        &mut self,
+        from: Seat,
+        (attempt, index, is_last): (u32, u16, bool),
+        oldest: Incarnation,
+        items: &[Claim],
+        now_ms: u64,
+    ) {
+        let Some(recall) = self.recalls.get_mut(&from.member) else { return };
+        if recall.attempt != attempt || recall.next != index {
+            return;
+        }
+        // Its table is as large as its own; a home that has no room for twice that stays frozen.
+        if self.records.len() + items.len() > 2 * self.tuning.files + ITEMS_MAX {
+            self.dropped += 1;
+            return;
+        }
+        recall.next += 1;
+        let recall = recall.clone();
+        self.learn(from, &recall, oldest, items);
+        if is_last {
+            self.recalls.remove(&from.member);
+            self.continued.insert(from.member.node, (from, oldest));
+            for partition in recall.partitions.iter() {
+                let group = self.group.as_ref();
+                let place = |at| group.and_then(|group| group.place(partition, at));
+                if place(0) == Some(from) && place(1) == self.seat {
+                    self.witnessed.set(partition, true);
+                }
+            }
+            if recall.is_new {
+                self.forget_earlier_lives();
+            }
+            self.thaw_when_all_have_answered(now_ms);
+            if recall.is_new {
+                self.process_all(now_ms);
+            }
+        }
+    }
+
+    /// Takes what a member, or this node itself, has to say.
+    fn learn(&mut self, from: Seat, recall: &Recall, oldest: Incarnation, items: &[Claim]) {
+        for item in items {
+            match *item {
+                Claim::Holds { file, seat, level, serial, is_firm } if seat == from => {
+                    let hold = Hold::claimed(level, serial, is_firm);
+                    self.learn_own(from, recall, oldest, file, hold);
+                }
+                Claim::Holds { file, seat, level: Level::Write, serial, .. } => {
+                    let partition = Partition::of_file(file);
+                    if self.frozen.has(partition) && self.notice_gone(seat) {
+                        let record = self.records.entry(file).or_default();
+                        let hold = Hold::claimed(Level::Write, serial, false);
+                        record.holds.entry(seat).or_insert(hold);
+                    }
+                }
+                Claim::Holds { .. } => {}
+                Claim::Gone(seat) => {
+                    self.notice_gone(seat);
+                }
+                Claim::Doubt(partition, seat) => {
+                    if self.frozen.has(partition) && self.notice_gone(seat) {
+                        self.doubts.entry(partition).or_default().insert(seat);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A member says what it has itself.
+    fn learn_own(
+        &mut self,
+        from: Seat,
+        recall: &Recall,
+        oldest: Incarnation,
+        file: FileId,
+        hold: Hold,
+    ) {
+        let partition = Partition::of_file(file);
+        let given_up = self.given_up.get(&from.member.node);
+        let is_old = given_up.is_some_and(|(life, view)| match hold.serial {
+            0 => oldest <= *life,
+            serial => (serial >> 32) as u32 <= *view,
+        });
+        if is_old && !hold.is_firm && hold.level == Level::Write {
+            return;
+        }
+        if self.frozen.has(partition) {
+            self.records.entry(file).or_default().holds.insert(from, hold);
+        } else if self.thawed.has(partition) && recall.is_new {
+            // What an earlier seat of the node had is the new one's.
+            let Some(record) = self.records.get_mut(&file) else { return };
+            let is_earlier = |seat: &&Seat| {
+                seat.member.node == from.member.node
+                    && **seat != from
+                    && seat.member.incarnation >= oldest
+            };
+            let earlier = record.holds.keys().rfind(is_earlier).copied();
+            if let Some(held) = earlier.and_then(|seat| record.holds.remove(&seat)) {
+                let level = held.level.min(hold.level);
+                record.holds.insert(from, Hold::claimed(level, held.serial, false));
+            }
+        } else if hold.level == Level::Write {
+            let group = self.group.as_ref();
+            let place = |at| group.and_then(|group| group.place(partition, at));
+            if place(0) == Some(from) && place(1) == self.seat {
+                self.notes.entry(file).or_default().entry(from).or_default();
+            }
+        }
+    }
+
+    /// A member that another node knows to have gone; whether it has, and was not given up.
+    fn notice_gone(&mut self, seat: Seat) -> bool {
+        let given_up = self.given_up.get(&seat.member.node);
+        let is_given_up = given_up
+            .is_some_and(|(life, view)| seat.member.incarnation <= *life && seat.since <= *view);
+        let known = self.group.as_ref().and_then(|group| group.view.seat_of(seat.member.node));
+        // One of a later seat than the view's has only begun.
+        if is_given_up || known.is_some_and(|known| known.since <= seat.since) {
+            return false;
+        }
+        if self.gone.len() >= 1 << 16 && !self.gone.contains_key(&seat) {
+            self.dropped += 1;
+            return false;
+        }
+        self.gone.entry(seat).or_default();
+        true
+    }
+
+    /// What a member has said that it holds is all that its earlier lives held, back to one.
+    fn forget_earlier_lives(&mut self) {
+        let continued = &self.continued;
+        let is_over = |seat: &Seat| {
+            let known = continued.get(&seat.member.node);
+            known.is_some_and(|(now, oldest)| seat != now && seat.member.incarnation >= *oldest)
+        };
+        self.gone.retain(|seat, _| !is_over(seat));
+        for record in self.records.values_mut() {
+            record.holds.retain(|seat, _| !is_over(seat));
+        }
+        self.doubts.retain(|_, seats| {
+            seats.retain(|seat| !is_over(seat));
+            !seats.is_empty()
+        });
+        self.end_caution();
+    }
+
+    fn end_caution(&mut self) {
+        if self.gone.values().all(|gone| gone.is_succeeded) {
+            self.cautious = Partitions::default();
+        }
+    }
+
+    /// Grants again in partitions that were frozen, when all members have answered.
+    fn thaw_when_all_have_answered(&mut self, now_ms: u64) {
+        let Some(own) = self.seat else { return };
+        let is_asked = |recall: &Recall| {
+            recall.partitions.0.iter().zip(self.frozen.0.iter()).any(|(a, b)| a & b != 0)
+        };
+        if self.frozen.is_empty() || self.recalls.values().any(is_asked) {
+            return;
+        }
+        let items = self.items(&self.frozen);
+        let mine = Recall {
+            partitions: self.frozen.clone(),
+            is_new: false,
+            attempt: 0,
+            next: 0,
+            every_ms: 0,
+            due_ms: 0,
+        };
+        self.learn(own, &mine, self.oldest, &items);
+        let frozen = std::mem::take(&mut self.frozen);
+        self.forget_earlier_lives();
+        let files: Vec<FileId> = self.records.keys().copied().collect();
+        let files = files.into_iter().filter(|file| frozen.has(Partition::of_file(*file)));
+        let files: Vec<FileId> = files.collect();
+        files.iter().for_each(|file| self.resolve(*file));
+        self.thawed.add(&frozen);
+        if self.gone.values().any(|gone| !gone.is_succeeded) {
+            self.cautious.add(&frozen);
+        }
+        files.into_iter().for_each(|file| self.process(file, now_ms));
+    }
+
+    /// Of claims that contradict each other those hold that were granted in seats of this view:
+    /// before that everything else had been given back. Of others the newest.
+    fn resolve(&mut self, file: FileId) {
+        let group = self.group.as_ref();
+        let is_in = |seat: &Seat| group.is_some_and(|group| group.has(*seat));
+        let Some(record) = self.records.get_mut(&file) else { return };
+        let is_firm = record.holds.iter().any(|(seat, hold)| is_in(seat) && hold.is_firm);
+        let claims = record
+            .holds
+            .iter()
+            .filter(|(seat, hold)| is_in(seat) && !hold.is_firm && hold.level == Level::Write);
+        let newest = claims.map(|(seat, hold)| (hold.serial, *seat)).max().map(|(_, seat)| seat);
+        record.holds.retain(|seat, hold| match is_in(seat) {
+            _ if hold.level != Level::Write || hold.is_firm => true,
+            true => !is_firm && Some(*seat) == newest,
+            false => !is_firm && newest.is_none(),
+        });
+    }
+
+    /// Members that have gone and of which the shell is to say when they are
+    /// [succeeded](Directory::succeeded).
+    pub fn awaited(&self) -> Vec<Seat> {
+        let acting = self.gone.iter().filter(|(_, gone)| !gone.is_succeeded);
+        acting.map(|(seat, _)| *seat).collect()
+    }
+
+    /// Whether one that has gone cannot act any more.
+    pub(crate) fn is_succeeded(&self, seat: Seat) -> bool {
+        self.gone.get(&seat).is_some_and(|gone| gone.is_succeeded)
+    }
+
+    /// One that has gone cannot act any more (`membership::Views::may_take_over`): what it read is
+    /// free, and what it wrote is lost until it comes back or is given up.
+    pub fn succeeded(&mut self, seat: Seat, now_ms: u64) {
+        let Some(gone) = self.gone.get_mut(&seat) else { return };
+        gone.is_succeeded = true;
+        let is_given_up = gone.is_given_up;
+        for record in self.records.values_mut() {
+            record.holds.retain(|other, hold| *other != seat || hold.level == Level::Write);
+        }
+        if is_given_up {
+            self.forget(seat);
+        }
+        self.end_caution();
+        self.process_all(now_ms);
+        self.settle(now_ms);
+    }
+
+    /// An operator has said that a node does not come back: what it wrote and did not flush is gone
+    /// for good, and others may have its files. All members have to be told, and the node itself,
+    /// if it does come back, has to begin with an empty pool.
+    pub fn give_up(&mut self, node: NodeId, now_ms: u64) {
+        let seats: Vec<Seat> =
+            self.gone.keys().copied().filter(|seat| seat.member.node == node).collect();
+        let number = self.group.as_ref().map_or(0, |group| group.view.number);
+        if let Some(life) = seats.iter().map(|seat| seat.member.incarnation).max() {
+            let known = self.given_up.entry(node).or_insert((life, number));
+            *known = (known.0.max(life), known.1.max(number));
+        }
+        for seat in seats {
+            match self.gone.get_mut(&seat) {
+                Some(gone) if !gone.is_succeeded => gone.is_given_up = true,
+                _ => self.forget(seat),
+            }
+        }
+        self.process_all(now_ms);
+        self.settle(now_ms);
+    }
+
+    /// Forgets one that has gone, and all that it had.
+    fn forget(&mut self, seat: Seat) {
+        self.gone.remove(&seat);
+        for record in self.records.values_mut() {
+            record.holds.remove(&seat);
+        }
+        for seats in self.doubts.values_mut() {
+            seats.remove(&seat);
+        }
+        self.doubts.retain(|_, seats| !seats.is_empty());
+        for seats in self.testimony.values_mut() {
+            seats.remove(&seat);
+        }
+        self.testimony.retain(|_, seats| !seats.is_empty());
+    }
+
+    /// Says good-bye: this node holds nothing, wants nothing, and is about to leave. Returns
+    /// whether that is so; what is left has to be [released](Directory::release) before.
+    pub fn farewell(&mut self) -> bool {
+        let is_over = self.held.is_empty();
+        let group = self.group.clone().filter(|_| is_over && self.seat.is_some());
+        for member in group.iter().flat_map(|group| group.view.members()) {
+            if member != self.me {
+                self.send(member, Body::Farewell);
+            }
+        }
+        is_over
+    }
+
+    /// A member leaves with nothing: nobody need wait for it.
+    pub(crate) fn farewell_from(&mut self, from: Seat, now_ms: u64) {
+        self.left.insert(from);
+        for record in self.records.values_mut() {
+            record.holds.remove(&from);
+            record.waiters.retain(|waiter| waiter.seat != from);
+        }
+        for seats in self.notes.values_mut() {
+            seats.remove(&from);
+        }
+        self.notes.retain(|_, seats| !seats.is_empty());
+        self.process_all(now_ms);
+    }
+}
+
+const _: () = assert!(PARTITIONS <= 1 << 16);

@@ -1,0 +1,457 @@
+//! The directory of one node: what it knows, what the shell calls, and what it asks for.
+
+use crate::changes::{Gone, Recall};
+use crate::holder::{Glimpse, Held};
+use crate::home::{Peek, Record};
+use crate::level::{Facts, Level, Sized, Tuning, Why};
+use crate::message::{Body, KINDS, Message};
+use crate::partitions::Partitions;
+use forebay_membership::{FileId, Incarnation, Member, NodeId, Partition, Places, Seat, View};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+/// What the shell is to do, in this order.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Effect {
+    /// Send this; it may be lost, late or come twice.
+    Send(Member, Message),
+    /// Programs of this node may use the file: at least what was wanted. With `Direct`, flush and
+    /// drop what is kept of it, which is clean, before they do. The facts are what the last writer
+    /// left, where that is known; else they are the store's.
+    Granted {
+        /// The file.
+        file: FileId,
+        /// What may be done.
+        level: Level,
+        /// Its size and time.
+        facts: Option<Facts>,
+    },
+    /// Bring the file down to this: flush it, keep programs from more, drop what may not be kept;
+    /// then call [`Directory::reduced`].
+    Reduce {
+        /// The file.
+        file: FileId,
+        /// What may be kept.
+        to: Level,
+    },
+    /// Say by [`Directory::sized`] which size this file has here, of all that was acknowledged.
+    Measure {
+        /// The file.
+        file: FileId,
+        /// Comes back with the answer.
+        token: (Member, u64),
+    },
+    /// The answer to [`Directory::glimpse`].
+    Glimpsed {
+        /// The file.
+        file: FileId,
+        /// What that call returned.
+        token: u64,
+        /// What is known.
+        sized: Sized,
+    },
+    /// What was wanted is not to be had.
+    Refused {
+        /// The file.
+        file: FileId,
+        /// Why.
+        why: Why,
+    },
+    /// Others have been given this file while this node was out of the group: what it has of it
+    /// must reach neither programs nor the store. Set it aside.
+    Lost {
+        /// The file.
+        file: FileId,
+    },
+    /// There is a newer view than this node's: look at once.
+    Behind {
+        /// Its number.
+        view: u32,
+    },
+}
+
+/// Counts, for status.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Status {
+    /// The view, if this node is in one.
+    pub view: Option<u32>,
+    /// It grants nothing, as home, until it has looked.
+    pub is_fenced: bool,
+    /// Leases of others and its own that it knows as home: to read, to write, direct.
+    pub granted: [usize; 3],
+    /// Leases that it has: to read, to write, direct.
+    pub held: [usize; 3],
+    /// Wants without an answer, and the deadline of the first in the caller's milliseconds.
+    pub wants: (usize, Option<u64>),
+    /// Wants of all nodes that wait here, at their home.
+    pub waits: usize,
+    /// Leases that it has asked to be given back, as home.
+    pub revoking: usize,
+    /// Leases that it is giving back.
+    pub reducing: usize,
+    /// Partitions of which it is the home, and those of them in which it grants nothing until all
+    /// members have said what they hold.
+    pub partitions: (usize, usize),
+    /// Members that have not said so.
+    pub silent: Vec<Member>,
+    /// Nodes that have gone and whose leases hold until they are succeeded.
+    pub awaited: Vec<Seat>,
+    /// Files that may have been written by a node that has gone, as home, by node.
+    pub lost: BTreeMap<NodeId, usize>,
+    /// Partitions in which all files that nobody holds may have been, as home, by node.
+    pub doubted: BTreeMap<NodeId, usize>,
+    /// Messages sent, by kind: see [`KINDS`].
+    pub sent: [u64; KINDS.len()],
+    /// Messages received, by kind.
+    pub received: [u64; KINDS.len()],
+    /// Those received of another view, of no member, or that made no sense.
+    pub dropped: u64,
+}
+
+/// A view, and the homes that follow from it.
+#[derive(Clone, Debug)]
+pub(crate) struct Group {
+    pub view: View,
+    pub places: Arc<Places>,
+}
+
+impl PartialEq for Group {
+    fn eq(&self, other: &Self) -> bool {
+        self.view == other.view
+    }
+}
+
+impl Eq for Group {}
+
+impl Hash for Group {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        // A number has one view.
+        self.view.number.hash(state);
+    }
+}
+
+impl Group {
+    /// The seat of the first node of a partition, or of the second.
+    pub(crate) fn place(&self, partition: Partition, place: usize) -> Option<Seat> {
+        let node = self.places.of_partition(partition).get(place)?;
+        self.view.seat_of(*node)
+    }
+
+    pub(crate) fn has(&self, seat: Seat) -> bool {
+        self.view.seat_of(seat.member.node) == Some(seat)
+    }
+}
+
+/// What is to be done at some time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Task {
+    Want(FileId),
+    Glimpse(u64),
+    Revoke(FileId),
+    Direct(FileId),
+    Peek(u64),
+    Recall,
+}
+
+/// What one node knows of leases: those it has, and those it has given as home. Not for several
+/// threads at once: the shell calls it from one, or under a lock. Times are milliseconds of a
+/// clock that does not go back.
+///
+/// Each method may add [effects](Directory::effects), which the shell carries out in their order
+/// before it calls another one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Directory {
+    pub(crate) me: Member,
+    pub(crate) oldest: Incarnation,
+    pub(crate) tuning: Tuning,
+    pub(crate) is_fenced: bool,
+    /// The newest view that it has seen.
+    pub(crate) group: Option<Group>,
+    /// What it has in that.
+    pub(crate) seat: Option<Seat>,
+    /// Members that views have left out.
+    pub(crate) gone: BTreeMap<Seat, Gone>,
+    /// Those that have said that they go with nothing.
+    pub(crate) left: BTreeSet<Seat>,
+    /// Nodes that were given up: everything up to this life and this view.
+    pub(crate) given_up: BTreeMap<NodeId, (Incarnation, u32)>,
+
+    /// Partitions of which it is the home and knows all leases.
+    pub(crate) thawed: Partitions,
+    /// Those of which it is the home and does not.
+    pub(crate) frozen: Partitions,
+    /// Those that were frozen while one that has gone could still act.
+    pub(crate) cautious: Partitions,
+    /// Those of which it is the second place and knows what the home writes.
+    pub(crate) witnessed: Partitions,
+    pub(crate) records: BTreeMap<FileId, Record>,
+    /// The records by their last grant.
+    pub(crate) order: BTreeSet<(u64, FileId)>,
+    /// Members that have gone together with those who knew what they wrote.
+    pub(crate) doubts: BTreeMap<Partition, BTreeSet<Seat>>,
+    pub(crate) recalls: BTreeMap<Member, Recall>,
+    pub(crate) recall_due_ms: u64,
+    /// Since which life members hold what they claim, in this view.
+    pub(crate) continued: BTreeMap<NodeId, (Seat, Incarnation)>,
+    /// What homes write themselves, for which this node is the second place, with their request.
+    pub(crate) notes: BTreeMap<FileId, BTreeMap<Seat, u64>>,
+    /// What those have written that have gone, of partitions whose home is another now.
+    pub(crate) testimony: BTreeMap<FileId, BTreeMap<Seat, u64>>,
+    pub(crate) peeks: BTreeMap<u64, Peek>,
+    pub(crate) serials: u32,
+
+    pub(crate) held: BTreeMap<FileId, Held>,
+    pub(crate) glimpses: BTreeMap<u64, Glimpse>,
+    pub(crate) requests: u64,
+
+    pub(crate) timers: BTreeSet<(u64, Task)>,
+    pub(crate) effects: Vec<Effect>,
+    /// Messages to itself.
+    pub(crate) local: VecDeque<Message>,
+    pub(crate) sent: [u64; KINDS.len()],
+    pub(crate) received: [u64; KINDS.len()],
+    pub(crate) dropped: u64,
+}
+
+impl Directory {
+    /// Of a node that is in no view yet. `oldest` is the life of the node whose pool it goes on
+    /// with: its own, if it begins with an empty one.
+    pub fn new(me: Member, oldest: Incarnation, tuning: Tuning) -> Self {
+        Self {
+            me,
+            oldest: oldest.min(me.incarnation),
+            tuning,
+            is_fenced: false,
+            group: None,
+            seat: None,
+            gone: BTreeMap::new(),
+            left: BTreeSet::new(),
+            given_up: BTreeMap::new(),
+            thawed: Partitions::default(),
+            frozen: Partitions::default(),
+            cautious: Partitions::default(),
+            witnessed: Partitions::default(),
+            records: BTreeMap::new(),
+            order: BTreeSet::new(),
+            doubts: BTreeMap::new(),
+            recalls: BTreeMap::new(),
+            recall_due_ms: 0,
+            continued: BTreeMap::new(),
+            notes: BTreeMap::new(),
+            testimony: BTreeMap::new(),
+            peeks: BTreeMap::new(),
+            serials: 0,
+            held: BTreeMap::new(),
+            glimpses: BTreeMap::new(),
+            requests: 0,
+            timers: BTreeSet::new(),
+            effects: Vec::new(),
+            local: VecDeque::new(),
+            sent: [0; KINDS.len()],
+            received: [0; KINDS.len()],
+            dropped: 0,
+        }
+    }
+
+    /// Whose it is.
+    pub fn me(&self) -> Member {
+        self.me
+    }
+
+    /// What the shell is to do since it asked last.
+    pub fn effects(&mut self) -> Vec<Effect> {
+        std::mem::take(&mut self.effects)
+    }
+
+    /// When [`Directory::timer`] has something to do, if nothing happens before.
+    pub fn next_timer(&self) -> Option<u64> {
+        self.timers.first().map(|(due_ms, _)| *due_ms)
+    }
+
+    /// Does what is due.
+    pub fn timer(&mut self, now_ms: u64) {
+        while let Some((due_ms, task)) = self.timers.first().copied().filter(|due| due.0 <= now_ms)
+        {
+            self.timers.remove(&(due_ms, task));
+            match task {
+                Task::Want(file) => self.want_due(file, due_ms, now_ms),
+                Task::Glimpse(token) => self.glimpse_due(token, due_ms, now_ms),
+                Task::Revoke(file) => self.revoke_due(file, due_ms, now_ms),
+                Task::Direct(file) => self.direct_due(file, now_ms),
+                Task::Peek(id) => drop(self.peeks.remove(&id)),
+                Task::Recall => self.recall_due(due_ms, now_ms),
+            }
+        }
+        self.settle(now_ms);
+    }
+
+    /// A message has come. It may say anything; `from` is certain.
+    pub fn message(&mut self, from: Member, message: Message, now_ms: u64) {
+        let kind = message.body.kind();
+        self.received[kind] += 1;
+        let mine = self.group.as_ref().map_or(0, |group| group.view.number);
+        if message.view > mine {
+            self.effects.push(Effect::Behind { view: message.view });
+        }
+        if message.view != mine || self.seat.is_none() {
+            self.dropped += 1;
+            if message.view < mine && message.body != Body::View {
+                self.send(from, Body::View);
+            }
+            return;
+        }
+        let seat = self.group.as_ref().and_then(|group| group.view.seat_of(from.node));
+        match seat.filter(|seat| seat.member == from && from != self.me) {
+            Some(seat) => self.take(seat, message.body, now_ms),
+            None => self.dropped += 1,
+        }
+        self.settle(now_ms);
+    }
+
+    /// Takes what another member, or this node itself, says.
+    fn take(&mut self, from: Seat, body: Body, now_ms: u64) {
+        match body {
+            Body::Open { file, request, level, is_claim } => match is_claim {
+                false => self.open(from, file, request, level, now_ms),
+                true => self.reclaim(from, file, request, level, now_ms),
+            },
+            Body::Released { file, serial, level, facts } => {
+                self.released(from, file, serial, level, facts, now_ms);
+            }
+            Body::Granted { file, request, serial, level, facts } => {
+                if self.is_home(from, file) {
+                    self.granted(from.member, file, request, serial, (level, facts));
+                }
+            }
+            Body::Refused { file, request, why } => {
+                if self.is_home(from, file) {
+                    self.refused(file, request, why);
+                }
+            }
+            Body::Revoke { file, serial, to } => {
+                if self.is_home(from, file) {
+                    self.revoke(from.member, file, serial, to);
+                }
+            }
+            Body::Recall { attempt, partitions } => self.recall(from.member, attempt, &partitions),
+            Body::Claims { attempt, index, is_last, oldest, items } => {
+                self.claims(from, (attempt, index, is_last), oldest, &items, now_ms);
+            }
+            Body::Note { file, request, is_held } => self.note(from, file, request, is_held),
+            Body::Noted { file, request, is_kept } => {
+                self.noted(from, file, request, is_kept, now_ms);
+            }
+            Body::Glimpse { file, request } => self.glimpse_asked(from, file, request, now_ms),
+            Body::Size { file, request, sized } => {
+                if self.is_home(from, file) {
+                    self.glimpsed(file, request, sized);
+                }
+            }
+            Body::Peek { file, request } => {
+                if self.is_home(from, file) {
+                    self.peek(from.member, file, request);
+                }
+            }
+            Body::Peeked { file, request, facts } => self.peeked(from, file, request, facts),
+            Body::View => {}
+            Body::Farewell => self.farewell_from(from, now_ms),
+        }
+    }
+
+    /// Carries out what this node has said to itself.
+    pub(crate) fn settle(&mut self, now_ms: u64) {
+        while let Some(message) = self.local.pop_front() {
+            let view = self.group.as_ref().map_or(0, |group| group.view.number);
+            if let Some(seat) = self.seat.filter(|_| message.view == view) {
+                self.take(seat, message.body, now_ms);
+            }
+        }
+    }
+
+    pub(crate) fn send(&mut self, to: Member, body: Body) {
+        let view = self.group.as_ref().map_or(0, |group| group.view.number);
+        let message = Message { view, body };
+        if to == self.me {
+            self.local.push_back(message);
+        } else {
+            self.sent[message.body.kind()] += 1;
+            self.effects.push(Effect::Send(to, message));
+        }
+    }
+
+    pub(crate) fn at(&mut self, due_ms: u64, task: Task) {
+        self.timers.insert((due_ms, task));
+    }
+
+    /// The home of a file, where this node is a member.
+    pub(crate) fn home(&self, file: FileId) -> Option<Seat> {
+        self.seat?;
+        self.group.as_ref()?.place(Partition::of_file(file), 0)
+    }
+
+    fn is_home(&mut self, seat: Seat, file: FileId) -> bool {
+        let is_home = self.home(file) == Some(seat);
+        self.dropped += u64::from(!is_home);
+        is_home
+    }
+
+    /// Whether a seat is of the newest view.
+    pub(crate) fn is_in(&self, seat: Seat) -> bool {
+        self.group.as_ref().is_some_and(|group| group.has(seat))
+    }
+
+    /// The shell has looked, or has not for too long: a node that is fenced grants nothing as
+    /// home, takes nothing new, and may not [use](Directory::usable) copies.
+    pub fn fenced(&mut self, is_fenced: bool, now_ms: u64) {
+        if std::mem::replace(&mut self.is_fenced, is_fenced) && !is_fenced {
+            self.process_all(now_ms);
+            self.settle(now_ms);
+        }
+    }
+
+    /// Counts. The work is that of a walk over all files.
+    pub fn status(&self) -> Status {
+        let by_level = |levels: &mut dyn Iterator<Item = Level>| {
+            let mut counts = [0; 3];
+            for level in levels.filter(|level| *level != Level::None) {
+                counts[level as usize - 1] += 1;
+            }
+            counts
+        };
+        let holds = || self.records.values().flat_map(|record| &record.holds);
+        let wants = || self.held.values().filter_map(|held| held.want.as_ref());
+        let is_lost = |seat: &Seat| !self.is_in(*seat);
+        let mut lost = BTreeMap::new();
+        for (seat, _) in holds().filter(|(seat, hold)| is_lost(seat) && hold.level == Level::Write)
+        {
+            *lost.entry(seat.member.node).or_default() += 1;
+        }
+        let mut doubted = BTreeMap::new();
+        for (partition, seats) in &self.doubts {
+            let mine = self.thawed.has(*partition) || self.frozen.has(*partition);
+            let nodes: BTreeSet<NodeId> = seats.iter().map(|seat| seat.member.node).collect();
+            for node in nodes.into_iter().filter(|_| mine) {
+                *doubted.entry(node).or_default() += 1;
+            }
+        }
+        Status {
+            view: self.seat.and(self.group.as_ref()).map(|group| group.view.number),
+            is_fenced: self.is_fenced,
+            granted: by_level(&mut holds().map(|(_, hold)| hold.level)),
+            held: by_level(&mut self.held.values().map(|held| held.level)),
+            wants: (wants().count(), wants().filter_map(|want| want.until_ms).min()),
+            waits: self.records.values().map(|record| record.waiters.len()).sum(),
+            revoking: holds().filter(|(_, hold)| hold.revoke.is_some()).count(),
+            reducing: self.held.values().filter(|held| held.reducing.is_some()).count(),
+            partitions: (self.thawed.count() + self.frozen.count(), self.frozen.count()),
+            silent: self.recalls.keys().copied().collect(),
+            awaited: self.awaited(),
+            lost,
+            doubted,
+            sent: self.sent,
+            received: self.received,
+            dropped: self.dropped,
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! What a node may do with a file, and what is known of one.
+
+use forebay_membership::NodeId;
+
+/// What a node may do with a file without asking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum Level {
+    /// Nothing.
+    #[default]
+    None,
+    /// Keep copies and read them; so may other nodes.
+    Read,
+    /// Keep copies, read and write them; no other node may have anything of the file.
+    Write,
+    /// Use the store's file through the kernel and keep nothing; so may other nodes.
+    Direct,
+}
+
+impl Level {
+    /// All of them.
+    pub const ALL: [Level; 4] = [Level::None, Level::Read, Level::Write, Level::Direct];
+
+    /// Whether a node that has this need not ask for that: what uses the kernel can do all.
+    pub fn covers(self, wanted: Level) -> bool {
+        self >= wanted
+    }
+
+    /// Whether two nodes may not have these at one time.
+    pub fn conflicts(self, other: Level) -> bool {
+        let is_one_none = self == Level::None || other == Level::None;
+        !is_one_none && (self != other || self == Level::Write)
+    }
+
+    /// What may be left to a holder of this when another node is to have that.
+    pub(crate) fn beside(self, other: Level) -> Level {
+        match (self, other) {
+            (Level::Write | Level::Read, Level::Read) => Level::Read,
+            _ => Level::None,
+        }
+    }
+}
+
+/// Size and modification time of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Facts {
+    /// In bytes.
+    pub size: u64,
+    /// In nanoseconds since 1970.
+    pub mtime_ns: i64,
+}
+
+/// Why a node does not get what it wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Why {
+    /// This node is gone, and may have had bytes of the file that are nowhere else. It ends when
+    /// the node comes back with them, or is [given up](crate::Directory::give_up).
+    Lost(NodeId),
+    /// A table has no room and nothing that can be taken back: close files, or raise the limit.
+    Full,
+    /// Others have been given the file since: what this node has of it is out of date.
+    Superseded,
+    /// No answer within [`Tuning::wait_ms`](crate::Tuning): a node does not give the file back, or
+    /// its home is not known.
+    Late,
+}
+
+/// What is known of a file that this node does not hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Sized {
+    /// What the node that writes it says, or the last that did.
+    Known(Facts),
+    /// What the store says.
+    Store,
+    /// It cannot be known.
+    Refused(Why),
+}
+
+/// Periods in milliseconds, and sizes of tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Tuning {
+    /// After how long a message that has no answer is sent again.
+    pub retry_ms: u64,
+    /// After how long a want or a glimpse is refused as [late](Why::Late).
+    pub wait_ms: u64,
+    /// A file whose writer became another node so often ...
+    pub thrash: usize,
+    /// ... in so many milliseconds is made direct ...
+    pub thrash_ms: u64,
+    /// ... for so long.
+    pub direct_ms: u64,
+    /// Files of which this node is the home, and files that it holds or wants: each at most.
+    pub files: usize,
+    /// Glimpses that are under way at most, as home and as asker each.
+    pub glimpses: usize,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self {
+            retry_ms: 250,
+            wait_ms: 60_000,
+            thrash: 4,
+            thrash_ms: 1_000,
+            direct_ms: 10_000,
+            files: 1 << 20,
+            glimpses: 1 << 12,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_readers_and_direct_nodes_are_beside_each_other() {
+        for a in Level::ALL {
+            for b in Level::ALL {
+                assert_eq!(a.conflicts(b), b.conflicts(a));
+                assert!(!a.beside(b).conflicts(b), "{a:?} beside {b:?}");
+                assert!(a.beside(b) <= a);
+            }
+        }
+        assert!(Level::Write.conflicts(Level::Read) && Level::Write.conflicts(Level::Write));
+        assert!(Level::Direct.conflicts(Level::Read) && Level::Direct.covers(Level::Write));
+    }
+}

@@ -1,0 +1,547 @@
+//! Leases of whole files, in groups whose messages arrive at once.
+
+use forebay_directory::{
+    Body, Claim, Directory, Effect, Facts, Level, Message, Sized, Tuning, Why,
+};
+use forebay_membership::{FileId, Incarnation, Member, NodeId, Partition, Places, Seat, View};
+use std::collections::VecDeque;
+
+/// Nodes whose messages arrive in order, and what their shells were asked for but messages.
+struct Group {
+    nodes: Vec<Directory>,
+    view: View,
+    seen: Vec<Vec<Effect>>,
+    now_ms: u64,
+    /// Messages to and from these are lost.
+    cut: Vec<usize>,
+    /// Shells give back what they are asked for at once.
+    is_willing: bool,
+}
+
+fn facts(size: u64) -> Facts {
+    Facts { size, mtime_ns: 7 }
+}
+
+fn seats(lives: &[(u16, u32, u32)]) -> Vec<Seat> {
+    let seat = |(node, life, since): &(u16, u32, u32)| Seat {
+        member: Member::new(*node, *life),
+        since: *since,
+    };
+    lives.iter().map(seat).collect()
+}
+
+impl Group {
+    fn with(count: u16, tuning: Tuning) -> Self {
+        let lives: Vec<_> = (0..count).map(|node| (node, 1, 1)).collect();
+        let view = View { number: 1, seats: seats(&lives) };
+        let new = |member| Directory::new(member, Incarnation(1), tuning);
+        let nodes: Vec<Directory> = view.members().map(new).collect();
+        let seen = nodes.iter().map(|_| Vec::new()).collect();
+        let mut group = Group { nodes, view, seen, now_ms: 0, cut: vec![], is_willing: true };
+        group.show();
+        group
+    }
+
+    fn of(count: u16) -> Self {
+        Self::with(count, Tuning::default())
+    }
+
+    /// All that are not cut off see the view.
+    fn show(&mut self) {
+        for node in (0..self.nodes.len()).filter(|node| !self.cut.contains(node)) {
+            self.nodes[node].view(&self.view, self.now_ms);
+        }
+        self.run();
+    }
+
+    fn change(&mut self, number: u32, lives: &[(u16, u32, u32)]) {
+        self.view = View { number, seats: seats(lives) };
+        self.show();
+    }
+
+    /// Carries out everything.
+    fn run(&mut self) {
+        let mut queue: VecDeque<(usize, Member, Message)> = VecDeque::new();
+        loop {
+            let mut is_quiet = true;
+            for node in 0..self.nodes.len() {
+                for effect in self.nodes[node].effects() {
+                    is_quiet = false;
+                    match effect {
+                        Effect::Send(to, message) => {
+                            let to = usize::from(to.node.0);
+                            let is_there = to < self.nodes.len() && !self.cut.contains(&to);
+                            if is_there && !self.cut.contains(&node) {
+                                queue.push_back((to, self.nodes[node].me(), message));
+                            }
+                        }
+                        Effect::Reduce { file, to } if self.is_willing => {
+                            let facts = Some(facts(100 + node as u64));
+                            self.nodes[node].reduced(file, to, facts, self.now_ms);
+                            self.seen[node].push(Effect::Reduce { file, to });
+                        }
+                        effect => self.seen[node].push(effect),
+                    }
+                }
+            }
+            while let Some((to, from, message)) = queue.pop_front() {
+                is_quiet = false;
+                self.nodes[to].message(from, message, self.now_ms);
+            }
+            if is_quiet {
+                return;
+            }
+        }
+    }
+
+    fn pass(&mut self, ms: u64) {
+        let until_ms = self.now_ms + ms;
+        while let Some(due_ms) = self.nodes.iter().filter_map(Directory::next_timer).min() {
+            if due_ms > until_ms {
+                break;
+            }
+            self.now_ms = self.now_ms.max(due_ms);
+            for node in &mut self.nodes {
+                node.timer(self.now_ms);
+            }
+            self.run();
+        }
+        self.now_ms = until_ms;
+    }
+
+    fn want(&mut self, node: usize, file: FileId, level: Level) -> Vec<Effect> {
+        self.seen[node].clear();
+        self.nodes[node].want(file, level, self.now_ms);
+        self.run();
+        std::mem::take(&mut self.seen[node])
+    }
+
+    fn messages(&self) -> u64 {
+        self.nodes.iter().map(|node| node.status().sent.iter().sum::<u64>()).sum()
+    }
+}
+
+/// A file whose home is this one of so many nodes.
+fn file_of(home: u16, count: u16) -> FileId {
+    file_with(home, None, count)
+}
+
+fn file_with(home: u16, second: Option<u16>, count: u16) -> FileId {
+    let places = Places::of(&(0..count).map(NodeId).collect::<Vec<_>>());
+    let file = |inode| FileId { store: 0, inode, generation: 0 };
+    let fits = |file: &FileId| {
+        let of = places.of_partition(Partition::of_file(*file));
+        of[0].0 == home && second.is_none_or(|second| of[1].0 == second)
+    };
+    (1..).map(file).find(fits).unwrap()
+}
+
+fn granted(file: FileId, level: Level) -> Effect {
+    Effect::Granted { file, level, facts: None }
+}
+
+#[test]
+fn a_node_alone_sends_nothing() {
+    let mut group = Group::of(1);
+    for inode in 0..100 {
+        let file = FileId { store: 0, inode, generation: 0 };
+        assert_eq!(group.want(0, file, Level::Write), [granted(file, Level::Write)]);
+    }
+    assert_eq!(group.messages(), 0);
+    assert_eq!(group.nodes[0].status().held, [0, 100, 0]);
+}
+
+#[test]
+fn an_open_costs_two_messages_and_none_at_home_to_read() {
+    let mut group = Group::of(3);
+    let cases =
+        [(0, Level::Read, 0), (1, Level::Read, 2), (1, Level::Write, 2), (0, Level::Write, 2)];
+    for (node, level, messages) in cases {
+        let file = file_of(0, 3);
+        let before = group.messages();
+        assert_eq!(group.want(node, file, level), [granted(file, level)]);
+        assert_eq!(group.messages() - before, messages, "{node} {level:?}");
+        assert_eq!(group.nodes[node].usable(file), level);
+        // A second want under the lease costs nothing.
+        assert_eq!(group.want(node, file, level), [granted(file, level)]);
+        assert_eq!(group.messages() - before, messages, "{node} {level:?}");
+        (0..3).for_each(|node| group.nodes[node].release(file, group.now_ms));
+        group.run();
+        assert!(group.nodes.iter().all(|node| node.status().granted == [0; 3]));
+    }
+}
+
+#[test]
+fn a_writer_gives_back_before_another_node_reads() {
+    let mut group = Group::of(3);
+    group.is_willing = false;
+    let file = file_of(0, 3);
+    group.want(1, file, Level::Write);
+    assert_eq!(group.want(2, file, Level::Read), []);
+    assert_eq!(group.seen[1], [Effect::Reduce { file, to: Level::Read }]);
+    assert_eq!(group.nodes[1].usable(file), Level::Write);
+    group.nodes[1].reduced(file, Level::Read, Some(facts(42)), 0);
+    group.run();
+    let facts = Some(facts(42));
+    assert_eq!(group.seen[2], [Effect::Granted { file, level: Level::Read, facts }]);
+    // Readers stay beside each other, and all give back before one writes.
+    assert_eq!(group.want(0, file, Level::Write), []);
+    for node in [1, 2] {
+        assert_eq!(group.seen[node].last(), Some(&Effect::Reduce { file, to: Level::None }));
+        assert_eq!(group.seen[0], []);
+        group.nodes[node].reduced(file, Level::None, None, 0);
+        group.run();
+    }
+    assert_eq!(group.seen[0], [Effect::Granted { file, level: Level::Write, facts }]);
+}
+
+#[test]
+fn a_revocation_that_overtakes_its_grant_makes_it_void() {
+    let tuning = Tuning::default();
+    let [home, holder] = [Member::new(0, 1), Member::new(1, 1)];
+    let mut node = Directory::new(holder, Incarnation(1), tuning);
+    let view = View { number: 1, seats: seats(&[(0, 1, 1), (1, 1, 1)]) };
+    node.view(&view, 0);
+    let file = file_of(0, 2);
+    node.want(file, Level::Write, 0);
+    let sent = node.effects();
+    let request = sent.iter().find_map(|effect| match effect {
+        Effect::Send(_, Message { body: Body::Open { request, .. }, .. }) => Some(*request),
+        _ => None,
+    });
+    let request = request.unwrap();
+    let message = |body| Message { view: 1, body };
+    node.message(home, message(Body::Revoke { file, serial: 9, to: Level::None }), 0);
+    let released = Body::Released { file, serial: 9, level: Level::None, facts: None };
+    assert_eq!(node.effects(), [Effect::Send(home, message(released))]);
+    let grant = |serial| Body::Granted { file, request, serial, level: Level::Write, facts: None };
+    node.message(home, message(grant(9)), 0);
+    assert_eq!(node.effects(), []);
+    assert_eq!(node.usable(file), Level::None);
+    node.message(home, message(grant(10)), 0);
+    assert_eq!(node.effects(), [granted(file, Level::Write)]);
+    // Another node than the home cannot take it back, nor in another view.
+    let revoke = Body::Revoke { file, serial: 10, to: Level::None };
+    node.message(Member::new(2, 1), message(revoke.clone()), 0);
+    node.message(home, Message { view: 2, body: revoke }, 0);
+    assert_eq!(node.effects(), [Effect::Behind { view: 2 }]);
+    assert_eq!(node.status().dropped, 2);
+}
+
+#[test]
+fn what_a_home_granted_is_known_to_the_next_one() {
+    let mut group = Group::of(3);
+    let files: Vec<FileId> =
+        (0..200).map(|inode| FileId { store: 0, inode, generation: 0 }).collect();
+    for (index, file) in files.iter().enumerate() {
+        group.want(index % 3, *file, Level::Write);
+    }
+    // The first node leaves, and a fourth one was never there.
+    group.cut = vec![0];
+    group.change(2, &[(1, 1, 1), (2, 1, 1)]);
+    let gone = Seat { member: Member::new(0, 1), since: 1 };
+    assert_eq!(group.nodes[1].awaited(), [gone]);
+    assert_eq!(group.nodes[1].status().partitions.1, 0);
+    group.is_willing = false;
+    for (index, file) in files.iter().enumerate() {
+        let other = if index % 3 == 1 { 2 } else { 1 };
+        assert_eq!(group.want(other, *file, Level::Write), [], "{index}");
+    }
+    // Those that live give back; of the one that has gone it is said when it cannot act any more.
+    for node in [1, 2] {
+        let files =
+            std::mem::take(&mut group.seen[node]).into_iter().filter_map(|effect| match effect {
+                Effect::Reduce { file, to } => Some((file, to)),
+                _ => None,
+            });
+        for (file, to) in files {
+            group.nodes[node].reduced(file, to, None, 0);
+        }
+    }
+    group.run();
+    group.seen.iter_mut().for_each(Vec::clear);
+    for node in [1, 2] {
+        group.nodes[node].succeeded(gone, 0);
+    }
+    group.pass(5_000);
+    for (index, file) in files.iter().enumerate() {
+        let lost = Effect::Refused { file: *file, why: Why::Lost(NodeId(0)) };
+        assert_eq!(group.seen[1].contains(&lost), index % 3 == 0, "{index}");
+    }
+    // What it wrote is free when it is given up.
+    assert_eq!(
+        group.want(2, files[0], Level::Read),
+        [Effect::Refused { file: files[0], why: Why::Lost(NodeId(0)) }]
+    );
+    for node in [1, 2] {
+        group.nodes[node].give_up(NodeId(0), group.now_ms);
+    }
+    assert_eq!(group.want(2, files[0], Level::Read), [granted(files[0], Level::Read)]);
+}
+
+/// A home that writes its own file and dies is remembered by the second place.
+#[test]
+fn what_a_dead_home_wrote_itself_is_lost_by_name() {
+    for second in [1, 2] {
+        let mut group = Group::of(3);
+        let (mine, free) =
+            (file_with(0, Some(second), 3), FileId { inode: 1 << 40, ..file_of(0, 3) });
+        assert_eq!(group.want(0, mine, Level::Write), [granted(mine, Level::Write)]);
+        group.cut = vec![0];
+        group.change(2, &[(1, 1, 1), (2, 1, 1)]);
+        let gone = group.nodes[1].awaited()[0];
+        (1..3).for_each(|node| group.nodes[node].succeeded(gone, 0));
+        let why = Why::Lost(NodeId(0));
+        assert_eq!(group.want(1, mine, Level::Read), [Effect::Refused { file: mine, why }]);
+        assert_eq!(group.want(1, free, Level::Write), [granted(free, Level::Write)]);
+        // It comes back with what it had.
+        group.cut.clear();
+        let me = Member::new(0, 2);
+        group.nodes[0] = Directory::new(me, Incarnation(1), Tuning::default());
+        group.nodes[0].adopt(mine, Level::Write);
+        group.change(3, &[(0, 2, 3), (1, 1, 1), (2, 1, 1)]);
+        group.pass(5_000);
+        let read = group.want(1, mine, Level::Read);
+        let facts = Some(facts(100));
+        assert_eq!(read, [Effect::Granted { file: mine, level: Level::Read, facts }]);
+    }
+}
+
+/// When a home dies together with all who knew what it granted, nothing is given out blindly.
+#[test]
+fn what_only_the_dead_knew_is_doubted() {
+    let mut group = Group::of(4);
+    let (home, second) = (0, 1);
+    let file = file_with(home, Some(second), 4);
+    group.want(1, file, Level::Write);
+    group.cut = vec![0, 1];
+    group.change(2, &[(2, 1, 1), (3, 1, 1)]);
+    for gone in group.nodes[2].awaited() {
+        (2..4).for_each(|node| group.nodes[node].succeeded(gone, 0));
+    }
+    let refused = group.want(2, file, Level::Read);
+    assert!(matches!(refused[..], [Effect::Refused { why: Why::Lost(_), .. }]), "{refused:?}");
+    (2..4).for_each(|node| {
+        group.nodes[node].give_up(NodeId(0), 0);
+        group.nodes[node].give_up(NodeId(1), 0);
+    });
+    assert_eq!(group.want(2, file, Level::Read), [granted(file, Level::Read)]);
+}
+
+#[test]
+fn what_was_given_up_does_not_come_back() {
+    let mut group = Group::of(3);
+    let file = file_of(1, 3);
+    group.want(0, file, Level::Write);
+    group.cut = vec![0];
+    group.change(2, &[(1, 1, 1), (2, 1, 1)]);
+    let gone = group.nodes[1].awaited()[0];
+    for node in [1, 2] {
+        group.nodes[node].succeeded(gone, 0);
+        group.nodes[node].give_up(NodeId(0), 0);
+    }
+    assert_eq!(group.want(2, file, Level::Write), [granted(file, Level::Write)]);
+    group.cut.clear();
+    // The node itself was alive all the time, and comes back.
+    group.seen[0].clear();
+    group.change(3, &[(0, 1, 3), (1, 1, 1), (2, 1, 1)]);
+    group.pass(5_000);
+    assert_eq!(group.seen[0], [Effect::Lost { file }]);
+    assert_eq!(group.nodes[0].usable(file), Level::None);
+    assert_eq!(group.nodes[2].usable(file), Level::Write);
+}
+
+#[test]
+fn a_file_that_thrashes_is_direct_for_a_time() {
+    let mut group = Group::of(3);
+    let file = file_of(0, 3);
+    let mut levels = Vec::new();
+    for turn in 0..8 {
+        for effect in group.want(1 + turn % 2, file, Level::Write) {
+            if let Effect::Granted { level, .. } = effect {
+                levels.push(level);
+            }
+        }
+        group.pass(100);
+    }
+    assert_eq!(levels[..5], [Level::Write; 5]);
+    assert_eq!(levels[5..], [Level::Direct; 3]);
+    assert_eq!(group.nodes[0].status().granted, [0, 0, 2]);
+    group.pass(20_000);
+    assert_eq!(group.nodes[0].status().granted, [0, 0, 0]);
+    assert_eq!(group.want(1, file, Level::Read), [granted(file, Level::Read)]);
+}
+
+#[test]
+fn a_node_that_asks_for_direct_makes_it_so_for_all_until_it_releases() {
+    let mut group = Group::of(3);
+    let file = file_of(0, 3);
+    group.want(1, file, Level::Write);
+    let direct = group.want(2, file, Level::Direct);
+    assert_eq!(direct, [granted(file, Level::Direct)]);
+    assert!(group.seen[1].contains(&Effect::Reduce { file, to: Level::None }));
+    assert_eq!(group.want(1, file, Level::Write), [granted(file, Level::Direct)]);
+    group.pass(60_000);
+    assert_eq!(group.nodes[0].status().granted, [0, 0, 2]);
+    group.nodes[2].release(file, group.now_ms);
+    group.run();
+    assert_eq!(group.nodes[0].status().granted, [0, 0, 0]);
+    assert_eq!(group.want(1, file, Level::Write), [granted(file, Level::Write)]);
+}
+
+#[test]
+fn a_size_is_asked_of_the_node_that_writes() {
+    let mut group = Group::of(3);
+    let file = file_of(0, 3);
+    let glimpse = |group: &mut Group| {
+        group.seen.iter_mut().for_each(Vec::clear);
+        let token = group.nodes[2].glimpse(file, group.now_ms);
+        group.run();
+        if let [Effect::Measure { file, token }] = group.seen[1][..] {
+            group.nodes[1].sized(file, token, facts(55), group.now_ms);
+            group.run();
+        }
+        match group.seen[2][..] {
+            [Effect::Glimpsed { token: other, sized, .. }] if token == other => sized,
+            ref other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(glimpse(&mut group), Sized::Store);
+    group.want(1, file, Level::Write);
+    assert_eq!(glimpse(&mut group), Sized::Known(facts(55)));
+    group.want(0, file, Level::Read);
+    assert_eq!(glimpse(&mut group), Sized::Known(facts(101)));
+}
+
+#[test]
+fn nothing_waits_for_ever() {
+    let mut group = Group::of(3);
+    let file = file_of(0, 3);
+    group.want(1, file, Level::Write);
+    group.cut = vec![1];
+    assert_eq!(group.want(2, file, Level::Write), []);
+    let token = group.nodes[2].glimpse(file, group.now_ms);
+    assert_eq!(group.nodes[2].status().wants, (1, Some(60_000)));
+    group.pass(70_000);
+    let late = Effect::Refused { file, why: Why::Late };
+    let sized = Sized::Refused(Why::Late);
+    assert!(group.seen[2].contains(&late), "{:?}", group.seen[2]);
+    assert!(group.seen[2].contains(&Effect::Glimpsed { file, token, sized }));
+    // The home keeps one that does not ask again for as long.
+    group.pass(70_000);
+    assert_eq!((group.nodes[0].status().waits, group.nodes[2].status().wants.0), (0, 0));
+    // A node in no view has a deadline, too.
+    let mut alone = Directory::new(Member::new(9, 1), Incarnation(1), Tuning::default());
+    alone.want(file, Level::Read, 0);
+    while let Some(due_ms) = alone.next_timer() {
+        alone.timer(due_ms);
+    }
+    assert_eq!(alone.effects(), [late]);
+}
+
+#[test]
+fn a_full_home_takes_back_what_was_read_longest_ago() {
+    let tuning = Tuning { files: 8, ..Tuning::default() };
+    let mut group = Group::with(2, tuning);
+    let mut files = (1..).map(|inode| FileId { store: 0, inode, generation: 0 });
+    let mut file = || {
+        files
+            .by_ref()
+            .find(|file| Places::of(&[NodeId(0), NodeId(1)]).home_of_file(*file) == Some(NodeId(0)))
+    };
+    let mut file = || file().unwrap();
+    let first = file();
+    group.want(0, first, Level::Read);
+    (0..4).for_each(|_| drop(group.want(0, file(), Level::Read)));
+    let written: Vec<FileId> = (0..3).map(|_| file()).collect();
+    written.iter().for_each(|file| drop(group.want(1, *file, Level::Write)));
+    let one_more = file();
+    group.want(1, one_more, Level::Read);
+    group.pass(3_000);
+    assert!(group.nodes[1].usable(one_more) == Level::Read);
+    assert_eq!(group.nodes[0].usable(first), Level::None);
+    assert_eq!(group.nodes[1].status().held[1], 3);
+    // With nothing to take back it is refused.
+    let mut full = 0;
+    for _ in 0..8 {
+        let file = file();
+        full += usize::from(
+            group.want(1, file, Level::Write).contains(&Effect::Refused { file, why: Why::Full }),
+        );
+        group.pass(3_000);
+    }
+    assert!(full > 0);
+    assert!(group.nodes[0].status().granted.iter().sum::<usize>() <= 8);
+}
+
+#[test]
+fn a_fenced_home_grants_nothing_and_a_fenced_reader_reads_nothing() {
+    let mut group = Group::of(2);
+    let file = file_of(0, 2);
+    group.want(1, file, Level::Read);
+    group.nodes[1].fenced(true, 0);
+    assert_eq!(group.nodes[1].usable(file), Level::None);
+    group.nodes[1].fenced(false, 0);
+    assert_eq!(group.nodes[1].usable(file), Level::Read);
+    group.nodes[0].fenced(true, 0);
+    assert_eq!(group.want(1, file, Level::Write), []);
+    group.nodes[0].fenced(false, 0);
+    group.pass(3_000);
+    assert_eq!(group.seen[1], [granted(file, Level::Write)]);
+}
+
+#[test]
+fn who_leaves_with_nothing_is_not_waited_for() {
+    let mut group = Group::of(3);
+    let file = file_of(0, 3);
+    group.want(2, file, Level::Write);
+    assert!(!group.nodes[2].farewell());
+    group.nodes[2].release(file, 0);
+    assert!(group.nodes[2].farewell());
+    group.run();
+    group.cut = vec![2];
+    group.change(2, &[(0, 1, 1), (1, 1, 1)]);
+    assert_eq!(group.nodes[0].awaited(), []);
+    assert_eq!(group.want(1, file, Level::Write), [granted(file, Level::Write)]);
+}
+
+/// What a peer says is counted and dropped, or means something that it may say.
+#[test]
+fn nonsense_changes_nothing() {
+    let mut group = Group::of(3);
+    let file = file_of(0, 3);
+    group.want(1, file, Level::Write);
+    let seat = Seat { member: Member::new(2, 1), since: 1 };
+    let bodies = [
+        Body::Open { file: file_of(1, 3), request: 1, level: Level::Write, is_claim: false },
+        Body::Granted { file, request: 1, serial: u64::MAX, level: Level::Write, facts: None },
+        Body::Released { file, serial: u64::MAX, level: Level::None, facts: None },
+        Body::Released { file, serial: 0, level: Level::Direct, facts: None },
+        Body::Refused { file, request: 1, why: Why::Full },
+        Body::Claims {
+            attempt: 1,
+            index: 0,
+            is_last: true,
+            oldest: Incarnation(0),
+            items: vec![Claim::Holds { file, seat, level: Level::Write, serial: 1, is_firm: true }],
+        },
+        Body::Note { file, request: 1, is_held: false },
+        Body::Noted { file, request: 1, is_kept: false },
+        Body::Peeked { file, request: 1, facts: None },
+        Body::Size { file, request: 1, sized: Sized::Store },
+    ];
+    for body in bodies {
+        for to in [0, 1] {
+            for view in [0, 1] {
+                let message = Message { view, body: body.clone() };
+                group.nodes[to].message(Member::new(2, 1), message.clone(), 0);
+                group.nodes[to].message(Member::new(7, 1), message.clone(), 0);
+                group.nodes[to].message(Member::new(2, 9), message, 0);
+            }
+        }
+    }
+    group.cut = vec![2];
+    group.run();
+    assert_eq!(group.nodes[1].usable(file), Level::Write);
+    assert_eq!(group.nodes[0].status().granted, [0, 1, 0]);
+}
