@@ -18,8 +18,7 @@ const ALLOWED: &[(&str, &[&str], &[&str])] = &[
     ("membership", &[], &["crc32c", "foca", "rand", "serde"]),
     ("fabric", &["membership"], &["crc32c", "ring", "rustix", "rustls"]),
     ("directory", &["membership"], &[]),
-    // fabric, too, when nodes have links.
-    ("cluster", &["membership"], &["ring", "rustix"]),
+    ("cluster", &["membership", "fabric"], &["ring", "rustix"]),
     (
         "node",
         &["placement", "pool", "device", "posix", "tiers", "client", "membership", "cluster"],
