@@ -16,6 +16,7 @@ mod elsewhere;
 mod explain;
 mod flush;
 mod fsck;
+mod group;
 mod holders;
 mod instance;
 mod manager;

@@ -2,6 +2,7 @@
 
 use crate::aside::Aside;
 use crate::drain::{self, Drained, Progress};
+use crate::group::{self, Beginning, GroupArguments};
 use crate::instance::InstanceArguments;
 use crate::manager::{self, Joined};
 use crate::recorder::Recorder;
@@ -35,6 +36,8 @@ use std::time::{Duration, Instant};
 pub struct RunArguments {
     #[command(flatten)]
     instance: InstanceArguments,
+    #[command(flatten)]
+    group: GroupArguments,
     /// Record every movement between tiers in this file (CSV)
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
@@ -190,7 +193,8 @@ fn begin(
 
 /// Runs a command with its files buffered.
 pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
-    let (config, mut runtime) = arguments.instance.runtime()?;
+    let (mut config, mut runtime) = arguments.instance.runtime()?;
+    arguments.group.take(&mut config)?;
     let library = find_library()?;
     refuse_other_layout(&library)?;
     manager::drain_orphans(&config, &runtime)?;
@@ -217,6 +221,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
         // One that is started says it itself.
         observer.unbuffered().iter().for_each(|said| eprintln!("forebay: {said}"));
     }
+    group::mention_other(&config, &runtime);
     let mut tries = 0;
     let job = loop {
         match begin(&connection, &runtime, arguments, recorder.as_ref())? {
@@ -246,7 +251,8 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
         }
     };
     signals::attend(child.id());
-    let status = attend(&mut child, &config, &mut runtime, &mut connection, trace)?;
+    let mut beginning = Beginning::of(&config);
+    let status = attend(&mut child, &config, &mut runtime, &mut connection, trace, &mut beginning)?;
     let code = exit_code(status);
     let ended = Instant::now();
     recorder.map_or(Ok(()), |recorder| recorder.write())?;
@@ -264,6 +270,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
         };
         match drained {
             Drained::All => {
+                beginning.end(&runtime);
                 mention_processes(&runtime, job);
                 aside.tell_new();
                 let now = Counts::now(&runtime);
@@ -413,6 +420,7 @@ fn attend(
     runtime: &mut Runtime,
     connection: &mut Connection,
     trace: Option<&Trace>,
+    beginning: &mut Beginning,
 ) -> Result<ExitStatus, String> {
     let (ended, wait) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
@@ -432,7 +440,7 @@ fn attend(
                         *connection = new;
                     }
                 }
-                Err(_) => {}
+                Err(_) => beginning.look(runtime),
             }
         }
     })

@@ -2,6 +2,7 @@
 
 use crate::aside::Aside;
 use crate::explain::in_force;
+use crate::group;
 use crate::text::{bytes, counted};
 use crate::watch::stopped;
 use forebay_node::holders::{Holder, What};
@@ -118,6 +119,7 @@ fn json(runtime: &Runtime) -> Value {
     for (what, name, source) in observer.in_force().parts() {
         object[what] = json!({ "name": name, "from": source.name() });
     }
+    object["group"] = if is_served { group::json(runtime) } else { Value::Null };
     object["jobs"] = observer.jobs().iter().map(job_object).collect();
     object["tiers"] = observer.tiers().iter().map(tier_object).collect();
     object["counters"] = Value::Object(counters);
@@ -209,6 +211,9 @@ fn show(runtime: &Runtime, observer: &Observer) {
         "  in force {}, where neither rule nor run says otherwise",
         in_force(&observer.in_force())
     );
+    if observer.is_served() {
+        group::show(runtime);
+    }
     for tier in observer.tiers() {
         let memory = match tier.backed < tier.capacity {
             true => format!(", {} in memory", bytes(tier.backed)),

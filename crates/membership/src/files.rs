@@ -4,7 +4,9 @@
 //! - `view.N`: the [`View`] number N, from 1. It is written beside and gets this name by `link()`,
 //!   which one of many wins.
 //! - `member.N.I.L`: the [`Card`] of node N's life I, which has looked L times. It is written
-//!   beside and gets this name by `rename()`, with L = 0; each look renames it to the next L.
+//!   beside and gets this name by `link()`, with L = 0; each look renames it to the next L.
+//! - `left.N.I`: node N's life I has ended by itself. It is the card of that life, renamed: others
+//!   do not look for it, and later lives still know its number.
 //! - `plea.V.N`: node N pleads in view V. It is empty, and made by an exclusive open: a file
 //!   without content is never half there.
 //!
@@ -36,6 +38,8 @@ pub enum GroupFile {
     View(u32),
     /// A life of a node, and how often it has looked.
     Member(Member, u64),
+    /// A life of a node that has ended by itself.
+    Left(Member),
     /// A plea in the view of this number, by this node.
     Plea(u32, NodeId),
 }
@@ -51,6 +55,11 @@ impl GroupFile {
                 let incarnation = Incarnation(number(parts.next()?)?);
                 Self::Member(Member { node, incarnation }, number(parts.next()?)?)
             }
+            "left" => {
+                let node = NodeId(number(parts.next()?)?);
+                let incarnation = Incarnation(number(parts.next()?)?);
+                Self::Left(Member { node, incarnation })
+            }
             "plea" => Self::Plea(number(parts.next()?)?, NodeId(number(parts.next()?)?)),
             _ => return None,
         };
@@ -65,6 +74,9 @@ impl fmt::Display for GroupFile {
             Self::View(view) => write!(f, "view.{view}"),
             Self::Member(Member { node, incarnation }, looks) => {
                 write!(f, "member.{}.{}.{looks}", node.0, incarnation.0)
+            }
+            Self::Left(Member { node, incarnation }) => {
+                write!(f, "left.{}.{}", node.0, incarnation.0)
             }
             Self::Plea(view, node) => write!(f, "plea.{view}.{}", node.0),
         }
@@ -523,6 +535,10 @@ mod tests {
             "member.65536.1.1",
             "member.1.-2.3",
             "member.1.2.18446744073709551616",
+            "left.1",
+            "left.1.2.3",
+            "left.65536.1",
+            "left.1.02",
             "plea.1",
             "plea.0.1",
             "plea.1.65536",

@@ -3,7 +3,8 @@
 //!
 //! One folder for each concern; those further down in this list use those further up:
 //! `observe`, `config`, `instance`, `profile`, `store`, `devices`, `journal`, `memory` (of RAM),
-//! `node` (the state that all threads share), `drain`, `organize`, `recovery`, `manager`.
+//! `group` (of nodes), `node` (the state that all threads share), `drain`, `organize`, `recovery`,
+//! `manager`.
 
 // First, for its macro.
 #[macro_use]
@@ -12,6 +13,7 @@ mod observe;
 pub mod config;
 mod devices;
 mod drain;
+mod group;
 mod instance;
 mod journal;
 mod manager;

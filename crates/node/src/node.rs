@@ -4,6 +4,7 @@ use crate::config::Config;
 use crate::devices::bandwidth::{BandwidthEstimator, BandwidthEstimators, Device, Observing};
 use crate::devices::faults::{self, Faults};
 use crate::devices::power_loss::PowerLossBatch;
+use crate::group::Grouping;
 use crate::instance::runtime::Runtime;
 use crate::journal::{self, Journal};
 use crate::memory::Memory;
@@ -93,6 +94,8 @@ pub(crate) struct Node {
     pub memory: Memory,
     /// Bit n: the device of file tier n takes no room of slots back.
     pub keeps_slots: AtomicU32,
+    /// Its part in the group of nodes.
+    pub group: Grouping,
     /// See [`Node::not_set_aside`].
     pub not_set_aside: Mutex<HashSet<(FileId, u32)>>,
 }

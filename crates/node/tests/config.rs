@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use forebay_node::config::{
-    Backing, Config, Emulate, Flush, Mode, Placement, Speed, Tier, TierKind, Trigger,
+    Backing, Config, Emulate, Flush, Group, Hosts, Mode, Placement, Speed, Tier, TierKind, Trigger,
 };
 use forebay_placement::evict::Eviction;
 use forebay_placement::exposure::Exposed;
@@ -191,6 +191,7 @@ emulate = { latency = "60us" }
             ),
         ],
         rules: Vec::new(),
+        group: Group::default(),
         automatic: false,
     };
     assert_eq!(site.load(text).unwrap(), expected);
@@ -341,13 +342,13 @@ fn unknown_keys() {
     site.refuses(
         &with("\nzeta = 1\nalpha = 2"),
         &format!(
-            "site.toml:2: zeta: {tail} page_size, flush, placement, backing, tier, rule, schema\n\
-             site.toml:3: alpha: {tail} page_size, flush, placement, backing, tier, rule, schema"
+            "site.toml:2: zeta: {tail} page_size, flush, placement, backing, tier, group, rule, schema\n\
+             site.toml:3: alpha: {tail} page_size, flush, placement, backing, tier, group, rule, schema"
         ),
     );
     site.refuses(
         &with("automatic = true"),
-        &format!("site.toml:1: automatic: {tail} page_size, flush, placement, backing, tier, rule, schema"),
+        &format!("site.toml:1: automatic: {tail} page_size, flush, placement, backing, tier, group, rule, schema"),
     );
     site.refuses(
         &with("[flush]\ninterval = \"1s\""),
@@ -997,4 +998,168 @@ fn paths_may_name_the_home_folder_and_variables() {
     let loaded = config("$$USER").unwrap();
     assert_eq!(loaded.backing[0].path, site.path("$USER"));
     assert_eq!(Config::parse(&loaded.canonical()).unwrap(), loaded);
+}
+
+/// What this host calls itself.
+fn own_name() -> String {
+    fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim().to_owned()
+}
+
+#[test]
+fn a_group_is_read_and_travels_in_the_canonical_text() {
+    let site = Site::new();
+    let own = own_name();
+    let plain = site.load(&with("")).unwrap();
+    assert_eq!(plain.group, Group::default());
+    assert_eq!(plain.group_folder(), None);
+    let text = format!("[group]\nhosts = \"other,{own}\"\nfolder = \"bb/g\"\nbind = \"127.0.0.1\"");
+    let config = site.load(&with(&text)).unwrap();
+    let hosts = config.group.hosts.clone().unwrap();
+    assert_eq!((hosts.list.names(), hosts.node.0), (&["other".to_owned(), own.clone()][..], 1));
+    assert_eq!((hosts.own_name(), hosts.is_alone()), (&own[..], false));
+    assert_eq!(config.group_folder(), Some(site.path("bb/g")));
+    assert_eq!(config.group.bind, Some("127.0.0.1".parse().unwrap()));
+    assert_eq!(Config::parse(&config.canonical()).unwrap(), config);
+    // A later job with other hosts finds what this one has left.
+    assert_eq!(config.instance_id(), plain.instance_id());
+}
+
+#[test]
+fn hosts_come_from_a_file_an_option_or_the_batch_system() {
+    let site = Site::new();
+    let own = own_name();
+    let names = |config: &Config| config.group.hosts.clone().unwrap().list.names().to_vec();
+    fs::write(site.path("hosts"), format!("n1 slots=4\n# none\n{own}\nn1\n")).unwrap();
+    let mut config = site.load(&with("[group]\nhosts = \"hosts\"")).unwrap();
+    assert_eq!(names(&config), ["n1".to_owned(), own.clone()]);
+    // The option counts for more.
+    config.set_hosts(&format!("{own},n[7-8]"), "--hosts").unwrap();
+    assert_eq!(names(&config), [own.clone(), "n7".to_owned(), "n8".to_owned()]);
+    config.set_hosts(site.path("hosts").to_str().unwrap(), "--hosts").unwrap();
+    assert_eq!(config.group.hosts.as_ref().unwrap().node.0, 1);
+    config.set_hosts("localhost", "--hosts").unwrap();
+    assert!(config.group.hosts.as_ref().unwrap().is_alone());
+    // An address that this host has.
+    config.set_hosts("127.0.0.1,192.0.2.1", "--hosts").unwrap();
+    assert_eq!(config.group.hosts.as_ref().unwrap().own_name(), "127.0.0.1");
+
+    let of = |config: &Config, variables: &[(&str, &str)]| {
+        let mut config = config.clone();
+        let value = |name: &str| {
+            let found = variables.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| (*value).to_owned())
+        };
+        let taken = config.take_hosts_of_environment(value);
+        taken.map(|()| config.group.hosts).map_err(|error| error.to_string())
+    };
+    let plain = site.load(&with("")).unwrap();
+    let slurm = [("SLURM_JOB_ID", "17"), ("SLURM_JOB_NODELIST", "n[1-2]"), ("SLURM_NODEID", "1")];
+    let hosts = of(&plain, &slurm).unwrap().unwrap();
+    assert_eq!((hosts.own_name(), hosts.job.as_deref()), ("n2", Some("17")));
+    assert_eq!(of(&plain, &[]), Ok(None));
+    // A group of one is none, and what was said counts for more.
+    let one = [("SLURM_JOB_ID", "17"), ("SLURM_JOB_NODELIST", &own[..])];
+    assert_eq!(of(&plain, &one), Ok(None));
+    assert_eq!(of(&config, &slurm), Ok(config.group.hosts.clone()));
+    let away = [("SLURM_JOB_ID", "17"), ("SLURM_JOB_NODELIST", "n[1-2]")];
+    let said = of(&plain, &away).unwrap_err();
+    assert!(said.starts_with(&format!("SLURM_JOB_NODELIST: this host is {own}, ")), "{said}");
+    let file = site.path("hosts");
+    let pbs = [("PBS_NODEFILE", file.to_str().unwrap()), ("PBS_JOBID", "3.server")];
+    let hosts = of(&plain, &pbs).unwrap().unwrap();
+    assert_eq!((hosts.node.0, hosts.job.as_deref()), (1, Some("3.server")));
+    let said = of(&plain, &[("PBS_NODEFILE", "/no/such")]).unwrap_err();
+    assert!(said.starts_with("PBS_NODEFILE: /no/such: No such file"), "{said}");
+    // No other node sees a store that is emulated.
+    let emulated = with("").replace("\"pfs\"", "\"pfs\"\nemulate = { latency = \"1ms\" }");
+    assert_eq!(of(&site.load(&emulated).unwrap(), &slurm), Ok(None));
+}
+
+#[test]
+fn the_folder_of_a_group_follows_from_hosts_and_job() {
+    let site = Site::new();
+    let own = own_name();
+    let mut config = site.load(&with("")).unwrap();
+    let mut folder = |hosts: &str, job: Option<&str>| {
+        config.set_hosts(hosts, "--hosts").unwrap();
+        let hosts = config.group.hosts.clone().unwrap();
+        config.group.hosts = Some(Hosts { job: job.map(str::to_owned), ..hosts });
+        config.group_folder().unwrap()
+    };
+    let first = folder(&format!("{own},b"), None);
+    assert_eq!(first.parent(), Some(&*site.path("pfs")));
+    let name = first.file_name().unwrap().to_str().unwrap();
+    assert!(name.starts_with(".forebay-group-") && name.len() == 31, "{name}");
+    assert_eq!(folder(&format!("{own},b"), None), first);
+    let others = [
+        folder(&format!("{own},c"), None),
+        folder(&format!("b,{own}"), None),
+        folder(&format!("{own},b"), Some("1")),
+        folder(&format!("{own},b"), Some("2")),
+    ];
+    for (at, other) in others.iter().enumerate() {
+        assert!(*other != first && !others[..at].contains(other), "{others:?}");
+    }
+    // The first store that is not emulated.
+    let text = with("").replace("\"pfs\"", "\"pfs\"\nemulate = { latency = \"1ms\" }")
+        + "[[backing]]\npath = \"bb\"";
+    let mut config = site.load(&text).unwrap();
+    config.set_hosts(&format!("{own},b"), "--hosts").unwrap();
+    assert_eq!(config.group_folder().unwrap().parent(), Some(&*site.path("bb")));
+}
+
+#[test]
+fn groups_that_cannot_be() {
+    let site = Site::new();
+    let own = own_name();
+    let refuses =
+        |group: &str, message: &str| site.refuses(&with(&format!("[group]\n{group}")), message);
+    refuses(
+        "host = \"a\"",
+        "site.toml:2: group.host: unknown key; known here: hosts, folder, bind",
+    );
+    refuses("hosts = 2", "site.toml:2: group.hosts: is of type integer; give a text in quotes");
+    refuses(
+        "bind = \"here\"",
+        "site.toml:2: group.bind: \"here\" is no address; give one such as 10.0.0.1",
+    );
+    refuses(
+        "hosts = \"a,b,a\"",
+        "site.toml:2: group.hosts: column 5: a is host 1 already: name each once; give hosts such as \
+         \"n[1-4]\", or a file",
+    );
+    refuses(
+        "hosts = \"a,b\"",
+        &format!(
+            "site.toml:2: group.hosts: this host is {own}, which is not among the hosts of the group \
+             (a,b): name it there as it names itself"
+        ),
+    );
+    refuses(
+        "hosts = \"a.txt\"",
+        &format!(
+            "site.toml:2: group.hosts: this host is {own}, which is not among the hosts of the group \
+             (a.txt): name it there as it names itself, or give a file that exists"
+        ),
+    );
+    refuses(
+        "hosts = \"no/file\"",
+        "site.toml:2: group.hosts: /no/file: No such file or directory (os error 2); give a file of \
+         hosts",
+    );
+    fs::write(site.path("hosts"), "a b c\n").unwrap();
+    let said = site.load(&with("[group]\nhosts = \"hosts\"")).unwrap_err();
+    assert!(said.starts_with("site.toml:2: group.hosts: /hosts: line 1, column 3: "), "{said}");
+    let text = format!("[group]\nhosts = \"{own},b\"");
+    let text = with(&text).replace("\"pfs\"", "\"pfs\"\nemulate = { latency = \"1ms\" }");
+    let said = site.load(&text).unwrap_err();
+    assert!(said.starts_with("site.toml:1: group: all backing directories are emulated"), "{said}");
+    // A canonical text is not believed either.
+    let config = |group: &str| {
+        Config::parse(&format!("[group]\n{group}\n[[backing]]\npath = '/no'\n{RAM}"))
+            .unwrap_err()
+            .to_string()
+    };
+    assert!(config("hosts = 'a,b'\nnode = 2").contains("group.node: 2 is out of range"));
+    assert!(config("hosts = 'a,b'").contains("group.node: missing"));
 }

@@ -66,6 +66,11 @@ pub enum Message {
     Record,
     /// Answer to `Record`.
     Recording,
+    /// A file in memory comes with it, into which what the manager knows of its group of nodes is
+    /// written as JSON. Answered by `Told`, or by `Refused`.
+    Group,
+    /// Answer to `Group`.
+    Told,
     /// Flush everything; answered by `Drained` as soon as nothing is dirty, or what is cannot be
     /// written.
     Drain,
@@ -161,6 +166,8 @@ impl Message {
             Message::InUse => (17, 0, 0, 0, 0),
             Message::Record => (18, 0, 0, 0, 0),
             Message::Recording => (19, 0, 0, 0, 0),
+            Message::Group => (20, 0, 0, 0, 0),
+            Message::Told => (21, 0, 0, 0, 0),
         };
         let mut packet = [0; MESSAGE_BYTES];
         packet[0..2].copy_from_slice(&MESSAGE_VERSION.to_le_bytes());
@@ -226,6 +233,8 @@ impl Message {
             17 => Message::InUse,
             18 => Message::Record,
             19 => Message::Recording,
+            20 => Message::Group,
+            21 => Message::Told,
             _ => return None,
         })
     }
@@ -262,6 +271,8 @@ mod tests {
             Message::InUse,
             Message::Record,
             Message::Recording,
+            Message::Group,
+            Message::Told,
             Message::Expect {
                 file: FileId::from_raw(1),
                 generation: 2,

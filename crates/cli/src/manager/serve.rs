@@ -1,5 +1,6 @@
 //! `forebay node`: this process becomes a node manager.
 
+use crate::group::GroupArguments;
 use crate::instance::InstanceArguments;
 use crate::text::{self, counted, files as files_of};
 use clap::Args;
@@ -16,6 +17,8 @@ use std::process::ExitCode;
 pub struct NodeArguments {
     #[command(flatten)]
     instance: InstanceArguments,
+    #[command(flatten)]
+    group: GroupArguments,
     /// Record every movement in this file (CSV)
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
@@ -65,7 +68,11 @@ pub(super) fn serve_instance(
             };
             (config, runtime)
         }
-        None => arguments.instance.runtime()?,
+        None => {
+            let (mut config, runtime) = arguments.instance.runtime()?;
+            arguments.group.take(&mut config)?;
+            (config, runtime)
+        }
     };
     runtime.prepare()?;
     spare_from_oom();

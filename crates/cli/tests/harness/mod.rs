@@ -422,6 +422,10 @@ impl Site {
             .env("OUT", &self.out)
             .env("BIN", self.root())
             .env("SCRIPTS", Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs"));
+        // The nodes of a job that the tests themselves run in are none of theirs.
+        for variable in ["SLURM_JOB_ID", "PBS_NODEFILE", "LSB_MCPU_HOSTS", "LSB_HOSTS"] {
+            command.env_remove(variable);
+        }
         self.memory.enter(&mut command);
         command
     }

@@ -15,9 +15,15 @@ const ALLOWED: &[(&str, &[&str], &[&str])] = &[
     ("tiers", &["placement", "device", "posix"], &["*"]),
     ("client", &["pool", "placement", "device", "posix"], &["rustix"]),
     ("preload", &["client"], &["libc", "rustix"]),
-    ("node", &["placement", "pool", "device", "posix", "tiers", "client"], &["*"]),
     ("membership", &[], &["crc32c", "foca", "rand", "serde"]),
     ("fabric", &["membership"], &["crc32c", "ring", "rustix", "rustls"]),
+    // fabric, too, when nodes have links.
+    ("cluster", &["membership"], &["ring", "rustix"]),
+    (
+        "node",
+        &["placement", "pool", "device", "posix", "tiers", "client", "membership", "cluster"],
+        &["*"],
+    ),
     ("simulator", &["placement", "membership"], &[]),
     ("bench", &["fabric", "membership", "pool"], &["rustix", "serde_json"]),
     // preload is not called: it is named so that cargo builds it with the command.

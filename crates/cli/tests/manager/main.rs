@@ -8,6 +8,7 @@ mod bad_input;
 mod discovery;
 mod explain;
 mod flush;
+mod groups;
 mod logs;
 mod memory;
 mod modes;

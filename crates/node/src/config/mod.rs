@@ -25,6 +25,7 @@
 //! ```
 
 mod errors;
+mod group;
 mod machine;
 mod places;
 pub mod reader;
@@ -38,6 +39,7 @@ mod variables;
 pub use errors::Errors;
 pub use forebay_placement::schema::Trigger;
 use forebay_pool::layout::STORES_MAX;
+pub use group::{Group, Hosts};
 pub use schema::XSD;
 pub(crate) use types::Result;
 pub use types::{
@@ -105,6 +107,7 @@ impl Config {
         config.add_backing(extra_backing, &mut places);
         text.errors.ok(config.check_backing_count(&text.source().place(0, "backing")));
         text.errors.ok(config.check_machine(&places));
+        text.errors.ok(config.check_group(&text.source().place(0, "group")));
         text.errors.end()?;
         Ok(config)
     }
@@ -145,6 +148,7 @@ impl Config {
             backing: Vec::new(),
             tiers: Vec::new(),
             rules: Vec::new(),
+            group: Group::default(),
             automatic: true,
         };
         let mut places = Places::default();

@@ -1,6 +1,7 @@
 //! The TOML text of a configuration.
 
 use super::errors::Errors;
+use super::group::Group;
 use super::machine::whole_of;
 use super::places::{Places, TierPlaces};
 use super::reader::{self, Source, Table, Value, line_of};
@@ -35,10 +36,10 @@ const HALF_LIFE_MIN: Duration = Duration::from_secs(1);
 const HALF_LIFE_MAX: Duration = Duration::from_secs(24 * 3600);
 
 pub(super) const ROOT_KEYS: &[&str] =
-    &["page_size", "flush", "placement", "backing", "tier", "rule", "schema"];
+    &["page_size", "flush", "placement", "backing", "tier", "group", "rule", "schema"];
 /// `automatic` is not for people: it says that [`Config::automatic`] wrote the text.
 pub(super) const CANONICAL_KEYS: &[&str] =
-    &["page_size", "flush", "placement", "backing", "tier", "rule", "automatic"];
+    &["page_size", "flush", "placement", "backing", "tier", "group", "rule", "automatic"];
 const FLUSH_KEYS: &[&str] = &["trigger", "period", "max_age", "bandwidth", "durability", "journal"];
 const PLACEMENT_KEYS: &[&str] = &[
     "policy",
@@ -82,6 +83,7 @@ impl Text<'_> {
         let flush = root.read("flush", Flush::default(), errors, |e| e.flush(errors));
         let placement =
             root.read("placement", Placement::default(), errors, |e| e.placement(errors));
+        let group = root.read("group", Group::default(), errors, |e| e.group(errors));
         let automatic = root.read("automatic", false, errors, |e| e.boolean());
 
         let mut places = Places::default();
@@ -109,6 +111,7 @@ impl Text<'_> {
                 backing,
                 tiers,
                 rules: Vec::new(),
+                group,
                 automatic,
             };
             return Ok((config, places));
@@ -122,7 +125,8 @@ impl Text<'_> {
         let raw = errors.or(self.rules(&root), Vec::new());
         let (rules, of_rules) = errors.or(rules::read(&raw, &tiers), (Vec::new(), Vec::new()));
         places.rules = of_rules;
-        let config = Config { page_size, flush, placement, backing, tiers, rules, automatic };
+        let config =
+            Config { page_size, flush, placement, backing, tiers, rules, group, automatic };
         let place = root.get("flush").map(|entry| entry.place());
         let place = place.as_deref().unwrap_or("flush");
         if !config.tiers.is_empty() {
@@ -307,7 +311,7 @@ impl Value<'_> {
         }
     }
 
-    fn path(&self) -> reader::Result<PathBuf> {
+    pub(super) fn path(&self) -> reader::Result<PathBuf> {
         self.path_such_as("a directory such as \"/scratch/me\"")
     }
 

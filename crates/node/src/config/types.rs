@@ -1,5 +1,6 @@
 //! What a configuration says, and how it is written as text.
 
+use super::group::Group;
 use super::units::Size;
 use forebay_device::Properties;
 use forebay_placement::evict::Eviction;
@@ -54,6 +55,8 @@ pub struct Config {
     pub tiers: Vec<Tier>,
     /// How files are buffered that match; the first that does holds.
     pub rules: Vec<Rule>,
+    /// The group of nodes. It does not belong to the identity of the instance.
+    pub group: Group,
     /// Forebay chose the tiers itself, so they do not belong to the identity of the instance.
     pub automatic: bool,
 }
@@ -344,7 +347,9 @@ impl Config {
     /// The configuration as text that [`Config::parse`] reads back; equal configurations give equal
     /// texts.
     pub fn canonical(&self) -> String {
-        self.text(true)
+        let mut text = self.text(true);
+        self.write_group(&mut text);
+        text
     }
 
     /// `with_sources`: where each rule was written is said, too.
@@ -516,7 +521,7 @@ pub(super) fn quoted(text: &str) -> String {
 }
 
 /// Paths are UTF-8: `Directory::open` in `machine.rs` refuses others.
-fn quoted_path(path: &Path) -> String {
+pub(super) fn quoted_path(path: &Path) -> String {
     quoted(&path.to_string_lossy())
 }
 
@@ -551,7 +556,7 @@ fn limits(read_bandwidth: u64, write_bandwidth: u64) -> String {
 }
 
 /// 64-bit Fowler-Noll-Vo hash, variant 1a: short, and the same everywhere and for ever.
-fn fnv1a(bytes: &[u8]) -> u64 {
+pub(super) fn fnv1a(bytes: &[u8]) -> u64 {
     bytes
         .iter()
         .fold(0xcbf2_9ce4_8422_2325, |hash, &b| (hash ^ u64::from(b)).wrapping_mul(0x100_0000_01b3))

@@ -60,6 +60,7 @@ impl World {
             stripes: Vec::new(),
             segment,
             pool_file,
+            group: crate::group::Grouping::of(&config),
             config,
             slots: Vec::new(),
             devices: Vec::new(),

@@ -499,6 +499,11 @@ impl Receiver<'_> {
                     let begun = Message::Recording.encode();
                     good && rustix::net::send(&peer.socket, &begun, SendFlags::NOSIGNAL).is_ok()
                 }
+                Message::Group => {
+                    let told = Message::Told.encode();
+                    sent.pop().is_some_and(|file| node.group.report_to(file))
+                        && rustix::net::send(&peer.socket, &told, SendFlags::NOSIGNAL).is_ok()
+                }
                 Message::AwaitEnd => {
                     peer.awaits_end = true;
                     true
@@ -533,6 +538,7 @@ impl Receiver<'_> {
                 }
                 Message::Held
                 | Message::Recording
+                | Message::Told
                 | Message::GoesOn
                 | Message::InUse
                 | Message::Drained { .. }

@@ -5,10 +5,11 @@ mod markers;
 mod neighbours;
 mod threads;
 
-use crate::config::{Config, TierKind};
+use crate::config::{Config, Group, TierKind};
 use crate::devices::bandwidth::BandwidthEstimator;
 use crate::devices::faults::Faults;
 use crate::devices::{open_slots, open_store};
+use crate::group::Grouping;
 use crate::instance::guard::{Waits, guard};
 use crate::instance::runtime::{Runtime, SERVED};
 use crate::manager::control::Control;
@@ -143,7 +144,9 @@ pub fn serve(
         }
     };
     let opened = open(&config, kept.as_ref(), runtime)?;
-    let (config, fresh) = (opened.config, opened.fresh);
+    // The group is that of today, whatever was found. One that only drains needs none.
+    let group = if options.drain_and_end { Group::default() } else { config.group };
+    let (config, fresh) = (Config { group, ..opened.config }, opened.fresh);
     // A pool whose configuration is gone has one that is not the instance's: the pool says all of
     // it.
     if config.instance_id() == runtime.instance {
@@ -166,6 +169,7 @@ pub fn serve(
         devices: opened.slots.iter().map(|file| file.as_ref().map(device)).collect(),
         segment: opened.segment,
         pool_file: opened.file,
+        group: Grouping::of(&config),
         config,
         runtime: runtime.clone(),
         slots: opened.slots,
@@ -216,8 +220,10 @@ pub fn serve(
     let warnings = warnings.chain(unbuffered(&node.segment)).collect();
     ready(Started { rebuilt, warnings })?;
     fresh.into_iter().for_each(Fresh::keep);
+    node.group.begin();
     let ending = Manager { node: &node, options, signals }.run(&mut control);
     end_workers(&node, &requests, workers);
+    node.group.end();
     crash::point("manager.ending");
     node.header().manager_pid.store(0, Ordering::Release);
     crash::point("manager.gone");

@@ -3,7 +3,9 @@
 //! a configuration says today; that may have chosen other sizes, as there is more memory free or
 //! less.
 
-use crate::config::{Backing, Config, Emulate, Flush, Mode, Placement, Speed, Tier, TierKind};
+use crate::config::{
+    Backing, Config, Emulate, Flush, Group, Mode, Placement, Speed, Tier, TierKind,
+};
 use crate::instance::runtime::Runtime;
 use crate::observe::status::Observer;
 use crate::usage::path_of;
@@ -83,6 +85,7 @@ pub(crate) fn of_pool_alone(segment: &Segment) -> Config {
         backing: stores_of(header),
         tiers: tiers_of(header),
         rules: Vec::new(),
+        group: Group::default(),
         automatic: false,
     }
 }

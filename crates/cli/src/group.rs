@@ -1,0 +1,342 @@
+//! The group of nodes as commands meet it: which hosts it may have, and what a node manager says of
+//! it.
+
+use crate::text::counted;
+use forebay_node::log::shown;
+use forebay_node::runtime::Runtime;
+use forebay_node::{Config, Connection};
+use forebay_pool::message::Message;
+use rustix::fd::AsFd;
+use rustix::fs::MemfdFlags;
+use serde_json::Value;
+use std::fs::File;
+use std::io::Read;
+use std::time::{Duration, Instant};
+
+/// How long a node manager may take to say what it knows.
+const ANSWER: Duration = Duration::from_secs(1);
+/// Nodes that are named where the list has many.
+const NODES_SHOWN: usize = 16;
+
+/// Options that name a group.
+#[derive(clap::Args, Clone)]
+pub struct GroupArguments {
+    /// Hosts whose node managers form a group: names such as n[1-4], or a file of them; without it
+    /// those of [group] in the configuration, else those that Slurm, PBS or LSF give the job
+    #[arg(long, value_name = "HOSTS")]
+    hosts: Option<String>,
+}
+
+impl GroupArguments {
+    /// Puts the hosts into the configuration. Where a batch system names hosts of which this one is
+    /// none, or says what cannot be understood, that is told, and there is no group.
+    ///
+    /// # Errors
+    /// The hosts that are asked for cannot be read, or this host is none of them.
+    pub fn take(&self, config: &mut Config) -> Result<(), String> {
+        if let Some(hosts) = &self.hosts {
+            return config.set_hosts(hosts, "--hosts").map_err(|error| error.to_string());
+        }
+        if let Err(error) = config.take_hosts_of_environment(|name| std::env::var(name).ok()) {
+            eprintln!("forebay: no group: {error}; this node goes on alone");
+        }
+        Ok(())
+    }
+}
+
+/// What the node manager of an instance says of its group. `None` if it is in none, or says
+/// nothing.
+fn ask(runtime: &Runtime, limit: Duration) -> Option<Value> {
+    let connection = Connection::to(&runtime.socket()).ok()?;
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let memory = rustix::fs::memfd_create(c"forebay-group", flags).ok()?;
+    connection.send_with(Message::Group, memory.as_fd()).ok()?;
+    match connection.receive(limit) {
+        Ok(Some(Message::Told)) => {
+            let mut text = Vec::new();
+            File::from(memory).read_to_end(&mut text).ok()?;
+            serde_json::from_slice(&text).ok()
+        }
+        _ => None,
+    }
+}
+
+/// Whether the instance is to be in a group, as far as its configuration tells.
+fn is_wanted(runtime: &Runtime) -> bool {
+    runtime.read_config().is_some_and(|config| config.group.hosts.is_some())
+}
+
+/// The group of an instance, as `forebay status --json` shows it: null where it is in none.
+pub fn json(runtime: &Runtime) -> Value {
+    Some(runtime).filter(|runtime| is_wanted(runtime)).and_then(|_| ask(runtime, ANSWER)).into()
+}
+
+/// Says that the node manager which a run has joined is in another group than the run asks for.
+pub fn mention_other(wanted: &Config, runtime: &Runtime) {
+    let Some(hosts) = &wanted.group.hosts else { return };
+    let Some(served) = runtime.read_config().filter(|served| served.group != wanted.group) else {
+        return;
+    };
+    let is = match &served.group.hosts {
+        Some(hosts) if hosts.is_alone() => "is in no group with others".to_owned(),
+        Some(served) => format!("is in the group of {}", served.list),
+        None => "is in no group".to_owned(),
+    };
+    eprintln!(
+        "forebay: this run asks for the group of {}, and the node manager that runs here {is}, as the run that has \
+         started it asked: it goes on as it is. `forebay stop` ends it, and the next run starts another",
+        hosts.list
+    );
+}
+
+/// Watches for a run whether its node gets into its group: if not, that is said once.
+pub struct Beginning {
+    /// When it is looked at next, and how long after that; `None` when all is said.
+    next: Option<(Instant, Duration)>,
+}
+
+impl Beginning {
+    /// Of a run that wants this.
+    pub fn of(config: &Config) -> Self {
+        const FIRST: Duration = Duration::from_millis(200);
+        let is_wanted = config.group.hosts.as_ref().is_some_and(|hosts| !hosts.is_alone());
+        Self { next: is_wanted.then(|| (Instant::now(), FIRST)) }
+    }
+
+    /// To be called now and then.
+    pub fn look(&mut self, runtime: &Runtime) {
+        if self.next.is_some_and(|(at, _)| at <= Instant::now()) {
+            self.look_now(runtime);
+        }
+    }
+
+    /// The last look: the run ends.
+    pub fn end(&mut self, runtime: &Runtime) {
+        if self.next.is_some() {
+            self.look_now(runtime);
+        }
+    }
+
+    fn look_now(&mut self, runtime: &Runtime) {
+        const SLOWEST: Duration = Duration::from_secs(10);
+        let Some((_, pause)) = self.next else { return };
+        let report = ask(runtime, ANSWER).unwrap_or_default();
+        self.next = match report["state"].as_str() {
+            Some("beginning") | None => Some((Instant::now() + pause, (2 * pause).min(SLOWEST))),
+            Some("failed") => {
+                let why = report["error"].as_str().unwrap_or("for no reason that it tells");
+                eprintln!("forebay: no group: {}; this node goes on alone", shown(why));
+                None
+            }
+            Some(_) => None,
+        };
+    }
+}
+
+/// Prints the group of an instance, if it is to be in one.
+pub fn show(runtime: &Runtime) {
+    if !is_wanted(runtime) {
+        return;
+    }
+    let Some(report) = ask(runtime, ANSWER) else {
+        println!("  group    its node manager does not say");
+        return;
+    };
+    lines(&report).iter().for_each(|line| println!("{line}"));
+}
+
+/// The lines of a report.
+fn lines(report: &Value) -> Vec<String> {
+    let text = |value: &Value| shown(value.as_str().unwrap_or("?"));
+    let number = |value: &Value| value.as_u64().unwrap_or(0);
+    let me = format!(
+        "node {} of {} ({})",
+        number(&report["node"]),
+        number(&report["hosts"]),
+        text(&report["name"])
+    );
+    match report["state"].as_str() {
+        Some("member") => {}
+        Some("alone") => return vec![format!("  group    {me}: no other host is in the list")],
+        Some("beginning") => {
+            return vec![format!(
+                "  group    {me}: looks for its folder {}",
+                text(&report["folder"])
+            )];
+        }
+        Some("failed") => {
+            let why = text(&report["error"]);
+            return vec![format!("  group    {me}: NONE, the node is alone: {why}")];
+        }
+        _ => return vec![format!("  group    {me}: none")],
+    }
+    let view = (number(&report["view"]["number"]), seconds(&report["view"]["seconds"]));
+    let rank = match (report["rank"].as_str(), view) {
+        (Some("inside"), (view, since)) => format!("in view {view} since {since}"),
+        (Some("fenced"), (view, since)) => {
+            format!("FENCED in view {view} of {since} ago: its last look at the store is too old")
+        }
+        (_, (0, _)) => "in no view yet".to_owned(),
+        (_, (view, since)) => format!("not in view {view}, which it has seen for {since}"),
+    };
+    let mut lines = vec![
+        format!("  group    {me}, life {}: {rank}", number(&report["life"])),
+        format!("    folder   {}", text(&report["folder"])),
+        format!("    address  {}", text(&report["address"])),
+    ];
+    if let Some(look) = report["last_look"].as_object() {
+        let (ago, took) = (seconds(&look["ago_seconds"]), seconds(&look["took_seconds"]));
+        lines.push(format!("    look     {ago} ago, took {took}"));
+    }
+    for (what, key) in [("STORE", "store_error"), ("CARDS", "card_error")] {
+        let error = &report[key];
+        if !error.is_null() {
+            let lasts = if error["lasts"] == true { "" } else { ", and is over" };
+            let (ago, why) = (seconds(&error["ago_seconds"]), text(&error["error"]));
+            lines.push(format!("    {what:8} {why} ({ago} ago{lasts})"));
+        }
+    }
+    lines.extend(dropped(&report["packets"]));
+    lines.extend(nodes(report));
+    lines
+}
+
+/// Packets that were dropped, by reason.
+fn dropped(packets: &Value) -> Option<String> {
+    const REASONS: [(&str, &str); 8] = [
+        ("malformed", "no packet of a group"),
+        ("version", "of another version"),
+        ("group", "of another group, or with another secret"),
+        ("sum", "changed on the way, or forged"),
+        ("astray", "for another node"),
+        ("own", "of this node's number"),
+        ("outdated", "of an earlier life"),
+        ("unlisted", "of a node that is not in the list"),
+    ];
+    let count = |key: &str| packets[key].as_u64().unwrap_or(0);
+    let found = REASONS.iter().map(|(key, why)| (count(key), why)).filter(|(count, _)| *count > 0);
+    let found: Vec<_> = found.map(|(count, why)| format!("{count} {why}")).collect();
+    (!found.is_empty()).then(|| format!("    DROPPED  packets: {}", found.join(", ")))
+}
+
+/// A line for each node, those first that do not answer or are in no view; of many the first ones.
+fn nodes(report: &Value) -> Vec<String> {
+    let mut nodes: Vec<&Value> = report["nodes"].as_array().into_iter().flatten().collect();
+    let is_well = |node: &Value| node["standing"] == "up" && !node["seat"].is_null();
+    if nodes.len() > NODES_SHOWN {
+        nodes.sort_by_key(|node| is_well(node));
+    }
+    let rest = nodes.split_off(nodes.len().min(NODES_SHOWN));
+    let line = |node: &&Value| {
+        let number = node["node"].as_u64().unwrap_or(0);
+        let name = shown(node["name"].as_str().unwrap_or("?"));
+        let life = node["life"].as_u64().map_or(String::new(), |life| format!(", life {life}"));
+        let standing = match (node["standing"].as_str(), node["seat"].is_null()) {
+            _ if report["node"] == node["node"] => "this node",
+            (Some("up"), false) => "up",
+            (Some("up"), true) => "up, in no view yet",
+            (Some("down"), _) => "DOWN: does not answer, and is in the view still",
+            (Some("left out"), _) => "LEFT OUT: does not answer, and is in no view any more",
+            (Some("never heard"), false) => "in the view, not heard yet",
+            _ => "never heard",
+        };
+        let seat = node["seat"]["since"].as_u64();
+        let seat = seat.map_or(String::new(), |view| format!(", member since view {view}"));
+        let at = node["address"].as_str().map_or(String::new(), |at| format!(", at {}", shown(at)));
+        format!("    node {number:3}  {name}{life}: {standing}{seat}{at}")
+    };
+    let mut lines: Vec<_> = nodes.iter().map(line).collect();
+    if !rest.is_empty() {
+        let well = rest.iter().filter(|node| is_well(node)).count();
+        lines.push(format!(
+            "    and {}, {well} of them up and in the view (--json names them)",
+            counted(rest.len(), "further node", "further nodes")
+        ));
+    }
+    lines
+}
+
+/// A time for people.
+fn seconds(value: &Value) -> String {
+    format!("{:.1} s", value.as_f64().unwrap_or(0.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_is_not_a_member_is_one_line() {
+        let of = |state: &str| {
+            lines(&json!({ "state": state, "node": 1, "hosts": 2, "name": "b", "folder": "/s/g",
+                           "error": "/s/g: has mode 0777" }))
+        };
+        assert_eq!(of("alone"), ["  group    node 1 of 2 (b): no other host is in the list"]);
+        assert_eq!(of("beginning"), ["  group    node 1 of 2 (b): looks for its folder /s/g"]);
+        assert_eq!(
+            of("failed"),
+            ["  group    node 1 of 2 (b): NONE, the node is alone: /s/g: has mode 0777"]
+        );
+    }
+
+    fn member() -> Value {
+        json!({
+            "state": "member", "node": 0, "hosts": 3, "name": "a", "folder": "/s/g", "life": 2,
+            "address": "udp/a:20001", "rank": "inside", "view": { "number": 4, "seconds": 12.34 },
+            "last_look": { "ago_seconds": 0.5, "took_seconds": 0.01 }, "store_error": null,
+            "card_error": { "ago_seconds": 3.0, "error": "udp/c:1: unknown\n", "lasts": false },
+            "packets": { "sent": 9, "group": 2, "malformed": 1 },
+            "nodes": [
+                { "node": 0, "name": "a", "life": 2, "address": null, "standing": "up",
+                  "seat": { "life": 2, "since": 3 } },
+                { "node": 1, "name": "b", "life": 1, "address": "10.0.0.2:20001",
+                  "standing": "down", "seat": { "life": 1, "since": 1 } },
+                { "node": 2, "name": "c", "life": null, "address": null,
+                  "standing": "never heard", "seat": null },
+            ],
+        })
+    }
+
+    #[test]
+    fn a_member_shows_what_it_knows() {
+        let wanted = [
+            "  group    node 0 of 3 (a), life 2: in view 4 since 12.3 s",
+            "    folder   /s/g",
+            "    address  udp/a:20001",
+            "    look     0.5 s ago, took 0.0 s",
+            "    CARDS    udp/c:1: unknown\\n (3.0 s ago, and is over)",
+            "    DROPPED  packets: 1 no packet of a group, 2 of another group, or with another secret",
+            "    node   0  a, life 2: this node, member since view 3",
+            "    node   1  b, life 1: DOWN: does not answer, and is in the view still, \
+             member since view 1, at 10.0.0.2:20001",
+            "    node   2  c: never heard",
+        ];
+        assert_eq!(lines(&member()), wanted);
+        let mut fenced = member();
+        fenced["rank"] = json!("fenced");
+        assert!(lines(&fenced)[0].contains("FENCED in view 4"), "{:?}", lines(&fenced));
+        fenced["rank"] = json!("outside");
+        assert!(lines(&fenced)[0].ends_with("not in view 4, which it has seen for 12.3 s"));
+        fenced["view"]["number"] = json!(0);
+        assert!(lines(&fenced)[0].ends_with("in no view yet"));
+    }
+
+    #[test]
+    fn of_many_nodes_those_in_trouble_are_named() {
+        let mut large = member();
+        let node = |node: u64| {
+            let standing = if node == 70 { "left out" } else { "up" };
+            let seat = (node != 70).then(|| json!({ "life": 1, "since": 1 }));
+            json!({ "node": node, "name": format!("n{node}"), "life": 1, "address": null,
+                    "standing": standing, "seat": seat })
+        };
+        large["nodes"] = (0..100).map(node).collect();
+        let lines = lines(&large);
+        let nodes: Vec<_> = lines.iter().filter(|line| line.starts_with("    node")).collect();
+        assert_eq!(nodes.len(), NODES_SHOWN);
+        assert!(nodes[0].contains("n70, life 1: LEFT OUT"), "{}", nodes[0]);
+        let last = "    and 84 further nodes, 84 of them up and in the view (--json names them)";
+        assert_eq!(lines.last().map(String::as_str), Some(last));
+    }
+}

@@ -1,0 +1,95 @@
+//! Why a group cannot be joined, or its folder not be used.
+
+use forebay_membership::{NodeId, TextError};
+use rustix::io::Errno;
+use std::fmt;
+use std::path::PathBuf;
+
+/// What went wrong, where, and what to do where there is something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GroupError {
+    /// The system refused something at this file.
+    File {
+        /// The file or folder.
+        path: PathBuf,
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        errno: Errno,
+    },
+    /// A file or folder is not as it has to be: owner, mode, kind or size; or it is gone.
+    Refused {
+        /// The file or folder.
+        path: PathBuf,
+        /// What is wrong, and the remedy.
+        why: String,
+    },
+    /// What is in a file cannot be understood.
+    Text {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: TextError,
+    },
+    /// Another host runs under this node's number.
+    Taken {
+        /// The number.
+        node: NodeId,
+        /// This host.
+        host: String,
+        /// The other one.
+        other: String,
+        /// The group's folder.
+        folder: PathBuf,
+    },
+    /// The store has not answered in so many milliseconds.
+    Silent {
+        /// The group's folder.
+        folder: PathBuf,
+        /// How long it was waited for.
+        waited_ms: u64,
+    },
+    /// This node's number is not one of the list of hosts.
+    Unlisted {
+        /// The number.
+        node: NodeId,
+        /// How many hosts the list has.
+        hosts: usize,
+    },
+    /// Another node's name has no address.
+    Name {
+        /// The address of its card.
+        address: String,
+        /// What the resolver says.
+        why: String,
+    },
+    /// No socket, thread or descriptor.
+    System(String),
+}
+
+impl fmt::Display for GroupError {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Self::File { path, what, errno } => write!(f, "{}: {what}: {errno}", path.display()),
+            Self::Refused { path, why } => write!(f, "{}: {why}", path.display()),
+            Self::Text { path, error } => write!(f, "{}: {error}", path.display()),
+            Self::Taken { node, host, other, folder } => write!(
+                f,
+                "{}: host {other} runs as node {}, which {host} is to be: give all nodes the same \
+                 list of hosts, or this group a folder of its own",
+                folder.display(),
+                node.0
+            ),
+            Self::Silent { folder, waited_ms } => {
+                write!(f, "{}: the store has not answered in {waited_ms} ms", folder.display())
+            }
+            Self::Unlisted { node, hosts } => {
+                write!(f, "node {} is none of the {hosts} hosts of the list", node.0)
+            }
+            Self::Name { address, why } => write!(f, "{address}: {why}"),
+            Self::System(why) => write!(f, "{why}"),
+        }
+    }
+}
+
+impl std::error::Error for GroupError {}

@@ -1,0 +1,290 @@
+//! A group from start to stop.
+
+mod engine;
+mod keeper;
+mod shared;
+
+use crate::error::GroupError;
+use crate::faults::Faults;
+use crate::folder::{GroupFolder, Life};
+use crate::packets::{Packets, tag_of};
+use crate::status::GroupStatus;
+use engine::Engine;
+use forebay_membership::{HostList, Member, NodeId, Rank, Times, Tuning};
+use keeper::Keeper;
+use shared::Shared;
+use std::io::{ErrorKind, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::path::PathBuf;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// How long the store may take to let a node begin.
+const BEGIN: Duration = Duration::from_secs(30);
+/// How long a stop waits for what is under way at the store.
+const END: Duration = Duration::from_secs(1);
+/// Groups have their ports from this one on; which one follows from the group's secret.
+const PORT_FIRST: u16 = 20_000;
+/// Among so many.
+const PORTS: u16 = 20_000;
+/// How many ports are tried, one after the other, where others use them.
+const PORTS_TRIED: u16 = 256;
+/// How often a folder is opened that others remove.
+const TRIES: usize = 16;
+/// How a card begins the address of the socket of its node's group.
+const TRANSPORT: &str = "udp/";
+
+/// How a node takes part in a group.
+pub struct GroupConfig {
+    /// The hosts that the group may have: the same list on all of them.
+    pub hosts: HostList,
+    /// This node's number in it.
+    pub me: NodeId,
+    /// The name of its host, by which the others find it.
+    pub host: String,
+    /// The group's folder on the backing store; the folder that it is in has to be there.
+    pub folder: PathBuf,
+    /// The address of this host that the others reach. An unspecified one is all that it has; the
+    /// others then reach it by its name.
+    pub bind: IpAddr,
+    /// Periods of the failure detector.
+    pub tuning: Tuning,
+    /// Periods of views: the same on all nodes.
+    pub times: Times,
+    /// What goes wrong on purpose.
+    pub faults: Faults,
+    /// Told of errors at the folder, each when it is new. Called by the group's threads.
+    pub tell: fn(&str),
+}
+
+impl GroupConfig {
+    /// With all addresses of IPv4 that the host has, the default periods, and without faults.
+    /// Errors go to the standard error.
+    pub fn of(hosts: HostList, me: NodeId, host: &str, folder: impl Into<PathBuf>) -> Self {
+        Self {
+            hosts,
+            me,
+            host: host.to_owned(),
+            folder: folder.into(),
+            bind: Ipv4Addr::UNSPECIFIED.into(),
+            tuning: Tuning::default(),
+            times: Times::default(),
+            faults: Faults::default(),
+            // Where nothing can be written is no place to say so.
+            tell: |text| _ = writeln!(std::io::stderr(), "{text}"),
+        }
+    }
+}
+
+/// This node's part in a group, from [`Group::start`] on. May be used by several threads.
+///
+/// A group that stops tells the others nothing: they hold a node that has stopped for dead when it
+/// does not answer, and the next view is without it. [`Group::stop`] notes in the folder that this
+/// life has ended; the last one that does so removes the folder. Dropping a group stops it without
+/// that, as a crash does.
+///
+/// ```
+/// use forebay_cluster::{Group, GroupConfig};
+/// use forebay_membership::{HostList, NodeId, Rank};
+/// # use std::time::Duration;
+///
+/// let store = tempfile::tempdir().unwrap();
+/// let hosts = HostList::of_expression("localhost").unwrap();
+/// let folder = store.path().join("group");
+/// let group = Group::start(GroupConfig::of(hosts, NodeId(0), "localhost", folder)).unwrap();
+/// while group.rank() != Rank::Inside {
+///     // Of a group of one this takes as long as the store does, and half a second.
+/// #   std::thread::sleep(Duration::from_millis(10));
+/// }
+/// assert_eq!(group.status().view.0, 1);
+/// group.stop();
+/// ```
+pub struct Group {
+    shared: Arc<Shared>,
+    group: Option<JoinHandle<()>>,
+    store: Option<StoreThread>,
+}
+
+/// The thread "group-store", and what ends with it.
+struct StoreThread {
+    handle: JoinHandle<()>,
+    /// A queue in which nothing is ever put: its other end goes with the thread.
+    ended: Mutex<Receiver<()>>,
+}
+
+/// A life that has begun.
+struct Begun {
+    me: Member,
+    secret: [u8; 32],
+    socket: UdpSocket,
+    address: String,
+}
+
+impl Group {
+    /// Begins a life of this node in its group. When this returns it is in no view yet.
+    ///
+    /// It takes as long as the store does, at most 30 s; where the card of another host has this
+    /// node's number, also as long as a look is valid.
+    ///
+    /// # Errors
+    /// The folder or its secret is not this user's alone, the number is another host's, the store
+    /// does not answer or refuses, or there is no socket or thread.
+    pub fn start(config: GroupConfig) -> Result<Self, GroupError> {
+        let GroupConfig { hosts, me, host, folder, bind, tuning, times, faults, tell } = config;
+        if hosts.name_of(me).is_none() {
+            return Err(GroupError::Unlisted { node: me, hosts: hosts.names().len() });
+        }
+        let shared = Arc::new(Shared::new(&hosts, host, folder, (me, times), tell)?);
+        let (tasks, task_queue) = mpsc::channel();
+        let (results, result_queue) = mpsc::channel();
+        let (begun, first) = mpsc::sync_channel(1);
+        let (end, ended) = mpsc::channel();
+        let Faults { before, loses } = faults;
+        let handle = {
+            let shared = Arc::clone(&shared);
+            let valid = Duration::from_millis(times.valid);
+            spawn("group-store", move || {
+                let _end = end;
+                match begin(&shared, me, bind, valid) {
+                    Ok((life, new)) => {
+                        let is_ipv4 = bind.is_ipv4();
+                        if begun.send(Ok(new)).is_ok() {
+                            Keeper { life, before, is_ipv4, results, shared }.run(&task_queue);
+                        }
+                    }
+                    Err(error) => {
+                        let _ = begun.send(Err(error));
+                    }
+                }
+            })?
+        };
+        let store = Some(StoreThread { handle, ended: Mutex::new(ended) });
+        // Where this returns early, dropping it ends the thread.
+        let mut group = Self { shared: Arc::clone(&shared), group: None, store };
+        let waited = BEGIN + Duration::from_millis(times.valid);
+        let new = first.recv_timeout(waited).map_err(|error| match error {
+            RecvTimeoutError::Timeout => {
+                let folder = shared.folder.clone();
+                GroupError::Silent { folder, waited_ms: waited.as_millis() as u64 }
+            }
+            RecvTimeoutError::Disconnected => {
+                GroupError::System("the thread group-store has ended".to_owned())
+            }
+        })??;
+        let packets = Packets::new(&new.secret, new.me);
+        shared.begin(new.me, new.address, times);
+        let faults = Faults { loses, before: None };
+        let queues = (tasks, result_queue);
+        let engine = Engine::new(shared, new.socket, packets, tuning, (faults, queues))?;
+        group.group = Some(spawn("group", move || engine.run())?);
+        Ok(group)
+    }
+
+    /// What this node is in its group, and so what it may do, at this moment. One look at the
+    /// clock, no lock.
+    pub fn rank(&self) -> Rank {
+        self.shared.rank()
+    }
+
+    /// What this node knows of its group. Takes a lock that the thread "group" holds while it
+    /// handles what has come, and no longer.
+    pub fn status(&self) -> GroupStatus {
+        self.shared.status()
+    }
+
+    /// Ends both threads, and this life: its card says so, and the folder goes with the last one.
+    /// A thread that hangs at the store after a second is left to itself: it ends with what it has
+    /// begun there.
+    pub fn stop(self) {
+        self.shared.leave();
+    }
+
+    fn end(&mut self) {
+        self.shared.stop();
+        if let Some(group) = self.group.take() {
+            let _ = group.join();
+        }
+        if let Some(StoreThread { handle, ended }) = self.store.take() {
+            let ended = ended.into_inner().unwrap_or_else(PoisonError::into_inner);
+            if ended.recv_timeout(END) != Err(RecvTimeoutError::Timeout) {
+                let _ = handle.join();
+            }
+        }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, GroupError> {
+    let started = thread::Builder::new().name(name.to_owned()).spawn(run);
+    started.map_err(|error| GroupError::System(format!("no thread {name}: {error}")))
+}
+
+/// Opens the folder, and begins a life in it.
+fn begin(
+    shared: &Shared,
+    me: NodeId,
+    bind: IpAddr,
+    valid: Duration,
+) -> Result<(Life, Begun), GroupError> {
+    for _ in 0..TRIES {
+        let folder = GroupFolder::open(&shared.folder)?;
+        let same = folder.again()?;
+        let begun = begin_in(folder, shared, me, bind, valid);
+        // The last member of what was there may have removed it meanwhile, with all that is in it.
+        if same.is_in_place()? {
+            return begun;
+        }
+        if let Ok((life, _)) = begun {
+            life.abandon();
+        }
+    }
+    let why = "is removed and made again and again".to_owned();
+    Err(GroupError::Refused { path: shared.folder.clone(), why })
+}
+
+fn begin_in(
+    folder: GroupFolder,
+    shared: &Shared,
+    me: NodeId,
+    bind: IpAddr,
+    valid: Duration,
+) -> Result<(Life, Begun), GroupError> {
+    let secret = folder.secret()?;
+    let socket = socket(bind, tag_of(&secret))?;
+    let failed = |error| GroupError::System(format!("a UDP socket: {error}"));
+    let own = socket.local_addr().map_err(failed)?;
+    let address = match bind.is_unspecified() {
+        true => format!("{TRANSPORT}{}:{}", shared.host, own.port()),
+        false => format!("{TRANSPORT}{own}"),
+    };
+    let life = folder.begin(me, &shared.host, &address, valid)?;
+    let me = life.me();
+    Ok((life, Begun { me, secret, socket, address }))
+}
+
+/// A socket at the first free port from the group's own on.
+fn socket(bind: IpAddr, tag: [u8; 8]) -> Result<UdpSocket, GroupError> {
+    let first = (u64::from_le_bytes(tag) % u64::from(PORTS)) as u16;
+    let failed =
+        |at: SocketAddr| move |error| GroupError::System(format!("a UDP socket at {at}: {error}"));
+    for more in 0..PORTS_TRIED {
+        let at = SocketAddr::new(bind, PORT_FIRST + (first + more) % PORTS);
+        match UdpSocket::bind(at) {
+            Ok(socket) => {
+                socket.set_nonblocking(true).map_err(failed(at))?;
+                return Ok(socket);
+            }
+            Err(error) if error.kind() == ErrorKind::AddrInUse => {}
+            Err(error) => return Err(failed(at)(error)),
+        }
+    }
+    let (from, to) = (PORT_FIRST + first, PORT_FIRST + (first + PORTS_TRIED - 1) % PORTS);
+    Err(GroupError::System(format!("{bind}: all UDP ports from {from} to {to} are in use")))
+}

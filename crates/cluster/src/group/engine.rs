@@ -1,0 +1,367 @@
+//! The thread "group": packets, timers, and what follows from them.
+
+use super::keeper::{CARDS, Done, Task};
+use super::shared::{Shared, State};
+use crate::clock::now_ms;
+use crate::error::GroupError;
+use crate::faults::Faults;
+use crate::folder::secret::fill;
+use crate::packets::{Message, PACKET_MAX, Packets, Refusal, Seen};
+use forebay_membership::{Action, Ask, Card, Incarnation, Member, NodeId, Swim, SwimTimer, Tuning};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender};
+
+/// How many packets are taken before timers have their turn.
+const PACKETS: usize = 256;
+/// Cards that bring nothing new are looked for less and less often, down to this share.
+const FIND_SLOWEST: u64 = 8;
+/// No wait is longer, in ms.
+const WAIT_MAX_MS: u64 = 60_000;
+
+/// See the module.
+pub struct Engine {
+    shared: Arc<Shared>,
+    me: Member,
+    socket: UdpSocket,
+    packets: Packets,
+    faults: Faults,
+    tasks: Sender<Task>,
+    results: Receiver<Done>,
+    swim: Swim,
+    /// The failure detector has begun.
+    has_begun: bool,
+    /// It begins then at the latest, with the addresses that are known.
+    begin_ms: u64,
+    /// What it wants to hear of, by the moment and the order in which it was asked for.
+    timers: BTreeMap<(u64, u64), SwimTimer>,
+    timers_made: u64,
+    find: Finding,
+    buffer: Vec<u8>,
+}
+
+/// When cards are looked for.
+struct Finding {
+    is_under_way: bool,
+    next_ms: u64,
+    /// How often.
+    each_ms: u64,
+    /// The least of it.
+    least_ms: u64,
+}
+
+impl Engine {
+    pub fn new(
+        shared: Arc<Shared>,
+        socket: UdpSocket,
+        packets: Packets,
+        tuning: Tuning,
+        (faults, (tasks, results)): (Faults, (Sender<Task>, Receiver<Done>)),
+    ) -> Result<Self, GroupError> {
+        let mut seed = [0; 8];
+        fill(&mut seed)?;
+        let (me, hosts) = {
+            let state = shared.lock();
+            (state.me, state.contacts.len())
+        };
+        let listed: Vec<_> = (0..hosts).map(|node| NodeId(node as u16)).collect();
+        let (now_ms, least_ms) = (now_ms(), u64::from(tuning.announce));
+        Ok(Self {
+            shared,
+            me,
+            socket,
+            packets,
+            faults,
+            tasks,
+            results,
+            swim: Swim::new(me, &listed, tuning, u64::from_le_bytes(seed)),
+            has_begun: false,
+            begin_ms: now_ms + least_ms,
+            timers: BTreeMap::new(),
+            timers_made: 0,
+            find: Finding { is_under_way: false, next_ms: now_ms, each_ms: least_ms, least_ms },
+            buffer: vec![0; PACKET_MAX + 1],
+        })
+    }
+
+    /// Until the group stops.
+    pub fn run(mut self) {
+        let shared = Arc::clone(&self.shared);
+        while !shared.stops() {
+            let next_ms = self.round(&mut shared.lock());
+            self.wait(next_ms);
+        }
+    }
+
+    /// Handles what has come and what is due; returns when there is something again.
+    fn round(&mut self, state: &mut State) -> u64 {
+        while let Ok(done) = self.results.try_recv() {
+            self.take(state, done);
+        }
+        // Before timers: who has answered is not to be held for silent.
+        self.receive(state);
+        self.run_timers(state);
+        let now_ms = now_ms();
+        if let Some(ask) = state.views.poll(now_ms) {
+            self.ask(state, ask, now_ms);
+        }
+        let finds_ms = self.find_cards(state, now_ms);
+        if !self.has_begun && (now_ms >= self.begin_ms || finds_ms.is_none()) {
+            self.begin(state);
+        }
+        self.shared.publish(state, now_ms);
+        let timer_ms = self.timers.first_key_value().map(|((due_ms, _), _)| *due_ms);
+        let begin_ms = (!self.has_begun).then_some(self.begin_ms);
+        let finds_ms = finds_ms.filter(|_| !self.find.is_under_way);
+        let next_ms = [timer_ms, begin_ms, finds_ms].into_iter().flatten().min();
+        next_ms.unwrap_or(u64::MAX).min(state.views.next_ms(now_ms))
+    }
+
+    fn begin(&mut self, state: &mut State) {
+        self.has_begun = true;
+        let actions = self.swim.begin();
+        self.act(state, actions);
+    }
+
+    /// Waits for a packet, for the other thread, or for a moment.
+    fn wait(&mut self, next_ms: u64) {
+        let wait_ms = next_ms.saturating_sub(now_ms()).min(WAIT_MAX_MS);
+        let wait = Timespec {
+            tv_sec: (wait_ms / 1000) as i64,
+            tv_nsec: (wait_ms % 1000 * 1_000_000) as _,
+        };
+        let wake = self.shared.wake_fd();
+        let mut fds = [PollFd::new(&self.socket, PollFlags::IN), PollFd::new(wake, PollFlags::IN)];
+        // A signal that interrupts it makes one more round.
+        let _ = poll(&mut fds, Some(&wait));
+        if !fds[1].revents().is_empty() {
+            let _ = rustix::io::read(wake, &mut [0; 8]);
+        }
+    }
+
+    fn receive(&mut self, state: &mut State) {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        for _ in 0..PACKETS {
+            // Also an error of an earlier packet, which its sender got back, ends the turn.
+            let Ok((bytes, source)) = self.socket.recv_from(&mut buffer) else { break };
+            self.on_packet(state, &buffer[..bytes], source);
+        }
+        self.buffer = buffer;
+    }
+
+    fn on_packet(&mut self, state: &mut State, packet: &[u8], source: SocketAddr) {
+        let opened = self.packets.open(packet);
+        let counters = &mut state.packets;
+        let (from, message) = match opened {
+            Ok((from, _)) if from.node == self.me.node => {
+                counters.own += 1;
+                return;
+            }
+            Ok(opened) => opened,
+            Err(refusal) => {
+                let count = match refusal {
+                    Refusal::Malformed => &mut counters.malformed,
+                    Refusal::Version => &mut counters.version,
+                    Refusal::Group => &mut counters.group,
+                    Refusal::Sum => &mut counters.sum,
+                    Refusal::Astray => &mut counters.astray,
+                };
+                *count += 1;
+                return;
+            }
+        };
+        let Some(contact) = state.contacts.get_mut(usize::from(from.node.0)) else {
+            counters.unlisted += 1;
+            return;
+        };
+        if Some(from.incarnation) < contact.life {
+            counters.outdated += 1;
+            return;
+        }
+        counters.taken += 1;
+        contact.life = Some(from.incarnation);
+        // The address of its card is believed rather than this one.
+        if contact.address.is_none_or(|(of, _)| of < from.incarnation) {
+            contact.address = Some((from.incarnation, source));
+        }
+        let now_ms = now_ms();
+        match message {
+            Message::Swim(bytes) => {
+                let actions = self.swim.on_packet(&bytes);
+                self.act(state, actions);
+            }
+            Message::Inquire { question, view } => {
+                let seen = state.views.last_seen(now_ms);
+                let seen = seen.map(|(age_ms, found)| (age_ms, Seen::of(found, view)));
+                self.send(state, from.node, &Message::Answer { question, seen });
+            }
+            Message::Answer { question, seen } => {
+                // While it is asked, the view of the question is this node's still.
+                let found = |seen: Seen| seen.into_found(state.views.view());
+                let seen = seen.map(|(age_ms, seen)| (age_ms, found(seen)));
+                state.views.heard(from.node, question, seen, now_ms);
+            }
+        }
+    }
+
+    fn run_timers(&mut self, state: &mut State) {
+        let begun_ms = now_ms();
+        while let Some(timer) = self.timers.first_entry()
+            && timer.key().0 <= begun_ms
+        {
+            let ((due_ms, _), timer) = timer.remove_entry();
+            let late_ms = u32::try_from(now_ms() - due_ms).unwrap_or(u32::MAX);
+            let actions = self.swim.on_timer(timer, late_ms);
+            self.act(state, actions);
+        }
+    }
+
+    fn act(&mut self, state: &mut State, actions: Vec<Action>) {
+        let now_ms = now_ms();
+        for action in actions {
+            match action {
+                Action::Send(to, packet) => self.send(state, to, &Message::Swim(packet)),
+                Action::After(ms, timer) => {
+                    self.timers_made += 1;
+                    let due_ms = now_ms + u64::from(ms.max(1));
+                    self.timers.insert((due_ms, self.timers_made), timer);
+                }
+                Action::Up(member) => {
+                    if let Some(contact) = state.contact(member.node) {
+                        let life = Some(member.incarnation);
+                        contact.life = contact.life.max(life);
+                        (contact.up, contact.is_heard) = (contact.up.max(life), true);
+                    }
+                    state.views.up(member, now_ms);
+                }
+                Action::Down(member) => {
+                    if let Some(contact) = state.contact(member.node) {
+                        contact.up.take_if(|up| *up == member.incarnation);
+                    }
+                    state.views.down(member, now_ms);
+                    // It may come back elsewhere.
+                    self.find.each_ms = self.find.least_ms;
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, state: &mut State, to: NodeId, message: &Message) {
+        let address = state.contact(to).and_then(|contact| contact.address);
+        let packet = address.and_then(|_| self.packets.seal(to, message));
+        let is_sent = match (address, packet) {
+            (Some(_), Some(_)) if self.faults.loses(self.me.node, to) => true,
+            (Some((_, address)), Some(packet)) => self.socket.send_to(&packet, address).is_ok(),
+            _ => false,
+        };
+        match is_sent {
+            true => state.packets.sent += 1,
+            false => state.packets.unsent += 1,
+        }
+    }
+
+    fn ask(&mut self, state: &mut State, ask: Ask, now_ms: u64) {
+        if let Ask::Inquire(to, question) = ask {
+            let view = state.views.view().map_or(0, |view| view.number);
+            self.send(state, to, &Message::Inquire { question, view });
+            return;
+        }
+        // Pleas count where a member does not answer; looks of others for one that is outside.
+        let is_missed = |member: Member| {
+            let contact = state.contacts.get(usize::from(member.node.0));
+            member != self.me && contact.is_none_or(|contact| contact.up.is_none())
+        };
+        let view = state.views.view().filter(|view| view.has(self.me));
+        let lists = view.is_none_or(|view| view.members().any(is_missed));
+        // Its other end is there until this thread has ended.
+        let _ = self.tasks.send(Task::Ask(ask, now_ms, lists));
+    }
+
+    /// Lets cards be looked for, if nodes are missing and it is time; returns when it is the next
+    /// time, `None` if none is missing.
+    fn find_cards(&mut self, state: &mut State, now_ms: u64) -> Option<u64> {
+        let me = self.me.node;
+        let mut missing = state.contacts.iter().zip(0..).filter(|(contact, node)| {
+            NodeId(*node) != me && (contact.up.is_none() || contact.address.is_none())
+        });
+        if self.find.is_under_way || now_ms < self.find.next_ms {
+            return missing.next().map(|_| self.find.next_ms);
+        }
+        let wanted: BTreeMap<NodeId, Option<Incarnation>> =
+            missing.map(|(contact, node)| (NodeId(node), contact.card)).collect();
+        if wanted.is_empty() {
+            return None;
+        }
+        (self.find.is_under_way, self.find.next_ms) = (true, now_ms + self.find.each_ms);
+        let _ = self.tasks.send(Task::Find(wanted));
+        Some(self.find.next_ms)
+    }
+
+    /// Takes what the other thread has done.
+    fn take(&mut self, state: &mut State, done: Done) {
+        let now_ms = now_ms();
+        match done {
+            Done::Cards(cards, error) => {
+                self.take_cards(state, cards, now_ms);
+                state.card_error.note(error, now_ms, &self.shared);
+            }
+            Done::Asked(ask, asked_ms, found) => {
+                let (found, error) = match found {
+                    Ok(found) => (Some(found), None),
+                    Err(error) => (None, Some(error)),
+                };
+                state.store_error.note(error, now_ms, &self.shared);
+                match ask {
+                    Ask::Look => {
+                        if found.is_some() {
+                            state.look_ms = Some((asked_ms, now_ms));
+                        }
+                        state.views.looked(found, now_ms);
+                    }
+                    Ask::Propose(_) => state.views.proposed(found.is_some(), now_ms),
+                    Ask::Plead(_) => state.views.pleaded(found.is_some(), now_ms),
+                    Ask::Inquire(..) => {}
+                }
+            }
+        }
+    }
+
+    fn take_cards(
+        &mut self,
+        state: &mut State,
+        cards: Vec<(Card, Option<SocketAddr>)>,
+        now_ms: u64,
+    ) {
+        let count = cards.len();
+        for (card, address) in cards {
+            let Member { node, incarnation } = card.member();
+            let Some(contact) = state.contact(node) else { continue };
+            contact.card = contact.card.max(Some(incarnation));
+            contact.life = contact.life.max(Some(incarnation));
+            let is_newer = contact.address.is_none_or(|(of, _)| of <= incarnation);
+            if let Some(address) = address.filter(|_| is_newer) {
+                contact.address = Some((incarnation, address));
+            }
+        }
+        self.find.is_under_way = false;
+        match count {
+            0 => {
+                let slowest_ms = FIND_SLOWEST * self.find.least_ms;
+                self.find.each_ms = (2 * self.find.each_ms).min(slowest_ms);
+                // Names that had no address are asked for again.
+                for contact in &mut state.contacts {
+                    contact.card.take_if(|_| contact.address.is_none());
+                }
+            }
+            _ => self.find.each_ms = self.find.least_ms,
+        }
+        if count >= CARDS {
+            self.find.next_ms = now_ms;
+        }
+        if !self.has_begun {
+            self.begin(state);
+        }
+    }
+}

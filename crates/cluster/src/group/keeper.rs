@@ -1,0 +1,136 @@
+//! The thread "group-store": what is done at the group's folder, one after the other.
+
+use super::TRANSPORT;
+use super::shared::Shared;
+use crate::error::GroupError;
+use crate::faults::{Before, Operation};
+use crate::folder::Life;
+use forebay_membership::{Ask, Card, Found, Incarnation, NodeId};
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::{Duration, Instant};
+
+/// So many cards are read, and so long names resolved, before looks have their turn again.
+pub const CARDS: usize = 64;
+const RESOLVING: Duration = Duration::from_millis(200);
+
+/// What is to be done.
+pub enum Task {
+    /// What [`forebay_membership::Views`] ask of the store; the number of the moment comes back.
+    /// Of a look: whether it is to list the folder.
+    Ask(Ask, u64, bool),
+    /// The cards of these nodes, of lives after the ones that are known.
+    Find(BTreeMap<NodeId, Option<Incarnation>>),
+}
+
+/// What has become of it.
+pub enum Done {
+    Asked(Ask, u64, Result<Found, GroupError>),
+    Cards(Vec<(Card, Option<SocketAddr>)>, Option<GroupError>),
+}
+
+/// See the module.
+pub struct Keeper {
+    pub life: Life,
+    pub before: Option<Before>,
+    pub is_ipv4: bool,
+    pub results: Sender<Done>,
+    pub shared: Arc<Shared>,
+}
+
+impl Keeper {
+    /// Until the other end of the queue is gone, or the group stops.
+    pub fn run(mut self, tasks: &Receiver<Task>) {
+        while let Ok(task) = tasks.recv() {
+            if self.shared.stops() {
+                break;
+            }
+            let done = match task {
+                Task::Ask(ask, asked_ms, lists) => {
+                    let found = self.ask(&ask, lists);
+                    Done::Asked(ask, asked_ms, found)
+                }
+                Task::Find(wanted) => {
+                    let (cards, error) = self.find(&wanted);
+                    Done::Cards(cards, error)
+                }
+            };
+            if self.results.send(done).is_err() {
+                break;
+            }
+            self.shared.wake();
+        }
+        if self.shared.leaves()
+            && let Err(error) = self.before(Operation::Leave).and_then(|()| self.life.leave())
+        {
+            self.shared.tell(&error);
+        }
+    }
+
+    /// What the folder answers; nothing is found by what is no look.
+    fn ask(&mut self, ask: &Ask, lists: bool) -> Result<Found, GroupError> {
+        let none = |()| Found::default();
+        match ask {
+            Ask::Look => {
+                self.before(Operation::Look)?;
+                self.life.look(lists)
+            }
+            Ask::Propose(view) => {
+                self.before(Operation::Propose)?;
+                self.life.propose(view).map(|_| ()).map(none)
+            }
+            Ask::Plead(number) => {
+                self.before(Operation::Plead)?;
+                self.life.plead(*number).map(none)
+            }
+            // Asked of another node, not of the store.
+            Ask::Inquire(..) => Ok(Found::default()),
+        }
+    }
+
+    fn before(&mut self, operation: Operation) -> Result<(), GroupError> {
+        let outcome = self.before.as_mut().map_or(Ok(()), |before| before(operation));
+        let path = || self.shared.folder.clone();
+        let failed = |errno: Errno| GroupError::File { path: path(), what: "injected", errno };
+        outcome.map_err(failed)
+    }
+
+    fn find(
+        &mut self,
+        wanted: &BTreeMap<NodeId, Option<Incarnation>>,
+    ) -> (Vec<(Card, Option<SocketAddr>)>, Option<GroupError>) {
+        if let Err(error) = self.before(Operation::Find) {
+            return (Vec::new(), Some(error));
+        }
+        let (cards, mut wrong) = self.life.find(wanted, CARDS);
+        let mut found = Vec::new();
+        let begin = Instant::now();
+        for card in cards {
+            if begin.elapsed() > RESOLVING {
+                break;
+            }
+            let address = match self.resolve(card.address()) {
+                Ok(address) => Some(address),
+                Err(error) => {
+                    wrong = wrong.or(Some(error));
+                    None
+                }
+            };
+            found.push((card, address));
+        }
+        (found, wrong)
+    }
+
+    /// The address of a card, which may have several for several transports.
+    fn resolve(&self, address: &str) -> Result<SocketAddr, GroupError> {
+        let failed = |why: String| GroupError::Name { address: address.to_owned(), why };
+        let own = address.split(',').find_map(|part| part.strip_prefix(TRANSPORT));
+        let own = own.ok_or_else(|| failed(format!("no part begins with {TRANSPORT}")))?;
+        let mut all = own.to_socket_addrs().map_err(|error| failed(error.to_string()))?;
+        let fits = |at: &SocketAddr| at.is_ipv4() == self.is_ipv4;
+        all.find(fits).ok_or_else(|| failed("has no address of the kind in use here".to_owned()))
+    }
+}

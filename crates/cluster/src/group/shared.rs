@@ -1,0 +1,251 @@
+//! What the threads of a group and those that ask it share.
+
+use crate::clock::now_ms;
+use crate::error::GroupError;
+use crate::status::{GroupStatus, LookStatus, NodeStatus, PacketCounters, Standing, StoreError};
+use forebay_membership::{HostList, Incarnation, Member, NodeId, Rank, Times, Views};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::OwnedFd;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// In [`Shared::acts_until_ms`]: this node has no seat.
+const NO_SEAT: u64 = 0;
+
+/// See the module.
+pub struct Shared {
+    pub host: String,
+    pub folder: PathBuf,
+    names: Vec<String>,
+    state: Mutex<State>,
+    /// Until when this node may act, or [`NO_SEAT`].
+    acts_until_ms: AtomicU64,
+    stops: AtomicBool,
+    /// It stops by itself, and says so in the folder.
+    leaves: AtomicBool,
+    wake: OwnedFd,
+    tell: fn(&str),
+}
+
+/// What is known of the group.
+pub struct State {
+    pub me: Member,
+    /// As its card says.
+    pub address: String,
+    pub views: Views,
+    /// The number of the newest view, and when it was seen first.
+    pub view: (u32, u64),
+    /// What is known of each host of the list, this one included.
+    pub contacts: Vec<Contact>,
+    pub packets: PacketCounters,
+    /// When the last good look was asked for, and when it was answered.
+    pub look_ms: Option<(u64, u64)>,
+    pub store_error: Problem,
+    pub card_error: Problem,
+}
+
+/// What is known of a node.
+#[derive(Clone, Debug, Default)]
+pub struct Contact {
+    /// Its newest life.
+    pub life: Option<Incarnation>,
+    /// Where its packets go, and the life that is, or was, there.
+    pub address: Option<(Incarnation, SocketAddr)>,
+    /// The newest life whose card was read.
+    pub card: Option<Incarnation>,
+    /// The life that answers.
+    pub up: Option<Incarnation>,
+    /// It has answered at some time.
+    pub is_heard: bool,
+}
+
+/// The last error of a kind of operations.
+#[derive(Default)]
+pub struct Problem {
+    last: Option<(u64, GroupError)>,
+    lasts: bool,
+}
+
+impl Problem {
+    /// Notes how an operation has ended. An error that was not there before is told.
+    pub fn note(&mut self, error: Option<GroupError>, now_ms: u64, shared: &Shared) {
+        let was_there = self.lasts;
+        self.lasts = error.is_some();
+        let Some(error) = error else { return };
+        if !was_there || self.last.as_ref().is_none_or(|(_, last)| *last != error) {
+            shared.tell(&error);
+        }
+        self.last = Some((now_ms, error));
+    }
+
+    fn status(&self, now_ms: u64) -> Option<StoreError> {
+        let (at_ms, error) = self.last.clone()?;
+        Some(StoreError { ago: since(now_ms, at_ms), error, lasts: self.lasts })
+    }
+}
+
+impl Shared {
+    /// Of a node that has no life yet.
+    pub fn new(
+        hosts: &HostList,
+        host: String,
+        folder: PathBuf,
+        (me, times): (NodeId, Times),
+        tell: fn(&str),
+    ) -> Result<Self, GroupError> {
+        let failed = |errno| GroupError::System(format!("no event descriptor: {errno}"));
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?;
+        let me = Member { node: me, incarnation: Incarnation(0) };
+        let now_ms = now_ms();
+        let state = State {
+            me,
+            address: String::new(),
+            views: Views::new(me, times, now_ms),
+            view: (0, now_ms),
+            contacts: vec![Contact::default(); hosts.names().len()],
+            packets: PacketCounters::default(),
+            look_ms: None,
+            store_error: Problem::default(),
+            card_error: Problem::default(),
+        };
+        Ok(Self {
+            host,
+            folder,
+            names: hosts.names().to_vec(),
+            state: Mutex::new(state),
+            acts_until_ms: AtomicU64::new(NO_SEAT),
+            stops: AtomicBool::new(false),
+            leaves: AtomicBool::new(false),
+            wake,
+            tell,
+        })
+    }
+
+    /// This node has a life.
+    pub fn begin(&self, me: Member, address: String, times: Times) {
+        let mut state = self.lock();
+        let now_ms = now_ms();
+        (state.me, state.address) = (me, address);
+        state.views = Views::new(me, times, now_ms);
+        state.view = (0, now_ms);
+        state.contacts[usize::from(me.node.0)].life = Some(me.incarnation);
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What wakes the thread "group".
+    pub fn wake_fd(&self) -> &OwnedFd {
+        &self.wake
+    }
+
+    pub fn wake(&self) {
+        // One that is full wakes, too.
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+
+    pub fn stop(&self) {
+        self.stops.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// This node is to end its life in the folder when it stops.
+    pub fn leave(&self) {
+        self.leaves.store(true, Ordering::Release);
+    }
+
+    pub fn leaves(&self) -> bool {
+        self.leaves.load(Ordering::Acquire)
+    }
+
+    /// Says what is wrong.
+    pub fn tell(&self, error: &GroupError) {
+        (self.tell)(&format!("group: {error}"));
+    }
+
+    pub fn stops(&self) -> bool {
+        self.stops.load(Ordering::Acquire)
+    }
+
+    /// Tells those that ask for the rank.
+    pub fn publish(&self, state: &mut State, now_ms: u64) {
+        let views = &state.views;
+        let until_ms = views.seat().map(|_| views.valid_until().unwrap_or(0).max(NO_SEAT + 1));
+        self.acts_until_ms.store(until_ms.unwrap_or(NO_SEAT), Ordering::Release);
+        let number = views.view().map_or(0, |view| view.number);
+        if number != state.view.0 {
+            state.view = (number, now_ms);
+        }
+    }
+
+    pub fn rank(&self) -> Rank {
+        match self.acts_until_ms.load(Ordering::Acquire) {
+            // It may not go on behind the back of one that holds it for stopped.
+            _ if self.stops() => Rank::Outside,
+            NO_SEAT => Rank::Outside,
+            until_ms if now_ms() < until_ms => Rank::Inside,
+            _ => Rank::Fenced,
+        }
+    }
+
+    pub fn status(&self) -> GroupStatus {
+        let state = self.lock();
+        let now_ms = now_ms();
+        let rank = self.rank();
+        let until_ms = state.views.valid_until().filter(|_| rank == Rank::Inside);
+        let nodes = self.names.iter().zip(&state.contacts).zip(0..);
+        let nodes = nodes.map(|((name, contact), node)| state.node(NodeId(node), name, contact));
+        GroupStatus {
+            me: state.me,
+            host: self.host.clone(),
+            address: state.address.clone(),
+            folder: self.folder.clone(),
+            rank,
+            acts_for: since(until_ms.unwrap_or(0), now_ms),
+            seat: state.views.seat(),
+            view: (state.view.0, since(now_ms, state.view.1)),
+            nodes: nodes.collect(),
+            last_look: state.look_ms.map(|(asked_ms, answered_ms)| LookStatus {
+                ago: since(now_ms, asked_ms),
+                took: since(answered_ms, asked_ms),
+            }),
+            store_error: state.store_error.status(now_ms),
+            card_error: state.card_error.status(now_ms),
+            packets: state.packets,
+        }
+    }
+}
+
+impl State {
+    /// A node of the list; `None` if it is not one of it.
+    pub fn contact(&mut self, node: NodeId) -> Option<&mut Contact> {
+        self.contacts.get_mut(usize::from(node.0))
+    }
+
+    fn node(&self, node: NodeId, name: &str, contact: &Contact) -> NodeStatus {
+        let seat = self.views.view().and_then(|view| view.seat_of(node));
+        let is_me = node == self.me.node;
+        let standing = match seat {
+            _ if contact.up.is_some() || is_me => Standing::Up,
+            _ if !contact.is_heard => Standing::NeverHeard,
+            Some(_) => Standing::Down,
+            None => Standing::LeftOut,
+        };
+        NodeStatus {
+            node,
+            name: name.to_owned(),
+            incarnation: contact.life.max(seat.map(|seat| seat.member.incarnation)),
+            address: contact.address.map(|(_, address)| address),
+            standing,
+            seat,
+        }
+    }
+}
+
+fn since(later_ms: u64, earlier_ms: u64) -> Duration {
+    Duration::from_millis(later_ms.saturating_sub(earlier_ms))
+}

@@ -1,0 +1,25 @@
+//! A node manager's part in its group: the threads, the socket and the files around the state
+//! machines of `membership`. Two threads of a [`Group`] find out which nodes live, make views on
+//! the backing store, and say at each moment what this node is and so may do ([`Group::rank`]).
+//!
+//! - The thread "group" has the UDP socket, the failure detector, the views and their timers.
+//! - The thread "group-store" has the group's folder: a store that hangs stops it alone, and this
+//!   node is fenced in time.
+//!
+//! Packets are signed with the group's secret, which is in the folder; they are not encrypted. They
+//! have lives of nodes, numbers of views and times in them, and no data of files.
+//!
+//! docs/design/nodes.md has the requirements, the alternatives and the arithmetic.
+
+mod clock;
+mod error;
+mod faults;
+mod folder;
+mod group;
+mod packets;
+mod status;
+
+pub use error::GroupError;
+pub use faults::{Before, Faults, Loses, Operation};
+pub use group::{Group, GroupConfig};
+pub use status::{GroupStatus, LookStatus, NodeStatus, PacketCounters, Standing, StoreError};

@@ -1,0 +1,431 @@
+//! The packets of a group: who sends which to whom, with a keyed sum by which only those that
+//! know the group's secret are heard.
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 0 | version |
+//! | 1 | kind: 1 of the failure detector, 2 a question, 3 its answer |
+//! | 2..8 | sender: node, incarnation |
+//! | 8..10 | receiver's node |
+//! | 10..18 | the group, from its secret |
+//! | .. | what it says |
+//! | last 16 | the first half of HMAC-SHA256 over all before |
+//!
+//! Numbers are little-endian. A packet that is recorded and sent again passes: the failure detector
+//! and [`forebay_membership::Views`] take one of an earlier life, of an earlier state or of another
+//! question for what it is, and decide nothing that the folder does not.
+
+use forebay_membership::{Found, Incarnation, Member, NodeId, Seat, View};
+use ring::hkdf::{HKDF_SHA256, KeyType, Prk, Salt};
+use ring::hmac::{self, HMAC_SHA256};
+
+const VERSION: u8 = 1;
+const HEAD: usize = 18;
+const SUM: usize = 16;
+/// The largest packet, in bytes: what UDP carries, with room. A view of about 6000 members fits.
+pub(crate) const PACKET_MAX: usize = 60 << 10;
+
+const SWIM: u8 = 1;
+const INQUIRE: u8 = 2;
+const ANSWER: u8 = 3;
+
+/// How the view of an answer is told.
+const NO_VIEW: u8 = 0;
+const SAME_VIEW: u8 = 1;
+const WHOLE_VIEW: u8 = 2;
+
+/// What a packet says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Message {
+    /// For the failure detector.
+    Swim(Vec<u8>),
+    /// What have you last seen? With the number of the asker's own view, 0 if it has none.
+    Inquire { question: u64, view: u32 },
+    /// What was last seen, and how many ms before: nothing, if `None`.
+    Answer { question: u64, seen: Option<(u64, Seen)> },
+}
+
+/// A [`Found`] for one that may have its view already.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub newest: Newest,
+    pub pleas: Vec<NodeId>,
+    pub looks: u64,
+}
+
+/// The newest view of an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Newest {
+    None,
+    /// It has the number of the question.
+    Same,
+    Whole(View),
+}
+
+impl Seen {
+    /// For one that has the view of this number.
+    pub fn of(found: Found, view: u32) -> Self {
+        let newest = match found.newest {
+            None => Newest::None,
+            Some(newest) if newest.number == view => Newest::Same,
+            Some(newest) => Newest::Whole(newest),
+        };
+        Self { newest, pleas: found.pleas, looks: found.looks }
+    }
+
+    /// For one that has asked with this view and has it still.
+    pub fn into_found(self, view: Option<&View>) -> Found {
+        let newest = match self.newest {
+            Newest::None => None,
+            Newest::Same => view.cloned(),
+            Newest::Whole(newest) => Some(newest),
+        };
+        Found { newest, pleas: self.pleas, looks: self.looks }
+    }
+}
+
+/// Why a packet is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// Too short, too long, or not a message.
+    Malformed,
+    /// Another version of its form.
+    Version,
+    /// Of another group, or of one that knows another secret.
+    Group,
+    /// Its keyed sum is wrong.
+    Sum,
+    /// For another node.
+    Astray,
+}
+
+/// What makes and reads the packets of one life of a node.
+pub(crate) struct Packets {
+    me: Member,
+    key: hmac::Key,
+    tag: [u8; 8],
+}
+
+struct TagBytes;
+
+impl KeyType for TagBytes {
+    fn len(&self) -> usize {
+        8
+    }
+}
+
+/// A number of the group's that all who know its secret have; it does not tell the secret.
+pub(crate) fn tag_of(secret: &[u8; 32]) -> [u8; 8] {
+    let mut tag = [0; 8];
+    let root = root_of(secret);
+    let derived = root.expand(&[b"forebay group tag 1"], TagBytes);
+    derived.and_then(|derived| derived.fill(&mut tag)).expect("8 bytes are less than HKDF gives");
+    tag
+}
+
+fn root_of(secret: &[u8; 32]) -> Prk {
+    Salt::new(HKDF_SHA256, &[]).extract(secret)
+}
+
+impl Packets {
+    pub fn new(secret: &[u8; 32], me: Member) -> Self {
+        let root = root_of(secret);
+        let key = root.expand(&[b"forebay group packets 1"], HMAC_SHA256);
+        let key = hmac::Key::from(key.expect("the length of SHA-256 is one that HKDF gives"));
+        Self { me, key, tag: tag_of(secret) }
+    }
+
+    /// A packet for a node; `None` if the message is too large for one.
+    pub fn seal(&self, to: NodeId, message: &Message) -> Option<Vec<u8>> {
+        let kind = match message {
+            Message::Swim(_) => SWIM,
+            Message::Inquire { .. } => INQUIRE,
+            Message::Answer { .. } => ANSWER,
+        };
+        let mut packet = vec![VERSION, kind];
+        put_member(&mut packet, self.me);
+        packet.extend(to.0.to_le_bytes());
+        packet.extend(self.tag);
+        match message {
+            Message::Swim(bytes) => packet.extend(bytes),
+            Message::Inquire { question, view } => {
+                packet.extend(question.to_le_bytes());
+                packet.extend(view.to_le_bytes());
+            }
+            Message::Answer { question, seen } => {
+                packet.extend(question.to_le_bytes());
+                put_seen(&mut packet, seen.as_ref());
+            }
+        }
+        let sum = hmac::sign(&self.key, &packet);
+        packet.extend(&sum.as_ref()[..SUM]);
+        (packet.len() <= PACKET_MAX).then_some(packet)
+    }
+
+    /// Who has sent a packet, and what it says.
+    pub fn open(&self, packet: &[u8]) -> Result<(Member, Message), Refusal> {
+        if !(HEAD + SUM..=PACKET_MAX).contains(&packet.len()) {
+            return Err(Refusal::Malformed);
+        }
+        let (signed, sum) = packet.split_at(packet.len() - SUM);
+        if signed[0] != VERSION {
+            return Err(Refusal::Version);
+        }
+        if signed[10..HEAD] != self.tag {
+            return Err(Refusal::Group);
+        }
+        let right = hmac::sign(&self.key, signed);
+        // How long this takes does not tell where they differ.
+        if right.as_ref().iter().zip(sum).fold(0, |all, (a, b)| all | (a ^ b)) != 0 {
+            return Err(Refusal::Sum);
+        }
+        let mut reader = Reader(&signed[2..]);
+        let from = reader.member().ok_or(Refusal::Malformed)?;
+        let to = reader.u16().ok_or(Refusal::Malformed)?;
+        if to != self.me.node.0 {
+            return Err(Refusal::Astray);
+        }
+        let message = message(signed[1], &signed[HEAD..]).ok_or(Refusal::Malformed)?;
+        Ok((from, message))
+    }
+}
+
+fn message(kind: u8, body: &[u8]) -> Option<Message> {
+    let mut reader = Reader(body);
+    let message = match kind {
+        SWIM => return Some(Message::Swim(body.to_vec())),
+        INQUIRE => Message::Inquire { question: reader.u64()?, view: reader.u32()? },
+        ANSWER => Message::Answer { question: reader.u64()?, seen: reader.seen()? },
+        _ => return None,
+    };
+    reader.0.is_empty().then_some(message)
+}
+
+fn put_member(packet: &mut Vec<u8>, member: Member) {
+    packet.extend(member.node.0.to_le_bytes());
+    packet.extend(member.incarnation.0.to_le_bytes());
+}
+
+fn put_seen(packet: &mut Vec<u8>, seen: Option<&(u64, Seen)>) {
+    packet.push(seen.is_some().into());
+    let Some((age_ms, Seen { newest, pleas, looks })) = seen else { return };
+    packet.extend(age_ms.to_le_bytes());
+    packet.extend(looks.to_le_bytes());
+    // No more than there are numbers of nodes.
+    packet.extend((pleas.len() as u16).to_le_bytes());
+    pleas.iter().for_each(|node| packet.extend(node.0.to_le_bytes()));
+    match newest {
+        Newest::None => packet.push(NO_VIEW),
+        Newest::Same => packet.push(SAME_VIEW),
+        Newest::Whole(view) => {
+            packet.push(WHOLE_VIEW);
+            packet.extend(view.number.to_le_bytes());
+            packet.extend((view.seats.len() as u16).to_le_bytes());
+            for seat in &view.seats {
+                put_member(packet, seat.member);
+                packet.extend(seat.since.to_le_bytes());
+            }
+        }
+    }
+}
+
+/// What is left of a packet.
+struct Reader<'p>(&'p [u8]);
+
+impl Reader<'_> {
+    fn take<const COUNT: usize>(&mut self) -> Option<[u8; COUNT]> {
+        let (taken, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*taken)
+    }
+
+    fn u8(&mut self) -> Option<u8> {
+        self.take().map(u8::from_le_bytes)
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        self.take().map(u16::from_le_bytes)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.take().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.take().map(u64::from_le_bytes)
+    }
+
+    fn member(&mut self) -> Option<Member> {
+        Some(Member { node: NodeId(self.u16()?), incarnation: Incarnation(self.u32()?) })
+    }
+
+    fn seen(&mut self) -> Option<Option<(u64, Seen)>> {
+        match self.u8()? {
+            0 => return Some(None),
+            1 => {}
+            _ => return None,
+        }
+        let (age_ms, looks) = (self.u64()?, self.u64()?);
+        let pleas: Option<Vec<_>> = (0..self.u16()?).map(|_| self.u16().map(NodeId)).collect();
+        let newest = match self.u8()? {
+            NO_VIEW => Newest::None,
+            SAME_VIEW => Newest::Same,
+            WHOLE_VIEW => Newest::Whole(self.view()?),
+            _ => return None,
+        };
+        Some(Some((age_ms, Seen { newest, pleas: pleas?, looks })))
+    }
+
+    /// A view that can be: with a seat at least, by ascending node, each since a view up to it.
+    fn view(&mut self) -> Option<View> {
+        let number = self.u32()?;
+        let count = self.u16()?;
+        let seat = |_| Some(Seat { member: self.member()?, since: self.u32()? });
+        let seats: Vec<_> = (0..count).map(seat).collect::<Option<_>>()?;
+        let is_sorted = seats.windows(2).all(|two| two[0].member.node < two[1].member.node);
+        let is_since = seats.iter().all(|seat| (1..=number).contains(&seat.since));
+        (is_sorted && is_since && !seats.is_empty()).then_some(View { number, seats })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::rngs::SmallRng;
+    use rand::{RngExt, SeedableRng};
+
+    /// Prints the seed of a test that panics while it is there.
+    struct Seed(u64);
+
+    impl Drop for Seed {
+        fn drop(&mut self) {
+            if std::thread::panicking() {
+                eprintln!("seed {}", self.0);
+            }
+        }
+    }
+
+    fn two() -> (Packets, Packets) {
+        let secret = [7; 32];
+        (Packets::new(&secret, Member::new(3, 9)), Packets::new(&secret, Member::new(5, 1)))
+    }
+
+    fn random_message(random: &mut SmallRng) -> Message {
+        let question = random.random();
+        match random.random_range(0..3) {
+            0 => {
+                let length = random.random_range(0..1280);
+                Message::Swim((0..length).map(|_| random.random()).collect())
+            }
+            1 => Message::Inquire { question, view: random.random() },
+            _ => {
+                let number = random.random_range(1..=u32::MAX);
+                let seats = (0..random.random_range(1..50)).map(|node| Seat {
+                    member: Member::new(node, random.random()),
+                    since: random.random_range(1..=number),
+                });
+                let view = View { number, seats: seats.collect() };
+                let newest = [Newest::None, Newest::Same, Newest::Whole(view)];
+                let newest = newest[random.random_range(0..3)].clone();
+                let pleas = (0..random.random_range(0..5)).map(NodeId).collect();
+                let seen = Seen { newest, pleas, looks: random.random() };
+                let seen = random.random::<bool>().then(|| (random.random(), seen));
+                Message::Answer { question, seen }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_sealed_is_opened() {
+        let (one, other) = two();
+        for seed in 0..1000 {
+            let (mut random, _seed) = (SmallRng::seed_from_u64(seed), Seed(seed));
+            let message = random_message(&mut random);
+            let packet = one.seal(NodeId(5), &message).unwrap();
+            assert_eq!(other.open(&packet), Ok((Member::new(3, 9), message)));
+            assert_eq!(one.open(&packet), Err(Refusal::Astray));
+        }
+    }
+
+    #[test]
+    fn each_changed_byte_and_each_cut_is_refused() {
+        let (one, other) = two();
+        for seed in 0..20 {
+            let (mut random, _seed) = (SmallRng::seed_from_u64(seed), Seed(seed));
+            let packet = one.seal(NodeId(5), &random_message(&mut random)).unwrap();
+            for at in 0..packet.len() {
+                let mut changed = packet.clone();
+                changed[at] ^= random.random_range(1..=u8::MAX);
+                let expected = match at {
+                    0 => Refusal::Version,
+                    10..HEAD => Refusal::Group,
+                    _ => Refusal::Sum,
+                };
+                assert_eq!(other.open(&changed), Err(expected), "byte {at}");
+                let cut = other.open(&packet[..at]);
+                let expected = if at < HEAD + SUM { Refusal::Malformed } else { Refusal::Sum };
+                assert_eq!(cut, Err(expected), "cut at {at}");
+            }
+            let longer = [&packet[..], &[0]].concat();
+            assert_eq!(other.open(&longer), Err(Refusal::Sum));
+        }
+    }
+
+    #[test]
+    fn what_a_member_says_wrong_is_no_message() {
+        let (one, other) = two();
+        // A body of its own under a right sum, as a member with a fault would send it.
+        let seal = |kind: u8, body: &[u8]| {
+            let mut packet = one.seal(NodeId(5), &Message::Swim(body.to_vec())).unwrap();
+            packet.truncate(packet.len() - SUM);
+            packet[1] = kind;
+            let sum = hmac::sign(&one.key, &packet);
+            packet.extend(&sum.as_ref()[..SUM]);
+            packet
+        };
+        for seed in 0..2000 {
+            let (mut random, _seed) = (SmallRng::seed_from_u64(seed), Seed(seed));
+            let length = random.random_range(0..60);
+            let body: Vec<u8> = (0..length).map(|_| random.random_range(0..4)).collect();
+            let kind = random.random_range(0..6);
+            match other.open(&seal(kind, &body)) {
+                // What is understood has this form only.
+                Ok((_, message)) => {
+                    assert_eq!(one.seal(NodeId(5), &message), Some(seal(kind, &body)));
+                }
+                Err(refusal) => assert_eq!(refusal, Refusal::Malformed),
+            }
+        }
+        let answer = |view: View| {
+            let seen = Seen { newest: Newest::Whole(view), pleas: Vec::new(), looks: 0 };
+            let message = Message::Answer { question: 1, seen: Some((0, seen)) };
+            other.open(&one.seal(NodeId(5), &message).unwrap())
+        };
+        let seat = |node, since| Seat { member: Member::new(node, 1), since };
+        assert!(answer(View { number: 2, seats: vec![seat(1, 1), seat(2, 2)] }).is_ok());
+        for seats in [vec![], vec![seat(2, 1), seat(1, 1)], vec![seat(1, 3)], vec![seat(1, 0)]] {
+            assert_eq!(answer(View { number: 2, seats }), Err(Refusal::Malformed));
+        }
+    }
+
+    #[test]
+    fn another_secret_is_another_group() {
+        let (one, _) = two();
+        let stranger = Packets::new(&[8; 32], Member::new(5, 1));
+        let packet = one.seal(NodeId(5), &Message::Swim(vec![1])).unwrap();
+        assert_eq!(stranger.open(&packet), Err(Refusal::Group));
+    }
+
+    #[test]
+    fn a_view_that_no_packet_carries_is_not_sent() {
+        let (one, _) = two();
+        let answer = |count| {
+            let seats = (0..count).map(|node| Seat { member: Member::new(node, 1), since: 1 });
+            let newest = Newest::Whole(View { number: 1, seats: seats.collect() });
+            let seen = Seen { newest, pleas: Vec::new(), looks: 1 };
+            one.seal(NodeId(5), &Message::Answer { question: 1, seen: Some((1, seen)) })
+        };
+        assert!(answer(6000).is_some());
+        assert_eq!(answer(7000), None);
+    }
+}

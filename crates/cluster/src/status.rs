@@ -1,0 +1,123 @@
+//! What a group says of itself.
+
+use crate::error::GroupError;
+use forebay_membership::{Incarnation, Member, NodeId, Rank, Seat};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What one node knows of its group, at one moment.
+#[derive(Clone, Debug)]
+pub struct GroupStatus {
+    /// This life of this node.
+    pub me: Member,
+    /// The name of its host.
+    pub host: String,
+    /// Where others reach it, as its card says.
+    pub address: String,
+    /// The group's folder.
+    pub folder: PathBuf,
+    /// What it is in the group.
+    pub rank: Rank,
+    /// For how long it may act if it does not look again; zero if it may not.
+    pub acts_for: Duration,
+    /// Its seat in the newest view that it has seen, if it has one.
+    pub seat: Option<Seat>,
+    /// The number of that view, 0 if there is none, and how long ago this node saw it first.
+    pub view: (u32, Duration),
+    /// Each host of the list, by ascending number.
+    pub nodes: Vec<NodeStatus>,
+    /// The last look of its own that succeeded.
+    pub last_look: Option<LookStatus>,
+    /// The last look, proposal or plea that failed.
+    pub store_error: Option<StoreError>,
+    /// The last search for other nodes' cards that failed, in the folder or by their names.
+    pub card_error: Option<StoreError>,
+    /// Packets.
+    pub packets: PacketCounters,
+}
+
+/// A host of the list.
+#[derive(Clone, Debug)]
+pub struct NodeStatus {
+    /// Its number.
+    pub node: NodeId,
+    /// Its name in the list.
+    pub name: String,
+    /// Its newest life that is known.
+    pub incarnation: Option<Incarnation>,
+    /// Where its packets go; `None` for this node, and while it is not known.
+    pub address: Option<SocketAddr>,
+    /// Whether it answers.
+    pub standing: Standing,
+    /// Its seat in the newest view, if it has one.
+    pub seat: Option<Seat>,
+}
+
+/// Whether a node answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It does, or is this node.
+    Up,
+    /// It does not any more, and is in the newest view.
+    Down,
+    /// It does not any more, and is in no view any more.
+    LeftOut,
+    /// It has not been heard since this node began.
+    NeverHeard,
+}
+
+/// A look at the folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LookStatus {
+    /// How long ago it was asked for.
+    pub ago: Duration,
+    /// How long it took, with the wait for its turn.
+    pub took: Duration,
+}
+
+/// An operation on the folder that failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreError {
+    /// How long ago.
+    pub ago: Duration,
+    /// Why.
+    pub error: GroupError,
+    /// No operation has succeeded since.
+    pub lasts: bool,
+}
+
+/// Packets since this node began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PacketCounters {
+    /// Sent.
+    pub sent: u64,
+    /// Not sent: no address of the node is known, or the socket takes no more.
+    pub unsent: u64,
+    /// Taken.
+    pub taken: u64,
+    /// Dropped: no message of a group, or one that is too long.
+    pub malformed: u64,
+    /// Dropped: another version of their form.
+    pub version: u64,
+    /// Dropped: of another group, or of one that knows another secret.
+    pub group: u64,
+    /// Dropped: the keyed sum is wrong.
+    pub sum: u64,
+    /// Dropped: for another node, which had this address before.
+    pub astray: u64,
+    /// Dropped: of this node itself, in this or another life.
+    pub own: u64,
+    /// Dropped: of an earlier life of a node.
+    pub outdated: u64,
+    /// Dropped: of a node that is not in the list of hosts.
+    pub unlisted: u64,
+}
+
+impl PacketCounters {
+    /// All that were dropped.
+    pub fn dropped(&self) -> u64 {
+        let Self { malformed, version, group, sum, astray, own, outdated, unlisted, .. } = self;
+        malformed + version + group + sum + astray + own + outdated + unlisted
+    }
+}

@@ -1,0 +1,249 @@
+//! The group of nodes that a configuration, a command or a batch system names: its hosts, this
+//! node's number among them, and the group's folder on the store.
+
+use super::reader::{self, Value};
+use super::types::{Config, ConfigError, Result, fnv1a, quoted, quoted_path};
+use super::units::Size;
+use super::{Errors, read_up_to};
+use forebay_membership::{Announced, AnnouncedHosts, HostList, HostsError, NodeId};
+use std::fmt::{Display, Write as _};
+use std::fs;
+use std::net::{IpAddr, UdpSocket};
+use std::path::{Path, PathBuf};
+
+pub(super) const GROUP_KEYS: &[&str] = &["hosts", "folder", "bind"];
+/// `node` and `job` are not for people: they say what was found out of them.
+pub(super) const CANONICAL_GROUP_KEYS: &[&str] = &["hosts", "folder", "bind", "node", "job"];
+
+/// Longest file of hosts: 65,535 names of 255 bytes with what may stand behind them.
+const HOSTS_FILE_MAX: u64 = 32 << 20;
+/// What names of default folders begin with; a hidden name.
+const FOLDER_START: &str = ".forebay-group-";
+
+/// What is said of the group of nodes. Equal on two runs that want the same group.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Group {
+    /// The hosts that it may have, if any are named.
+    pub hosts: Option<Hosts>,
+    /// Its folder, if one is named; see [`Config::group_folder`].
+    pub folder: Option<PathBuf>,
+    /// The address of this host that others reach; all that it has if none is named.
+    pub bind: Option<IpAddr>,
+}
+
+/// The hosts of a group, and which of them this one is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hosts {
+    /// All of them, the same list on each.
+    pub list: HostList,
+    /// This one's number.
+    pub node: NodeId,
+    /// The batch system's name of the job, where that has named the hosts.
+    pub job: Option<String>,
+}
+
+impl Hosts {
+    /// Of a list in which this host is found by its name, or by its address where the list has
+    /// addresses. A list of `localhost` alone is this host.
+    fn of(list: HostList) -> std::result::Result<Self, HostsError> {
+        let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let node = match list.position_of(name.trim()) {
+            Err(_) if list.names() == ["localhost"] => NodeId(0),
+            Err(error) => own_address(&list).ok_or(error)?,
+            Ok(node) => node,
+        };
+        Ok(Self { list, node, job: None })
+    }
+
+    /// The name of this host in the list.
+    pub fn own_name(&self) -> &str {
+        self.list.name_of(self.node).unwrap_or_default()
+    }
+
+    /// Whether there is no other.
+    pub fn is_alone(&self) -> bool {
+        self.list.names().len() < 2
+    }
+}
+
+/// The only one of the addresses in a list that is one of this host.
+fn own_address(list: &HostList) -> Option<NodeId> {
+    let is_own = |name: &String| {
+        let address = name.parse::<IpAddr>().ok().filter(|address| !address.is_unspecified());
+        address.is_some_and(|address| UdpSocket::bind((address, 0)).is_ok())
+    };
+    let mut own = (0..).zip(list.names()).filter(|(_, name)| is_own(name));
+    let (node, _) = own.next()?;
+    own.next().is_none().then_some(NodeId(node))
+}
+
+/// The hosts that a text names: those of a file where there is one of that name, which begins at
+/// `folder` if it is relative; else an expression.
+fn read_hosts(text: &str, folder: &Path, place: &str) -> Result<Hosts> {
+    let error = |problem: &dyn Display| ConfigError::new(place, problem);
+    let file = folder.join(text);
+    let is_file = text.contains('/') || file.is_file();
+    let list = match is_file {
+        true => list_of_file(&file).map_err(|problem| error(&problem))?,
+        false => HostList::of_expression(text).map_err(|problem| {
+            error(&format!("{problem}; give hosts such as \"n[1-4]\", or a file"))
+        })?,
+    };
+    Hosts::of(list).map_err(|problem| {
+        let may_be_file = !is_file && !text.contains([',', '[']);
+        let no_file = if may_be_file { ", or give a file that exists" } else { "" };
+        error(&format!("{problem}{no_file}"))
+    })
+}
+
+fn list_of_file(file: &Path) -> std::result::Result<HostList, String> {
+    let name = file.display();
+    let content = fs::File::open(file).and_then(|file| read_up_to(HOSTS_FILE_MAX, file));
+    let content = content.map_err(|error| format!("{name}: {error}; give a file of hosts"))?;
+    let large = || format!("{name}: larger than {}, no list of hosts is", Size(HOSTS_FILE_MAX));
+    let content = String::from_utf8(content.ok_or_else(large)?);
+    let content = content.map_err(|_| format!("{name}: not UTF-8; give a file of hosts"))?;
+    HostList::of_file(&content).map_err(|error| format!("{name}: {error}"))
+}
+
+impl Config {
+    /// Takes the hosts that a text names, in place of those of `[group]`: those of a file, if one
+    /// of that name is there, else an expression such as `n[1-4]`. `place` names the option.
+    ///
+    /// # Errors
+    /// They cannot be read, or this host is not among them.
+    pub fn set_hosts(&mut self, text: &str, place: &str) -> Result<()> {
+        let here = std::env::current_dir().unwrap_or_default();
+        self.group.hosts = Some(read_hosts(text, &here, place)?);
+        self.check_group(place)
+    }
+
+    /// Takes the hosts that a batch system names, where neither option nor configuration name any:
+    /// two at least, on a store that other nodes may see. `lookup` has the variables of the
+    /// environment.
+    ///
+    /// # Errors
+    /// What a variable has cannot be understood, or this host is not among the hosts. There is no
+    /// group then.
+    pub fn take_hosts_of_environment(
+        &mut self,
+        lookup: impl Fn(&str) -> Option<String>,
+    ) -> Result<()> {
+        let has_folder = self.group.folder.is_some() || self.shared_store().is_some();
+        if self.group.hosts.is_some() || !has_folder {
+            return Ok(());
+        }
+        let announced = HostList::of_environment(&lookup).map_err(|error| error.to_string())?;
+        let Some(Announced { variable, hosts, own }) = announced else { return Ok(()) };
+        let list = match hosts {
+            AnnouncedHosts::List(list) => list,
+            AnnouncedHosts::File(path) => {
+                list_of_file(Path::new(&path)).map_err(|why| format!("{variable}: {why}"))?
+            }
+        };
+        if list.names().len() < 2 {
+            return Ok(());
+        }
+        let job = match variable {
+            "PBS_NODEFILE" => "PBS_JOBID",
+            "LSB_MCPU_HOSTS" | "LSB_HOSTS" => "LSB_JOBID",
+            _ => "SLURM_JOB_ID",
+        };
+        let hosts = match own {
+            Some(node) => Hosts { list, node, job: None },
+            None => Hosts::of(list).map_err(|error| format!("{variable}: {error}"))?,
+        };
+        self.group.hosts = Some(Hosts { job: lookup(job), ..hosts });
+        Ok(())
+    }
+
+    /// The first backing directory that is not emulated, as those are that stand for a store.
+    fn shared_store(&self) -> Option<&Path> {
+        let mut stores = self.backing.iter().filter(|backing| backing.emulate.is_none());
+        stores.next().map(|backing| &*backing.path)
+    }
+
+    /// Checks that there is a folder for the group of several hosts.
+    pub(super) fn check_group(&self, place: &str) -> Result<()> {
+        let is_alone = self.group.hosts.as_ref().is_none_or(Hosts::is_alone);
+        match is_alone || self.group_folder().is_some() {
+            true => Ok(()),
+            false => Err(ConfigError::new(
+                place,
+                "all backing directories are emulated, so none is known to be a store that all \
+                 hosts see; name a folder there by folder in [group]",
+            )),
+        }
+    }
+
+    /// The group's folder, on all hosts the same: the one that is named, else a hidden one in the
+    /// first backing directory that is not emulated, whose name follows from user, hosts and job.
+    /// `None` if there are no hosts, or no such directory.
+    pub fn group_folder(&self) -> Option<PathBuf> {
+        let hosts = self.group.hosts.as_ref()?;
+        if let Some(folder) = &self.group.folder {
+            return Some(folder.clone());
+        }
+        let mut text = format!("1\n{}\n", rustix::process::geteuid().as_raw());
+        let _ = writeln!(text, "{}", hosts.job.as_deref().unwrap_or_default());
+        text.extend(hosts.list.names().iter().flat_map(|name| [name, "\n"]));
+        let name = format!("{FOLDER_START}{:016x}", fnv1a(text.as_bytes()));
+        Some(self.shared_store()?.join(name))
+    }
+
+    /// What is said of the group, as part of the canonical text. It is no part of the instance's
+    /// identity: data that is left is to be found by a later job, which has other hosts.
+    pub(super) fn write_group(&self, text: &mut String) {
+        let Group { hosts, folder, bind } = &self.group;
+        if self.group == Group::default() {
+            return;
+        }
+        *text += "[group]\n";
+        if let Some(Hosts { list, node, job }) = hosts {
+            let _ =
+                writeln!(text, "hosts = {}\nnode = {}", quoted(&list.names().join(",")), node.0);
+            if let Some(job) = job {
+                let _ = writeln!(text, "job = {}", quoted(job));
+            }
+        }
+        if let Some(folder) = folder {
+            let _ = writeln!(text, "folder = {}", quoted_path(folder));
+        }
+        if let Some(bind) = bind {
+            let _ = writeln!(text, "bind = \"{bind}\"");
+        }
+    }
+}
+
+impl Value<'_> {
+    pub(super) fn group(&self, errors: &Errors) -> reader::Result<Group> {
+        let is_canonical = self.source.name.is_none();
+        let keys = if is_canonical { CANONICAL_GROUP_KEYS } else { GROUP_KEYS };
+        let section = self.table(keys, "a table: [group]")?;
+        let read_hosts = |value: Value<'_>| {
+            let text = value.text()?;
+            if !is_canonical {
+                return read_hosts(text, self.source.folder, &value.place())
+                    .map_err(|error| error.to_string());
+            }
+            let list = HostList::of_expression(text).map_err(|error| value.error(error))?;
+            let last = list.names().len() as u64 - 1;
+            let node = section.require("node", "this host's number")?.number(0, last)?;
+            let job = section.get("job").map(|job| job.text().map(str::to_owned)).transpose()?;
+            Ok(Hosts { list, node: NodeId(node as u16), job })
+        };
+        let hosts = section.get("hosts").map(read_hosts);
+        Ok(Group {
+            hosts: hosts.and_then(|hosts| errors.ok(hosts)),
+            folder: section.get("folder").and_then(|value| errors.ok(value.path())),
+            bind: section.get("bind").and_then(|value| errors.ok(value.address())),
+        })
+    }
+
+    fn address(&self) -> reader::Result<IpAddr> {
+        let text = self.text()?;
+        let wrong =
+            |_| self.error(format_args!("{text:?} is no address; give one such as 10.0.0.1"));
+        text.parse().map_err(wrong)
+    }
+}

@@ -1,0 +1,216 @@
+//! This node's part in its group. It is begun beside everything else, and nothing waits for it: a
+//! store that hangs, or a folder that is refused, leaves the node alone, and its programs go on.
+
+use crate::config::{Config, Group as Settings, Hosts};
+use forebay_cluster::{
+    Group, GroupConfig, GroupError, GroupStatus, LookStatus, NodeStatus, PacketCounters, Standing,
+    StoreError,
+};
+use forebay_membership::{Rank, Seat};
+use forebay_pool::clock::Timer;
+use rustix::fd::OwnedFd;
+use serde_json::{Value, json};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How long an end waits for a beginning that is under way.
+const END: Timer = Timer::seconds(1);
+
+/// See the module. Used by several threads.
+pub(crate) struct Grouping {
+    settings: Settings,
+    folder: Option<PathBuf>,
+    part: Arc<Mutex<Part>>,
+    /// Its other end goes with the thread that begins the group.
+    beginning: Mutex<Option<Receiver<()>>>,
+}
+
+/// How it stands.
+enum Part {
+    /// No hosts are named, or this node is not to be in their group.
+    None,
+    /// The list has this host alone: there is nothing to be agreed on.
+    Alone,
+    /// The folder is being looked at.
+    Beginning,
+    /// It has a life in the group.
+    Member(Group),
+    /// Why it has none.
+    Failed(GroupError),
+    /// The manager ends.
+    Ended,
+}
+
+impl Grouping {
+    /// Of a configuration; nothing is begun.
+    pub fn of(config: &Config) -> Self {
+        let part = match &config.group.hosts {
+            Some(hosts) if hosts.is_alone() => Part::Alone,
+            _ => Part::None,
+        };
+        Self {
+            settings: config.group.clone(),
+            folder: config.group_folder(),
+            part: Arc::new(Mutex::new(part)),
+            beginning: Mutex::default(),
+        }
+    }
+
+    /// Begins a life in the group of several hosts, on a thread of its own.
+    pub fn begin(&self) {
+        let Settings { hosts: Some(hosts), bind, .. } = &self.settings else { return };
+        let Some(folder) = self.folder.clone().filter(|_| !hosts.is_alone()) else { return };
+        let Hosts { list, node, .. } = hosts;
+        let of = GroupConfig::of(list.clone(), *node, hosts.own_name(), folder);
+        let tell = |text: &str| eprintln!("{text}");
+        let config = GroupConfig { bind: bind.unwrap_or(of.bind), tell, ..of };
+        *lock(&self.part) = Part::Beginning;
+        let part = Arc::clone(&self.part);
+        let (end, ended) = mpsc::channel();
+        let begins = move || {
+            let _end = end;
+            let begun = Group::start(config);
+            let mut part = lock(&part);
+            match (&*part, begun) {
+                (Part::Beginning, Ok(group)) => *part = Part::Member(group),
+                (Part::Beginning, Err(error)) => {
+                    eprintln!("no group: {error}; this node goes on alone");
+                    *part = Part::Failed(error);
+                }
+                (_, Ok(group)) => {
+                    drop(part);
+                    group.stop();
+                }
+                (_, Err(_)) => {}
+            }
+        };
+        match std::thread::Builder::new().name("group-begin".into()).spawn(begins) {
+            Ok(_) => *lock(&self.beginning) = Some(ended),
+            Err(error) => {
+                *lock(&self.part) = Part::Failed(GroupError::System(format!("no thread: {error}")));
+            }
+        }
+    }
+
+    /// Ends this node's life in its group, in about a second at most. A thread that hangs at the
+    /// store is left behind.
+    pub fn end(&self) {
+        let part = std::mem::replace(&mut *lock(&self.part), Part::Ended);
+        match (part, lock(&self.beginning).take()) {
+            (Part::Member(group), _) => group.stop(),
+            (Part::Beginning, Some(ended)) => _ = ended.recv_timeout(END.as_duration()),
+            _ => {}
+        }
+    }
+
+    /// What is known of the group, for people and programs; `None` where no hosts are named.
+    fn report(&self) -> Option<Value> {
+        let hosts = self.settings.hosts.as_ref()?;
+        let mut report = json!({
+            "state": "none",
+            "hosts": hosts.list.names().len(),
+            "node": hosts.node.0,
+            "name": hosts.own_name(),
+            "folder": self.folder.as_ref().map(|folder| folder.to_string_lossy()),
+        });
+        let state = match &*lock(&self.part) {
+            Part::None | Part::Ended => "none",
+            Part::Alone => "alone",
+            Part::Beginning => "beginning",
+            Part::Failed(error) => {
+                report["error"] = json!(error.to_string());
+                "failed"
+            }
+            Part::Member(group) => {
+                add_status(&mut report, &group.status());
+                "member"
+            }
+        };
+        report["state"] = json!(state);
+        Some(report)
+    }
+
+    /// Writes the report as JSON into a file in memory that a command has sent: no other kind,
+    /// which may make its writer wait. Whether it is there.
+    pub fn report_to(&self, file: OwnedFd) -> bool {
+        let Some(report) = self.report() else { return false };
+        let is_memory = rustix::fs::fcntl_get_seals(&file).is_ok();
+        is_memory && File::from(file).write_all_at(report.to_string().as_bytes(), 0).is_ok()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Seconds, in steps of a thousandth.
+fn seconds(time: Duration) -> Value {
+    json!(time.as_millis() as f64 / 1e3)
+}
+
+fn add_status(report: &mut Value, status: &GroupStatus) {
+    let (view, since) = status.view;
+    report["life"] = json!(status.me.incarnation.0);
+    report["address"] = json!(status.address);
+    report["rank"] = json!(match status.rank {
+        Rank::Inside => "inside",
+        Rank::Fenced => "fenced",
+        Rank::Outside => "outside",
+    });
+    report["acts_for_seconds"] = seconds(status.acts_for);
+    report["view"] = json!({ "number": view, "seconds": seconds(since) });
+    report["seat"] = seat(status.seat);
+    report["nodes"] = status.nodes.iter().map(node).collect();
+    report["last_look"] = json!(status.last_look.map(|LookStatus { ago, took }| {
+        json!({ "ago_seconds": seconds(ago), "took_seconds": seconds(took) })
+    }));
+    report["store_error"] = error(status.store_error.as_ref());
+    report["card_error"] = error(status.card_error.as_ref());
+    report["packets"] = packets(&status.packets);
+}
+
+fn seat(seat: Option<Seat>) -> Value {
+    json!(seat.map(|seat| json!({ "life": seat.member.incarnation.0, "since": seat.since })))
+}
+
+fn node(node: &NodeStatus) -> Value {
+    json!({
+        "node": node.node.0,
+        "name": node.name,
+        "life": node.incarnation.map(|life| life.0),
+        "address": node.address.map(|address| address.to_string()),
+        "standing": match node.standing {
+            Standing::Up => "up",
+            Standing::Down => "down",
+            Standing::LeftOut => "left out",
+            Standing::NeverHeard => "never heard",
+        },
+        "seat": seat(node.seat),
+    })
+}
+
+fn error(error: Option<&StoreError>) -> Value {
+    json!(error.map(|StoreError { ago, error, lasts }| {
+        json!({ "ago_seconds": seconds(*ago), "error": error.to_string(), "lasts": lasts })
+    }))
+}
+
+fn packets(packets: &PacketCounters) -> Value {
+    json!({
+        "sent": packets.sent,
+        "unsent": packets.unsent,
+        "taken": packets.taken,
+        "malformed": packets.malformed,
+        "version": packets.version,
+        "group": packets.group,
+        "sum": packets.sum,
+        "astray": packets.astray,
+        "own": packets.own,
+        "outdated": packets.outdated,
+        "unlisted": packets.unlisted,
+    })
+}
