@@ -21,18 +21,36 @@ fn group(node: &Node) -> Value {
     pools[0]["group"].clone()
 }
 
-/// The number of the view in which a node is, and of each member in it: since when, and in which
-/// life. `None` if the node is in none.
-fn view(group: &Value) -> Option<(u64, Vec<(u64, u64, u64)>)> {
+/// A view, as one of its members shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct View {
+    number: u64,
+    members: Vec<Member>,
+}
+
+/// A node in a view: since which one without a break, and in which life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Member {
+    node: usize,
+    since: u64,
+    life: u64,
+}
+
+/// The view in which a node is, if it is in one.
+fn view(group: &Value) -> Option<View> {
     if group["rank"] != "inside" {
         return None;
     }
-    let nodes = group["nodes"].as_array()?.iter();
     let member = |node: &Value| {
-        let seat = &node["seat"];
-        Some((node["node"].as_u64()?, seat["since"].as_u64()?, seat["life"].as_u64()?))
+        let (number, seat) = (node["node"].as_u64()?, &node["seat"]);
+        Some(Member {
+            node: number as usize,
+            since: seat["since"].as_u64()?,
+            life: seat["life"].as_u64()?,
+        })
     };
-    Some((group["view"]["number"].as_u64()?, nodes.filter_map(member).collect()))
+    let members = group["nodes"].as_array()?.iter().filter_map(member).collect();
+    Some(View { number: group["view"]["number"].as_u64()?, members })
 }
 
 /// Whether a node holds all of these for living, itself included.
@@ -44,7 +62,7 @@ fn hears(group: &Value, members: &[usize]) -> bool {
 }
 
 /// Waits until these nodes have one view, of them alone, and hear each other.
-fn agree(nodes: &Nodes, members: &[usize], limit: Duration) -> (u64, Vec<(u64, u64, u64)>) {
+fn agree(nodes: &Nodes, members: &[usize], limit: Duration) -> View {
     let what = format!("a view of {members:?}");
     let mut seen = Vec::new();
     let since = Instant::now();
@@ -54,7 +72,7 @@ fn agree(nodes: &Nodes, members: &[usize], limit: Duration) -> (u64, Vec<(u64, u
         let views: Vec<_> = seen.iter().map(view).collect();
         if let Some(Some(first)) = views.first()
             && views.iter().all(|view| view.as_ref() == Some(first))
-            && first.1.iter().map(|&(node, ..)| node as usize).eq(members.iter().copied())
+            && first.members.iter().map(|member| member.node).eq(members.iter().copied())
             && seen.iter().all(|group| hears(group, members))
         {
             return first.clone();
@@ -105,7 +123,7 @@ fn a_group_goes_on_without_members_that_are_gone_and_takes_them_in_again() {
     let config = nodes.configure("lazy.toml", LAZY, "");
     let hosts = ["--hosts", "n[0-3]"];
     let mut runs: Vec<_> = (0..4).map(|n| (n, begin(&nodes, n, &config, &hosts))).collect();
-    let (formed, members) = agree(&nodes, &[0, 1, 2, 3], LONG);
+    let formed = agree(&nodes, &[0, 1, 2, 3], LONG);
     let shown = nodes[1].status().text;
     for wanted in
         ["  group    node 1 of 4 (n1), life 1: in view ", "  n3, life 1: up, member since "]
@@ -117,10 +135,11 @@ fn a_group_goes_on_without_members_that_are_gone_and_takes_them_in_again() {
     // is out, the first still has the seat that it had.
     let was_short = stop_for_a_moment(&nodes[3]);
     nodes[2].kill_all();
-    let (without, left) = agree(&nodes, &[0, 1, 3], WITHOUT);
+    let without = agree(&nodes, &[0, 1, 3], WITHOUT);
     if was_short {
-        let same: Vec<_> = members.iter().filter(|&&(node, ..)| node != 2).copied().collect();
-        assert_eq!((without, left), (formed + 1, same), "a node that was stopped was left out");
+        let members = formed.members.into_iter().filter(|member| member.node != 2).collect();
+        let wanted = View { number: formed.number + 1, members };
+        assert_eq!(without, wanted, "a node that was stopped was left out");
     } else {
         harness::skip("stopping a node for three seconds took too long on this machine");
     }
@@ -128,8 +147,8 @@ fn a_group_goes_on_without_members_that_are_gone_and_takes_them_in_again() {
 
     // It comes back with another life, and brings what it had to the store.
     let again = begin(&nodes, 2, &config, &hosts);
-    let (_, members) = agree(&nodes, &[0, 1, 2, 3], LONG);
-    assert!(members.iter().all(|&(node, _, life)| (life > 1) == (node == 2)), "{members:?}");
+    let whole = agree(&nodes, &[0, 1, 2, 3], LONG);
+    assert!(whole.members.iter().all(|one| (one.life > 1) == (one.node == 2)), "{whole:?}");
     runs.push((2, again));
 
     // The link of one is cut: the others go on without it, it knows that it is out, and its
@@ -174,15 +193,15 @@ fn nodes_of_a_slurm_job_find_each_other_although_packets_are_lost() {
         nodes[number].spawn(&words)
     };
     let (stays, dies) = (start(0), start(1));
-    let (formed, _) = agree(&nodes, &[0, 1], LONG);
+    let formed = agree(&nodes, &[0, 1], LONG);
     let folder = folders(&nodes);
     assert_eq!(folder.len(), 1);
 
     // Of two, neither is a majority: the one that is left waits before it goes on.
     nodes[1].kill_all();
     assert_eq!(dies.end().code, 128 + 9);
-    let (without, _) = agree(&nodes, &[0], WITHOUT);
-    assert!(without > formed);
+    let without = agree(&nodes, &[0], WITHOUT);
+    assert!(without.number > formed.number);
     let left = group(&nodes[0])["nodes"][1]["standing"].clone();
     assert_eq!(left, "left out");
     nodes[0].past("end");
@@ -241,7 +260,7 @@ fn what_keeps_a_group_from_forming_is_said_and_the_job_runs_on() {
     // other, and both say why.
     let hosts = ["--hosts", "n[0-1]"];
     let right = begin(&nodes, 0, &config, &hosts);
-    let (number, _) = agree(&nodes, &[0], LONG);
+    let alone = agree(&nodes, &[0], LONG);
     let secret = "head -c 32 /dev/urandom > $OUT/secret && chmod 600 $OUT/secret && \
          mount --bind $OUT/secret \"$1\"";
     let place = folder.join("secret");
@@ -255,7 +274,7 @@ fn what_keeps_a_group_from_forming_is_said_and_the_job_runs_on() {
         assert!(shown.contains(" of another group, or with another secret"), "{shown}");
     }
     assert_eq!(view(&group(&nodes[1])), None, "one without the secret was taken in");
-    assert_eq!(view(&group(&nodes[0])).map(|(view, _)| view), Some(number));
+    assert_eq!(view(&group(&nodes[0])), Some(alone));
     assert!(nodes[1].processes().iter().all(|&pid| is_alive(pid)));
     end(&nodes, vec![(0, right), (1, wrong)]);
 }
