@@ -1,4 +1,5 @@
-//! Node managers of several nodes form a group, and notice what becomes of its members: docs/nodes.md.
+//! Node managers of several nodes form a group, and notice what becomes of its members: see
+//! docs/nodes.md.
 
 use crate::harness::{self, LONG, NOBODY, Running, is_alive, wait_for};
 use crate::namespaces::{Node, Nodes};
