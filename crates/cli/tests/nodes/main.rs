@@ -3,6 +3,7 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 
+mod groups;
 mod namespaces;
 mod shared_device;
 mod store;

@@ -300,6 +300,10 @@ impl Node {
             .env("FOREBAY_RUNTIME_DIR", self.root.join("node/run"))
             .env("NVME", self.root.join("node/nvme"))
             .env("OUT", self.root.join("out"));
+        // The nodes of a job that the tests themselves run in are none of theirs.
+        for variable in ["SLURM_JOB_ID", "PBS_NODEFILE", "LSB_MCPU_HOSTS", "LSB_HOSTS"] {
+            command.env_remove(variable);
+        }
         command
     }
 
@@ -336,6 +340,11 @@ impl Node {
         let shown = self.root.join(format!("out/status-{self}"));
         let text = fs::read_to_string(&shown).unwrap_or_else(|error| panic!("{error}: {ran:?}"));
         (ran, Status::parse(text))
+    }
+
+    /// What `forebay status` says here.
+    pub fn status(&self) -> Status {
+        Status::parse(self.spawn(&[harness::FOREBAY, "status"]).end().expect(0).stdout)
     }
 
     /// Waits until a script of this test says `step NAME`.

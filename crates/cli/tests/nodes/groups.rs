@@ -1,0 +1,281 @@
+//! Node managers of several nodes form a group, and notice what becomes of its members: see
+//! docs/nodes.md.
+
+use crate::harness::{self, LONG, NOBODY, Running, is_alive, wait_for};
+use crate::namespaces::{Node, Nodes};
+use rustix::process::Signal;
+use serde_json::Value;
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// How long a group may take to go on without a member that is gone: two nodes take longest, as
+/// neither is a majority.
+const WITHOUT: Duration = Duration::from_secs(45);
+const LAZY: &str = "trigger = \"on-exit\"";
+
+/// What a node's manager says of its group; null if there is no manager, or no group.
+fn group(node: &Node) -> Value {
+    let said = node.spawn(&[harness::FOREBAY, "status", "--json"]).end().expect(0).stdout;
+    let pools: Value =
+        serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"));
+    pools[0]["group"].clone()
+}
+
+/// A view, as one of its members shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct View {
+    number: u64,
+    members: Vec<Member>,
+}
+
+/// A node in a view: since which one without a break, and in which life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Member {
+    node: usize,
+    since: u64,
+    life: u64,
+}
+
+/// The view in which a node is, if it is in one.
+fn view(group: &Value) -> Option<View> {
+    if group["rank"] != "inside" {
+        return None;
+    }
+    let member = |node: &Value| {
+        let (number, seat) = (node["node"].as_u64()?, &node["seat"]);
+        Some(Member {
+            node: number as usize,
+            since: seat["since"].as_u64()?,
+            life: seat["life"].as_u64()?,
+        })
+    };
+    let members = group["nodes"].as_array()?.iter().filter_map(member).collect();
+    Some(View { number: group["view"]["number"].as_u64()?, members })
+}
+
+/// Whether a node holds all of these for living, itself included.
+fn hears(group: &Value, members: &[usize]) -> bool {
+    members.iter().all(|&member| {
+        let is_own = group["node"] == member as u64;
+        is_own || group["nodes"][member]["standing"] == "up"
+    })
+}
+
+/// Waits until these nodes have one view, of them alone, and hear each other.
+fn agree(nodes: &Nodes, members: &[usize], limit: Duration) -> View {
+    let what = format!("a view of {members:?}");
+    let mut seen = Vec::new();
+    let since = Instant::now();
+    loop {
+        seen.clear();
+        seen.extend(members.iter().map(|&member| group(&nodes[member])));
+        let views: Vec<_> = seen.iter().map(view).collect();
+        if let Some(Some(first)) = views.first()
+            && views.iter().all(|view| view.as_ref() == Some(first))
+            && first.members.iter().map(|member| member.node).eq(members.iter().copied())
+            && seen.iter().all(|group| hears(group, members))
+        {
+            return first.clone();
+        }
+        assert!(since.elapsed() < limit, "waited {limit:?} in vain for {what}: {seen:#?}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// A run that writes a file of its node, and lasts until the test is [`past`] "end".
+fn begin(nodes: &Nodes, number: usize, config: &str, options: &[&str]) -> Running {
+    let script = format!("seq 100000 > of-n{number}; step end; cksum < of-n{number}");
+    nodes[number].spawn_buffered(config, options, &script)
+}
+
+/// The runs end, and what they wrote is right.
+fn end(nodes: &Nodes, runs: Vec<(usize, Running)>) {
+    nodes[0].past("end");
+    let wanted = nodes[0].run("seq 100000 | cksum").expect(0).stdout;
+    for (number, run) in runs {
+        let ran = run.end().expect(0);
+        assert_eq!(ran.stdout, wanted, "{}", nodes[number]);
+        let stored = nodes[number].run(&format!("cksum < of-n{number}")).expect(0);
+        assert_eq!(stored.stdout, wanted, "{}", nodes[number]);
+    }
+}
+
+/// The folders of groups in the store.
+fn folders(nodes: &Nodes) -> Vec<PathBuf> {
+    let entries = fs::read_dir(&nodes.store).unwrap().map(|entry| entry.unwrap().path());
+    let is_group = |path: &PathBuf| path.to_string_lossy().contains("/.forebay-group-");
+    entries.filter(is_group).collect()
+}
+
+/// Stops all processes of a node for three seconds, which the group tolerates: it holds a node for
+/// dead that does not answer for five. False if it took longer, as this machine was busy.
+fn stop_for_a_moment(node: &Node) -> bool {
+    let since = Instant::now();
+    node.signal(Signal::STOP);
+    std::thread::sleep(Duration::from_secs(3));
+    node.signal(Signal::CONT);
+    since.elapsed() < Duration::from_secs(4)
+}
+
+#[test]
+fn a_group_goes_on_without_members_that_are_gone_and_takes_them_in_again() {
+    let Some(nodes) = Nodes::new(4) else { return };
+    let config = nodes.configure("lazy.toml", LAZY, "");
+    let hosts = ["--hosts", "n[0-3]"];
+    let mut runs: Vec<_> = (0..4).map(|n| (n, begin(&nodes, n, &config, &hosts))).collect();
+    let formed = agree(&nodes, &[0, 1, 2, 3], LONG);
+    let shown = nodes[1].status().text;
+    for wanted in
+        ["  group    node 1 of 4 (n1), life 1: in view ", "  n3, life 1: up, member since "]
+    {
+        assert!(shown.contains(wanted), "{wanted}: {shown}");
+    }
+
+    // One is stopped for a moment, then another is killed with all that runs there: when that one
+    // is out, the first still has the seat that it had.
+    let was_short = stop_for_a_moment(&nodes[3]);
+    nodes[2].kill_all();
+    let without = agree(&nodes, &[0, 1, 3], WITHOUT);
+    if was_short {
+        let members = formed.members.into_iter().filter(|member| member.node != 2).collect();
+        let wanted = View { number: formed.number + 1, members };
+        assert_eq!(without, wanted, "a node that was stopped was left out");
+    } else {
+        harness::skip("stopping a node for three seconds took too long on this machine");
+    }
+    assert_eq!(runs.remove(2).1.end().code, 128 + 9);
+
+    // It comes back with another life, and brings what it had to the store.
+    let again = begin(&nodes, 2, &config, &hosts);
+    let whole = agree(&nodes, &[0, 1, 2, 3], LONG);
+    assert!(whole.members.iter().all(|one| (one.life > 1) == (one.node == 2)), "{whole:?}");
+    runs.push((2, again));
+
+    // The link of one is cut: the others go on without it, it knows that it is out, and its
+    // programs go on.
+    nodes.set_link(1, false);
+    agree(&nodes, &[0, 2, 3], WITHOUT);
+    wait_for("n1 to see that it is left out", LONG, || {
+        let seen = group(&nodes[1]);
+        (seen["rank"] != "inside" && seen["state"] == "member").then_some(())
+    });
+    let (ran, status) = nodes[1].run_buffered(&config, "seq 1000 > cut; cksum < cut");
+    assert_eq!(ran.expect(0).stdout, nodes[0].run("seq 1000 | cksum").stdout);
+    status.assert_live();
+    nodes.set_link(1, true);
+    agree(&nodes, &[0, 1, 2, 3], LONG);
+
+    end(&nodes, runs);
+    wait_for("the end of the group's folder", LONG, || folders(&nodes).is_empty().then_some(()));
+}
+
+#[test]
+fn nodes_of_a_slurm_job_find_each_other_although_packets_are_lost() {
+    let Some(nodes) = Nodes::new(2) else { return };
+    let config = nodes.configure("lazy.toml", LAZY, "");
+    nodes.iter().for_each(|node| _ = node.lose(10));
+    let start = |number: usize| {
+        let words = [
+            "env",
+            "SLURM_JOB_ID=17",
+            "SLURM_JOB_NODELIST=n[0-1]",
+            &format!("SLURM_NODEID={number}"),
+            &format!("SLURMD_NODENAME=n{number}"),
+            harness::FOREBAY,
+            "run",
+            "--config",
+            &config,
+            "--",
+            "bash",
+            "-c",
+            "echo text > of-$(hostname); while [ ! -e $OUT/past-end ]; do sleep 0.05; done",
+        ];
+        nodes[number].spawn(&words)
+    };
+    let (stays, dies) = (start(0), start(1));
+    let formed = agree(&nodes, &[0, 1], LONG);
+    let folder = folders(&nodes);
+    assert_eq!(folder.len(), 1);
+
+    // Of two, neither is a majority: the one that is left waits before it goes on.
+    nodes[1].kill_all();
+    assert_eq!(dies.end().code, 128 + 9);
+    let without = agree(&nodes, &[0], WITHOUT);
+    assert!(without.number > formed.number);
+    let left = group(&nodes[0])["nodes"][1]["standing"].clone();
+    assert_eq!(left, "left out");
+    nodes[0].past("end");
+    stays.end().expect(0);
+    nodes[1].spawn(&[harness::FOREBAY, "recover"]).end().expect(0);
+    for node in nodes.iter() {
+        assert_eq!(harness::sees(&nodes.store.join(format!("of-{node}"))), "text\n");
+    }
+}
+
+#[test]
+fn what_keeps_a_group_from_forming_is_said_and_the_job_runs_on() {
+    let Some(nodes) = Nodes::new(3) else { return };
+    let config = nodes.configure("group.toml", LAZY, "");
+    let folder = nodes.root().join("group");
+    let text = fs::read_to_string(&config).unwrap();
+    fs::write(&config, format!("{text}[group]\nfolder = \"group\"\n")).unwrap();
+    let none = |node: &Node, why: &[&str]| {
+        let said = wait_for("a refusal", LONG, || {
+            let seen = group(node);
+            (seen["state"] == "failed").then(|| seen["error"].as_str().unwrap().to_owned())
+        });
+        assert!(why.iter().all(|part| said.contains(part)), "{node}: {said}");
+        let shown = node.status().text;
+        assert!(shown.contains(": NONE, the node is alone: "), "{shown}");
+    };
+
+    // A folder of another user's.
+    let is_root = rustix::process::geteuid().is_root();
+    if is_root {
+        fs::create_dir(&folder).unwrap();
+        std::os::unix::fs::chown(&folder, Some(NOBODY), Some(NOBODY)).unwrap();
+        let run = begin(&nodes, 0, &config, &["--hosts", "n[0-2]"]);
+        none(&nodes[0], &["group: belongs to user 65534"]);
+        end(&nodes, vec![(0, run)]);
+        fs::remove_file(nodes.out.join("past-end")).unwrap();
+        wait_for("its manager's end", LONG, || nodes[0].processes().is_empty().then_some(()));
+        fs::remove_dir(&folder).unwrap();
+    }
+
+    // Two lists, in which two hosts are the first: the later one is refused.
+    let first = begin(&nodes, 0, &config, &["--hosts", "n[0-1]"]);
+    agree(&nodes, &[0], LONG);
+    let other = begin(&nodes, 1, &config, &["--hosts", "n[1-2]"]);
+    none(&nodes[1], &["host n0 runs as node 0, which n1 is to be", "the same list of hosts"]);
+    nodes[1].past("end");
+    let ran = other.end().expect(0);
+    assert_eq!(ran.stderr.matches("no group: ").count(), 1, "{ran:?}");
+    first.end().expect(0);
+    fs::remove_file(nodes.out.join("past-end")).unwrap();
+    for node in nodes.iter() {
+        wait_for("the managers' end", LONG, || node.processes().is_empty().then_some(()));
+    }
+
+    // Another secret, which one of two nodes finds in the folder's place: neither believes the
+    // other, and both say why.
+    let hosts = ["--hosts", "n[0-1]"];
+    let right = begin(&nodes, 0, &config, &hosts);
+    let alone = agree(&nodes, &[0], LONG);
+    let secret = "head -c 32 /dev/urandom > $OUT/secret && chmod 600 $OUT/secret && \
+         mount --bind $OUT/secret \"$1\"";
+    let place = folder.join("secret");
+    nodes[1].spawn(&["bash", "-c", secret, "bash", place.to_str().unwrap()]).end().expect(0);
+    let wrong = begin(&nodes, 1, &config, &hosts);
+    for node in [&nodes[0], &nodes[1]] {
+        wait_for("packets that are refused", LONG, || {
+            (group(node)["packets"]["group"].as_u64()? > 0).then_some(())
+        });
+        let shown = node.status().text;
+        assert!(shown.contains(" of another group, or with another secret"), "{shown}");
+    }
+    assert_eq!(view(&group(&nodes[1])), None, "one without the secret was taken in");
+    assert_eq!(view(&group(&nodes[0])), Some(alone));
+    assert!(nodes[1].processes().iter().all(|&pid| is_alive(pid)));
+    end(&nodes, vec![(0, right), (1, wrong)]);
+}
