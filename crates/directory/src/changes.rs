@@ -9,13 +9,10 @@
 use crate::directory::{Directory, Group, Task};
 use crate::home::Hold;
 use crate::level::Level;
-use crate::message::{Body, Claim, ITEMS_MAX};
+use crate::message::{Body, Claim, ITEM_BYTES_MAX, ITEMS_MAX};
 use crate::partitions::Partitions;
-use forebay_membership::{
-    FileId, Incarnation, Member, NodeId, PARTITIONS, Partition, Places, Seat, View,
-};
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use forebay_membership::{FileId, Incarnation, Member, NodeId, PARTITIONS, Partition, Seat, View};
+use std::collections::BTreeMap;
 
 /// What is known of a member that a view has left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -40,15 +37,25 @@ pub(crate) struct Recall {
 }
 
 impl Directory {
+    /// What the group remembers, on the store: seats that views have left out and that did not come
+    /// back with what they had, say good-bye, or were given up. To be said before each
+    /// [view](Directory::view): a node that begins, or has missed views, knows them from nowhere
+    /// else, and would take what they may have written for the store's.
+    pub fn remember(&mut self, gone: &[Seat]) {
+        for seat in gone {
+            self.notice_gone(*seat);
+        }
+    }
+
     /// There is a view, which this node may be in or not. Views come in order; some may be missed.
     pub fn view(&mut self, view: &View, now_ms: u64) {
         let number = self.group.as_ref().map_or(0, |group| group.view.number);
         if view.number <= number {
             return;
         }
-        let nodes: Vec<NodeId> = view.members().map(|member| member.node).collect();
-        let places = Arc::new(Places::of(&nodes));
-        let before = self.group.replace(Group { view: view.clone(), places });
+        let before = self.group.replace(Group::new(view.clone()));
+        self.has_seen = before.is_some();
+        self.someone_has_seen = self.has_seen;
         let own = view.seat_of(self.me.node).filter(|seat| seat.member == self.me);
         let seat_before = std::mem::replace(&mut self.seat, own);
         let is_same = own.is_some() && seat_before == own;
@@ -79,31 +86,27 @@ impl Directory {
     /// Which partitions this node answers for now, and what it knows of them.
     fn change_places(&mut self, before: Option<&Group>, is_same: bool, own: Option<Seat>) {
         let Some(group) = self.group.clone() else { return };
-        let all_gone: BTreeSet<Seat> = self.gone.keys().copied().collect();
         let (mut thawed, mut frozen) = (Partitions::default(), Partitions::default());
         let mut witnessed = Partitions::default();
-        let mut doubts = BTreeMap::new();
+        // Where it still knows what it doubts; where it doubts all that have gone; and where it
+        // does, but for the home itself.
+        let (mut kept, mut unknown) = (Partitions::default(), Partitions::default());
+        let mut witnessed_homes: BTreeMap<Seat, Partitions> = BTreeMap::new();
         for partition in Partition::all() {
             let old = |place| before.and_then(|before| before.place(partition, place));
             let (home, witness) = (old(0), old(1));
             let was_mine = is_same && home.is_some() && home == own;
             let was_witness = is_same && witness.is_some() && witness == own;
-            let mut doubt = BTreeSet::new();
+            kept.set(partition, was_mine);
             if was_mine {
-                doubt = self.doubts.remove(&partition).unwrap_or_default();
-                if !self.thawed.has(partition) {
-                    doubt.extend(&all_gone);
-                }
+                unknown.set(partition, !self.thawed.has(partition));
             } else if let Some(home) = home.filter(|home| !group.has(*home)) {
-                doubt.extend(&all_gone);
+                unknown.set(partition, true);
                 let is_known = witness.is_some_and(|witness| group.has(witness))
                     && (!was_witness || self.witnessed.has(partition));
                 if is_known {
-                    doubt.remove(&home);
+                    witnessed_homes.entry(home).or_default().set(partition, true);
                 }
-            }
-            if !doubt.is_empty() {
-                doubts.insert(partition, doubt);
             }
             if own.is_none() {
                 continue;
@@ -119,16 +122,16 @@ impl Directory {
                 witnessed.set(partition, is_known);
             }
         }
-        self.doubts = doubts;
-        self.cautious = match self.cautious.is_empty() {
-            true => Partitions::default(),
-            false => {
-                let mut kept = Partitions::default();
-                let both = self.cautious.iter().filter(|partition| thawed.has(*partition));
-                both.for_each(|partition| kept.set(partition, true));
-                kept
+        self.doubts.values_mut().for_each(|partitions| partitions.keep(&kept));
+        for seat in self.gone.keys() {
+            let mut doubted = unknown.clone();
+            if let Some(known) = witnessed_homes.get(seat) {
+                doubted.take(known);
             }
-        };
+            self.doubts.entry(*seat).or_default().add(&doubted);
+        }
+        self.doubts.retain(|_, partitions| !partitions.is_empty());
+        self.cautious.keep(&thawed);
         (self.thawed, self.frozen, self.witnessed) = (thawed, frozen, witnessed);
         self.keep_what_is_known();
     }
@@ -231,16 +234,28 @@ impl Directory {
     /// Another member answers for these partitions: tells it what this node knows.
     pub(crate) fn recall(&mut self, to: Member, attempt: u32, partitions: &Partitions) {
         let items = self.items(partitions);
-        let oldest = self.oldest;
-        let parts: Vec<&[Claim]> = match items.is_empty() {
-            true => vec![&[]],
-            false => items.chunks(ITEMS_MAX).collect(),
-        };
+        let (oldest, has_seen) = (self.oldest, self.has_seen);
+        let mut parts: Vec<Vec<Claim>> = vec![Vec::new()];
+        let mut bytes = 0;
+        for item in items {
+            bytes += item.bytes();
+            let is_full = parts.last().is_none_or(|part| part.len() == ITEMS_MAX);
+            if is_full || bytes > ITEM_BYTES_MAX {
+                bytes = item.bytes();
+                parts.push(Vec::new());
+            }
+            if let Some(part) = parts.last_mut() {
+                part.push(item);
+            }
+        }
         let last = parts.len() - 1;
         for (index, items) in parts.into_iter().enumerate() {
             let Ok(number) = u16::try_from(index) else { return };
-            let (is_last, items) = (index == last, items.to_vec());
-            self.send(to, Body::Claims { attempt, index: number, is_last, oldest, items });
+            let is_last = index == last;
+            self.send(
+                to,
+                Body::Claims { attempt, index: number, is_last, has_seen, oldest, items },
+            );
         }
     }
 
@@ -265,9 +280,11 @@ impl Directory {
         }
         let acting = self.gone.iter().filter(|(_, gone)| !gone.is_succeeded);
         items.extend(acting.map(|(seat, _)| Claim::Gone(*seat)));
-        for (partition, seats) in &self.doubts {
-            if partitions.has(*partition) {
-                items.extend(seats.iter().map(|seat| Claim::Doubt(*partition, *seat)));
+        for (seat, doubted) in &self.doubts {
+            let mut doubted = doubted.clone();
+            doubted.keep(partitions);
+            if !doubted.is_empty() {
+                items.push(Claim::Doubt(*seat, doubted));
             }
         }
         items
@@ -317,7 +334,7 @@ impl Directory {
     /// Takes what a member, or this node itself, has to say.
     fn learn(&mut self, from: Seat, recall: &Recall, oldest: Incarnation, items: &[Claim]) {
         for item in items {
-            match *item {
+            match item.clone() {
                 Claim::Holds { file, seat, level, serial, is_firm } if seat == from => {
                     let hold = Hold::claimed(level, serial, is_firm);
                     self.learn_own(from, recall, oldest, file, hold);
@@ -334,9 +351,10 @@ impl Directory {
                 Claim::Gone(seat) => {
                     self.notice_gone(seat);
                 }
-                Claim::Doubt(partition, seat) => {
-                    if self.frozen.has(partition) && self.notice_gone(seat) {
-                        self.doubts.entry(partition).or_default().insert(seat);
+                Claim::Doubt(seat, mut partitions) => {
+                    partitions.keep(&self.frozen);
+                    if !partitions.is_empty() && self.notice_gone(seat) {
+                        self.doubts.entry(seat).or_default().add(&partitions);
                     }
                 }
             }
@@ -365,16 +383,32 @@ impl Directory {
             self.records.entry(file).or_default().holds.insert(from, hold);
         } else if self.thawed.has(partition) && recall.is_new {
             // What an earlier seat of the node had is the new one's.
-            let Some(record) = self.records.get_mut(&file) else { return };
             let is_earlier = |seat: &&Seat| {
                 seat.member.node == from.member.node
                     && **seat != from
                     && seat.member.incarnation >= oldest
             };
+            let mut doubts = self.doubts.iter().filter(|(seat, _)| is_earlier(seat));
+            let is_doubted = doubts.any(|(_, partitions)| partitions.has(partition));
+            let group = self.group.as_ref();
+            let is_in = |seat: &Seat| group.is_some_and(|group| group.has(*seat));
+            if is_doubted {
+                // Nothing was known of what it wrote, and nothing else was granted.
+                let record = self.records.entry(file).or_default();
+                if !record.holds.iter().any(|(seat, hold)| is_in(seat) && hold.is_firm) {
+                    record.holds.entry(from).or_insert(hold);
+                }
+            }
+            let Some(record) = self.records.get_mut(&file) else { return };
             let earlier = record.holds.keys().rfind(is_earlier).copied();
             if let Some(held) = earlier.and_then(|seat| record.holds.remove(&seat)) {
                 let level = held.level.min(hold.level);
-                record.holds.insert(from, Hold::claimed(level, held.serial, false));
+                if level < held.level {
+                    record.facts = None;
+                }
+                // What it was granted in this seat meanwhile is newer.
+                let claimed = Hold::claimed(level, held.serial, false);
+                record.holds.entry(from).or_insert(claimed);
             }
         } else if hold.level == Level::Write {
             let group = self.group.as_ref();
@@ -412,12 +446,14 @@ impl Directory {
         };
         self.gone.retain(|seat, _| !is_over(seat));
         for record in self.records.values_mut() {
+            let is_written =
+                |(seat, hold): (&Seat, &Hold)| is_over(seat) && hold.level == Level::Write;
+            if record.holds.iter().any(is_written) {
+                record.facts = None;
+            }
             record.holds.retain(|seat, _| !is_over(seat));
         }
-        self.doubts.retain(|_, seats| {
-            seats.retain(|seat| !is_over(seat));
-            !seats.is_empty()
-        });
+        self.doubts.retain(|seat, _| !is_over(seat));
         self.end_caution();
     }
 
@@ -430,9 +466,7 @@ impl Directory {
     /// Grants again in partitions that were frozen, when all members have answered.
     fn thaw_when_all_have_answered(&mut self, now_ms: u64) {
         let Some(own) = self.seat else { return };
-        let is_asked = |recall: &Recall| {
-            recall.partitions.0.iter().zip(self.frozen.0.iter()).any(|(a, b)| a & b != 0)
-        };
+        let is_asked = |recall: &Recall| recall.partitions.meets(&self.frozen);
         if self.frozen.is_empty() || self.recalls.values().any(is_asked) {
             return;
         }
@@ -447,6 +481,12 @@ impl Directory {
         };
         self.learn(own, &mine, self.oldest, &items);
         let frozen = std::mem::take(&mut self.frozen);
+        if !self.someone_has_seen {
+            // All have begun anew: those who knew what others wrote have gone.
+            for seat in self.gone.keys() {
+                self.doubts.entry(*seat).or_default().add(&frozen);
+            }
+        }
         self.forget_earlier_lives();
         let files: Vec<FileId> = self.records.keys().copied().collect();
         let files = files.into_iter().filter(|file| frozen.has(Partition::of_file(*file)));
@@ -532,12 +572,11 @@ impl Directory {
     fn forget(&mut self, seat: Seat) {
         self.gone.remove(&seat);
         for record in self.records.values_mut() {
-            record.holds.remove(&seat);
+            if record.holds.remove(&seat).is_some() {
+                record.facts = None;
+            }
         }
-        for seats in self.doubts.values_mut() {
-            seats.remove(&seat);
-        }
-        self.doubts.retain(|_, seats| !seats.is_empty());
+        self.doubts.remove(&seat);
         for seats in self.testimony.values_mut() {
             seats.remove(&seat);
         }
