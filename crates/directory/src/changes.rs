@@ -86,7 +86,16 @@ impl Directory {
     /// Which partitions this node answers for now, and what it knows of them.
     fn change_places(&mut self, before: Option<&Group>, is_same: bool, own: Option<Seat>) {
         let Some(group) = self.group.clone() else { return };
+        let before_number = before.map_or(0, |before| before.view.number);
+        let is_since = own.is_some_and(|own| own.since < group.view.number);
+        let has_skipped = is_since && before_number + 1 < group.view.number;
         let (mut thawed, mut frozen) = (Partitions::default(), Partitions::default());
+        self.unsure = Partitions::default();
+        self.kept = Partitions::default();
+        self.former.take(&self.handed);
+        if !is_same {
+            self.former = Partitions::default();
+        }
         let mut witnessed = Partitions::default();
         // Where it still knows what it doubts; where it doubts all that have gone; and where it
         // does, but for the home itself.
@@ -97,9 +106,12 @@ impl Directory {
             let (home, witness) = (old(0), old(1));
             let was_mine = is_same && home.is_some() && home == own;
             let was_witness = is_same && witness.is_some() && witness == own;
+            let is_mine = own.is_some() && group.place(partition, 0) == own;
             kept.set(partition, was_mine);
-            if was_mine {
-                unknown.set(partition, !self.thawed.has(partition));
+            if was_mine && self.thawed.has(partition) {
+                self.former.set(partition, !is_mine);
+            } else if was_mine {
+                unknown.set(partition, !is_mine);
             } else if let Some(home) = home.filter(|home| !group.has(*home)) {
                 unknown.set(partition, true);
                 let is_known = witness.is_some_and(|witness| group.has(witness))
@@ -111,8 +123,9 @@ impl Directory {
             if own.is_none() {
                 continue;
             }
-            if group.place(partition, 0) == own {
+            if is_mine {
                 let is_known = was_mine && self.thawed.has(partition);
+                self.unsure.set(partition, !is_known && (was_mine || has_skipped));
                 if is_known { &mut thawed } else { &mut frozen }.set(partition, true);
             }
             if group.place(partition, 1) == own {
@@ -139,7 +152,8 @@ impl Directory {
     /// Of files of which it is not the home any more, or not sure, it knows what those have
     /// written that have gone; of what homes write, that of those.
     fn keep_what_is_known(&mut self) {
-        self.testimony.clear();
+        let handed = std::mem::take(&mut self.handed);
+        self.testimony.retain(|file, _| !handed.has(Partition::of_file(*file)));
         self.peeks.clear();
         let files: Vec<FileId> = self.records.keys().copied().collect();
         for file in files {
@@ -155,7 +169,8 @@ impl Directory {
             }
             let holds = self.records.get(&file).map(|record| record.holds.clone());
             for (seat, hold) in holds.unwrap_or_default() {
-                if hold.level == Level::Write && !self.is_in(seat) {
+                let is_known = self.former.has(partition) || !self.is_in(seat);
+                if hold.level == Level::Write && is_known && Some(seat) != self.seat {
                     self.testimony.entry(file).or_default().insert(seat, hold.serial);
                 }
             }
@@ -166,11 +181,11 @@ impl Directory {
         self.notes.retain(|file, seats| {
             let place = |at| group.and_then(|group| group.place(Partition::of_file(*file), at));
             seats.retain(|seat, _| {
-                let is_in = group.is_some_and(|group| group.has(*seat));
-                if !is_in {
+                let is_noted = place(0) == Some(*seat) && place(1) == me;
+                if !is_noted {
                     testimony.entry(*file).or_default().entry(*seat).or_default();
                 }
-                is_in && place(0) == Some(*seat) && place(1) == me
+                is_noted
             });
             !seats.is_empty()
         });
@@ -234,6 +249,12 @@ impl Directory {
     /// Another member answers for these partitions: tells it what this node knows.
     pub(crate) fn recall(&mut self, to: Member, attempt: u32, partitions: &Partitions) {
         let items = self.items(partitions);
+        for partition in partitions.iter() {
+            let home = self.group.as_ref().and_then(|group| group.place(partition, 0));
+            if home.is_some_and(|home| home.member == to) {
+                self.handed.set(partition, true);
+            }
+        }
         let (oldest, has_seen) = (self.oldest, self.has_seen);
         let mut parts: Vec<Vec<Claim>> = vec![Vec::new()];
         let mut bytes = 0;
@@ -272,7 +293,8 @@ impl Directory {
         }
         for (file, seats) in &self.testimony {
             if partitions.has(Partition::of_file(*file)) {
-                items.extend(seats.iter().map(|(seat, serial)| {
+                let gone = seats.iter().filter(|(seat, _)| !self.is_in(**seat));
+                items.extend(gone.map(|(seat, serial)| {
                     let (file, seat, serial) = (*file, *seat, *serial);
                     Claim::Holds { file, seat, level: Level::Write, serial, is_firm: false }
                 }));
@@ -280,6 +302,11 @@ impl Directory {
         }
         let acting = self.gone.iter().filter(|(_, gone)| !gone.is_succeeded);
         items.extend(acting.map(|(seat, _)| Claim::Gone(*seat)));
+        let mut former = self.former.clone();
+        former.keep(partitions);
+        if !former.is_empty() {
+            items.push(Claim::Keeps(former));
+        }
         for (seat, doubted) in &self.doubts {
             let mut doubted = doubted.clone();
             doubted.keep(partitions);
@@ -348,6 +375,7 @@ impl Directory {
                     }
                 }
                 Claim::Holds { .. } => {}
+                Claim::Keeps(partitions) => self.kept.add(&partitions),
                 Claim::Gone(seat) => {
                     self.notice_gone(seat);
                 }
@@ -481,12 +509,19 @@ impl Directory {
         };
         self.learn(own, &mine, self.oldest, &items);
         let frozen = std::mem::take(&mut self.frozen);
+        // Where it may have been the home before, in a view that it missed or that was over too
+        // soon, what others wrote that have gone is known to the home before that, if it lives. Where
+        // all have begun anew, those who knew have gone.
+        let mut unsure = std::mem::take(&mut self.unsure);
+        unsure.take(&self.kept);
         if !self.someone_has_seen {
-            // All have begun anew: those who knew what others wrote have gone.
-            for seat in self.gone.keys() {
-                self.doubts.entry(*seat).or_default().add(&frozen);
-            }
+            unsure = frozen.clone();
         }
+        for seat in self.gone.keys().filter(|_| !unsure.is_empty()) {
+            self.doubts.entry(*seat).or_default().add(&unsure);
+        }
+        self.former.take(&frozen);
+        self.testimony.retain(|file, _| !frozen.has(Partition::of_file(*file)));
         self.forget_earlier_lives();
         let files: Vec<FileId> = self.records.keys().copied().collect();
         let files = files.into_iter().filter(|file| frozen.has(Partition::of_file(*file)));

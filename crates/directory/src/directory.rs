@@ -199,6 +199,14 @@ pub struct Directory {
     pub(crate) records: BTreeMap<FileId, Record>,
     /// The records by their last grant.
     pub(crate) order: BTreeSet<(u64, FileId)>,
+    /// Those of which it was the home, knew all leases, and told no other home since.
+    pub(crate) former: Partitions,
+    /// Those of which it has told another home in this view.
+    pub(crate) handed: Partitions,
+    /// Frozen ones of which it may have been the home before without knowing all leases.
+    pub(crate) unsure: Partitions,
+    /// Frozen ones of which a member was the last home.
+    pub(crate) kept: Partitions,
     /// It has seen an earlier view than the newest.
     pub(crate) has_seen: bool,
     /// Some member has, as far as is known.
@@ -211,7 +219,8 @@ pub struct Directory {
     pub(crate) continued: BTreeMap<NodeId, (Seat, Incarnation)>,
     /// What homes write themselves, for which this node is the second place, with their request.
     pub(crate) notes: BTreeMap<FileId, BTreeMap<Seat, u64>>,
-    /// What those have written that have gone, of partitions whose home is another now.
+    /// What others were writing, of partitions whose home is another now: it counts when they have
+    /// gone.
     pub(crate) testimony: BTreeMap<FileId, BTreeMap<Seat, u64>>,
     pub(crate) peeks: BTreeMap<u64, Peek>,
     pub(crate) serials: u32,
@@ -249,6 +258,10 @@ impl Directory {
             witnessed: Partitions::default(),
             records: BTreeMap::new(),
             order: BTreeSet::new(),
+            former: Partitions::default(),
+            handed: Partitions::default(),
+            unsure: Partitions::default(),
+            kept: Partitions::default(),
             has_seen: false,
             someone_has_seen: false,
             doubts: BTreeMap::new(),

@@ -175,6 +175,8 @@ pub enum Claim {
         /// Whether it was granted, or confirmed, in the seat that it has now.
         is_firm: bool,
     },
+    /// The sender was the last home of these partitions that it knows of, and told no other.
+    Keeps(Partitions),
     /// This node has gone and may still act.
     Gone(Seat),
     /// This node has gone, and all who knew what it wrote in these partitions, too.
@@ -192,6 +194,7 @@ impl Claim {
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Claim::Holds { .. } => 1 + 22 + 10 + 2,
+            Claim::Keeps(_) => 1 + PARTITIONS / 8,
             Claim::Gone(_) => 1 + 10,
             Claim::Doubt(..) => 1 + 10 + PARTITIONS / 8,
         }
@@ -430,6 +433,10 @@ impl Writer<'_> {
                 self.seat(*seat);
                 self.partitions(partitions);
             }
+            Claim::Keeps(partitions) => {
+                self.u8(3);
+                self.partitions(partitions);
+            }
         }
     }
 }
@@ -527,6 +534,7 @@ impl Reader<'_> {
             }
             1 => Ok(Claim::Gone(self.seat()?)),
             2 => Ok(Claim::Doubt(self.seat()?, self.partitions()?)),
+            3 => Ok(Claim::Keeps(self.partitions()?)),
             _ => Err(DecodeError::Value),
         }
     }

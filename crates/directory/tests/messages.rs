@@ -47,7 +47,7 @@ impl Random {
     }
 
     fn claim(&mut self) -> Claim {
-        match self.next() % 3 {
+        match self.next() % 4 {
             0 => Claim::Holds {
                 file: self.file(),
                 seat: self.seat(),
@@ -56,7 +56,8 @@ impl Random {
                 is_firm: self.is(),
             },
             1 => Claim::Gone(self.seat()),
-            _ => Claim::Doubt(self.seat(), self.partitions()),
+            2 => Claim::Doubt(self.seat(), self.partitions()),
+            _ => Claim::Keeps(self.partitions()),
         }
     }
 
@@ -89,7 +90,7 @@ impl Random {
                 is_last: self.is(),
                 has_seen: self.is(),
                 oldest: Incarnation(self.next() as u32),
-                items: (0..self.next() % 300).map(|_| self.claim()).collect(),
+                items: (0..self.next() % 200).map(|_| self.claim()).collect(),
             },
             7 => Body::Note { file, request, is_held: self.is() },
             8 => Body::Noted { file, request, is_kept: self.is() },

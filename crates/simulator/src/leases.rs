@@ -903,7 +903,16 @@ impl<'a> World<'a> {
             self.lost_with.iter().filter(is_its).map(|(file, _)| *file).collect();
         for file in files {
             self.lost_with.remove(&file);
-            self.newest.insert(file, self.store[&file]);
+            let newest = self.store[&file];
+            self.newest.insert(file, newest);
+            for (_, least, _) in self
+                .nodes
+                .iter_mut()
+                .flat_map(|peer| peer.asked.values_mut())
+                .filter(|(asked, ..)| *asked == file)
+            {
+                *least = newest.min(*least);
+            }
         }
     }
 
