@@ -9,13 +9,10 @@
 use crate::directory::{Directory, Group, Task};
 use crate::home::Hold;
 use crate::level::Level;
-use crate::message::{Body, Claim, ITEMS_MAX};
+use crate::message::{Body, Claim, ITEM_BYTES_MAX, ITEMS_MAX};
 use crate::partitions::Partitions;
-use forebay_membership::{
-    FileId, Incarnation, Member, NodeId, PARTITIONS, Partition, Places, Seat, View,
-};
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use forebay_membership::{FileId, Incarnation, Member, NodeId, PARTITIONS, Partition, Seat, View};
+use std::collections::BTreeMap;
 
 /// What is known of a member that a view has left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -40,15 +37,25 @@ pub(crate) struct Recall {
 }
 
 impl Directory {
+    /// What the group remembers, on the store: seats that views have left out and that did not come
+    /// back with what they had, say good-bye, or were given up. To be said before each
+    /// [view](Directory::view): a node that begins, or has missed views, knows them from nowhere
+    /// else, and would take what they may have written for the store's.
+    pub fn remember(&mut self, gone: &[Seat]) {
+        for seat in gone {
+            self.notice_gone(*seat);
+        }
+    }
+
     /// There is a view, which this node may be in or not. Views come in order; some may be missed.
     pub fn view(&mut self, view: &View, now_ms: u64) {
         let number = self.group.as_ref().map_or(0, |group| group.view.number);
         if view.number <= number {
             return;
         }
-        let nodes: Vec<NodeId> = view.members().map(|member| member.node).collect();
-        let places = Arc::new(Places::of(&nodes));
-        let before = self.group.replace(Group { view: view.clone(), places });
+        let before = self.group.replace(Group::new(view.clone()));
+        self.has_seen = before.is_some();
+        self.someone_has_seen = self.has_seen;
         let own = view.seat_of(self.me.node).filter(|seat| seat.member == self.me);
         let seat_before = std::mem::replace(&mut self.seat, own);
         let is_same = own.is_some() && seat_before == own;
@@ -79,37 +86,46 @@ impl Directory {
     /// Which partitions this node answers for now, and what it knows of them.
     fn change_places(&mut self, before: Option<&Group>, is_same: bool, own: Option<Seat>) {
         let Some(group) = self.group.clone() else { return };
-        let all_gone: BTreeSet<Seat> = self.gone.keys().copied().collect();
+        let before_number = before.map_or(0, |before| before.view.number);
+        let is_since = own.is_some_and(|own| own.since < group.view.number);
+        let has_skipped = is_since && before_number + 1 < group.view.number;
         let (mut thawed, mut frozen) = (Partitions::default(), Partitions::default());
+        self.unsure = Partitions::default();
+        self.kept = Partitions::default();
+        self.former.take(&self.handed);
+        if !is_same {
+            self.former = Partitions::default();
+        }
         let mut witnessed = Partitions::default();
-        let mut doubts = BTreeMap::new();
+        // Where it still knows what it doubts; where it doubts all that have gone; and where it
+        // does, but for the home itself.
+        let (mut kept, mut unknown) = (Partitions::default(), Partitions::default());
+        let mut witnessed_homes: BTreeMap<Seat, Partitions> = BTreeMap::new();
         for partition in Partition::all() {
             let old = |place| before.and_then(|before| before.place(partition, place));
             let (home, witness) = (old(0), old(1));
             let was_mine = is_same && home.is_some() && home == own;
             let was_witness = is_same && witness.is_some() && witness == own;
-            let mut doubt = BTreeSet::new();
-            if was_mine {
-                doubt = self.doubts.remove(&partition).unwrap_or_default();
-                if !self.thawed.has(partition) {
-                    doubt.extend(&all_gone);
-                }
+            let is_mine = own.is_some() && group.place(partition, 0) == own;
+            kept.set(partition, was_mine);
+            if was_mine && self.thawed.has(partition) {
+                self.former.set(partition, !is_mine);
+            } else if was_mine {
+                unknown.set(partition, !is_mine);
             } else if let Some(home) = home.filter(|home| !group.has(*home)) {
-                doubt.extend(&all_gone);
+                unknown.set(partition, true);
                 let is_known = witness.is_some_and(|witness| group.has(witness))
                     && (!was_witness || self.witnessed.has(partition));
                 if is_known {
-                    doubt.remove(&home);
+                    witnessed_homes.entry(home).or_default().set(partition, true);
                 }
-            }
-            if !doubt.is_empty() {
-                doubts.insert(partition, doubt);
             }
             if own.is_none() {
                 continue;
             }
-            if group.place(partition, 0) == own {
+            if is_mine {
                 let is_known = was_mine && self.thawed.has(partition);
+                self.unsure.set(partition, !is_known && (was_mine || has_skipped));
                 if is_known { &mut thawed } else { &mut frozen }.set(partition, true);
             }
             if group.place(partition, 1) == own {
@@ -119,16 +135,16 @@ impl Directory {
                 witnessed.set(partition, is_known);
             }
         }
-        self.doubts = doubts;
-        self.cautious = match self.cautious.is_empty() {
-            true => Partitions::default(),
-            false => {
-                let mut kept = Partitions::default();
-                let both = self.cautious.iter().filter(|partition| thawed.has(*partition));
-                both.for_each(|partition| kept.set(partition, true));
-                kept
+        self.doubts.values_mut().for_each(|partitions| partitions.keep(&kept));
+        for seat in self.gone.keys() {
+            let mut doubted = unknown.clone();
+            if let Some(known) = witnessed_homes.get(seat) {
+                doubted.take(known);
             }
-        };
+            self.doubts.entry(*seat).or_default().add(&doubted);
+        }
+        self.doubts.retain(|_, partitions| !partitions.is_empty());
+        self.cautious.keep(&thawed);
         (self.thawed, self.frozen, self.witnessed) = (thawed, frozen, witnessed);
         self.keep_what_is_known();
     }
@@ -136,7 +152,8 @@ impl Directory {
     /// Of files of which it is not the home any more, or not sure, it knows what those have
     /// written that have gone; of what homes write, that of those.
     fn keep_what_is_known(&mut self) {
-        self.testimony.clear();
+        let handed = std::mem::take(&mut self.handed);
+        self.testimony.retain(|file, _| !handed.has(Partition::of_file(*file)));
         self.peeks.clear();
         let files: Vec<FileId> = self.records.keys().copied().collect();
         for file in files {
@@ -152,7 +169,8 @@ impl Directory {
             }
             let holds = self.records.get(&file).map(|record| record.holds.clone());
             for (seat, hold) in holds.unwrap_or_default() {
-                if hold.level == Level::Write && !self.is_in(seat) {
+                let is_known = self.former.has(partition) || !self.is_in(seat);
+                if hold.level == Level::Write && is_known && Some(seat) != self.seat {
                     self.testimony.entry(file).or_default().insert(seat, hold.serial);
                 }
             }
@@ -163,11 +181,11 @@ impl Directory {
         self.notes.retain(|file, seats| {
             let place = |at| group.and_then(|group| group.place(Partition::of_file(*file), at));
             seats.retain(|seat, _| {
-                let is_in = group.is_some_and(|group| group.has(*seat));
-                if !is_in {
+                let is_noted = place(0) == Some(*seat) && place(1) == me;
+                if !is_noted {
                     testimony.entry(*file).or_default().entry(*seat).or_default();
                 }
-                is_in && place(0) == Some(*seat) && place(1) == me
+                is_noted
             });
             !seats.is_empty()
         });
@@ -231,16 +249,34 @@ impl Directory {
     /// Another member answers for these partitions: tells it what this node knows.
     pub(crate) fn recall(&mut self, to: Member, attempt: u32, partitions: &Partitions) {
         let items = self.items(partitions);
-        let oldest = self.oldest;
-        let parts: Vec<&[Claim]> = match items.is_empty() {
-            true => vec![&[]],
-            false => items.chunks(ITEMS_MAX).collect(),
-        };
+        for partition in partitions.iter() {
+            let home = self.group.as_ref().and_then(|group| group.place(partition, 0));
+            if home.is_some_and(|home| home.member == to) {
+                self.handed.set(partition, true);
+            }
+        }
+        let (oldest, has_seen) = (self.oldest, self.has_seen);
+        let mut parts: Vec<Vec<Claim>> = vec![Vec::new()];
+        let mut bytes = 0;
+        for item in items {
+            bytes += item.bytes();
+            let is_full = parts.last().is_none_or(|part| part.len() == ITEMS_MAX);
+            if is_full || bytes > ITEM_BYTES_MAX {
+                bytes = item.bytes();
+                parts.push(Vec::new());
+            }
+            if let Some(part) = parts.last_mut() {
+                part.push(item);
+            }
+        }
         let last = parts.len() - 1;
         for (index, items) in parts.into_iter().enumerate() {
             let Ok(number) = u16::try_from(index) else { return };
-            let (is_last, items) = (index == last, items.to_vec());
-            self.send(to, Body::Claims { attempt, index: number, is_last, oldest, items });
+            let is_last = index == last;
+            self.send(
+                to,
+                Body::Claims { attempt, index: number, is_last, has_seen, oldest, items },
+            );
         }
     }
 
@@ -257,7 +293,8 @@ impl Directory {
         }
         for (file, seats) in &self.testimony {
             if partitions.has(Partition::of_file(*file)) {
-                items.extend(seats.iter().map(|(seat, serial)| {
+                let gone = seats.iter().filter(|(seat, _)| !self.is_in(**seat));
+                items.extend(gone.map(|(seat, serial)| {
                     let (file, seat, serial) = (*file, *seat, *serial);
                     Claim::Holds { file, seat, level: Level::Write, serial, is_firm: false }
                 }));
@@ -265,9 +302,16 @@ impl Directory {
         }
         let acting = self.gone.iter().filter(|(_, gone)| !gone.is_succeeded);
         items.extend(acting.map(|(seat, _)| Claim::Gone(*seat)));
-        for (partition, seats) in &self.doubts {
-            if partitions.has(*partition) {
-                items.extend(seats.iter().map(|seat| Claim::Doubt(*partition, *seat)));
+        let mut former = self.former.clone();
+        former.keep(partitions);
+        if !former.is_empty() {
+            items.push(Claim::Keeps(former));
+        }
+        for (seat, doubted) in &self.doubts {
+            let mut doubted = doubted.clone();
+            doubted.keep(partitions);
+            if !doubted.is_empty() {
+                items.push(Claim::Doubt(*seat, doubted));
             }
         }
         items
@@ -317,7 +361,7 @@ impl Directory {
     /// Takes what a member, or this node itself, has to say.
     fn learn(&mut self, from: Seat, recall: &Recall, oldest: Incarnation, items: &[Claim]) {
         for item in items {
-            match *item {
+            match item.clone() {
                 Claim::Holds { file, seat, level, serial, is_firm } if seat == from => {
                     let hold = Hold::claimed(level, serial, is_firm);
                     self.learn_own(from, recall, oldest, file, hold);
@@ -331,12 +375,14 @@ impl Directory {
                     }
                 }
                 Claim::Holds { .. } => {}
+                Claim::Keeps(partitions) => self.kept.add(&partitions),
                 Claim::Gone(seat) => {
                     self.notice_gone(seat);
                 }
-                Claim::Doubt(partition, seat) => {
-                    if self.frozen.has(partition) && self.notice_gone(seat) {
-                        self.doubts.entry(partition).or_default().insert(seat);
+                Claim::Doubt(seat, mut partitions) => {
+                    partitions.keep(&self.frozen);
+                    if !partitions.is_empty() && self.notice_gone(seat) {
+                        self.doubts.entry(seat).or_default().add(&partitions);
                     }
                 }
             }
@@ -365,16 +411,32 @@ impl Directory {
             self.records.entry(file).or_default().holds.insert(from, hold);
         } else if self.thawed.has(partition) && recall.is_new {
             // What an earlier seat of the node had is the new one's.
-            let Some(record) = self.records.get_mut(&file) else { return };
             let is_earlier = |seat: &&Seat| {
                 seat.member.node == from.member.node
                     && **seat != from
                     && seat.member.incarnation >= oldest
             };
+            let mut doubts = self.doubts.iter().filter(|(seat, _)| is_earlier(seat));
+            let is_doubted = doubts.any(|(_, partitions)| partitions.has(partition));
+            let group = self.group.as_ref();
+            let is_in = |seat: &Seat| group.is_some_and(|group| group.has(*seat));
+            if is_doubted {
+                // Nothing was known of what it wrote, and nothing else was granted.
+                let record = self.records.entry(file).or_default();
+                if !record.holds.iter().any(|(seat, hold)| is_in(seat) && hold.is_firm) {
+                    record.holds.entry(from).or_insert(hold);
+                }
+            }
+            let Some(record) = self.records.get_mut(&file) else { return };
             let earlier = record.holds.keys().rfind(is_earlier).copied();
             if let Some(held) = earlier.and_then(|seat| record.holds.remove(&seat)) {
                 let level = held.level.min(hold.level);
-                record.holds.insert(from, Hold::claimed(level, held.serial, false));
+                if level < held.level {
+                    record.facts = None;
+                }
+                // What it was granted in this seat meanwhile is newer.
+                let claimed = Hold::claimed(level, held.serial, false);
+                record.holds.entry(from).or_insert(claimed);
             }
         } else if hold.level == Level::Write {
             let group = self.group.as_ref();
@@ -412,12 +474,14 @@ impl Directory {
         };
         self.gone.retain(|seat, _| !is_over(seat));
         for record in self.records.values_mut() {
+            let is_written =
+                |(seat, hold): (&Seat, &Hold)| is_over(seat) && hold.level == Level::Write;
+            if record.holds.iter().any(is_written) {
+                record.facts = None;
+            }
             record.holds.retain(|seat, _| !is_over(seat));
         }
-        self.doubts.retain(|_, seats| {
-            seats.retain(|seat| !is_over(seat));
-            !seats.is_empty()
-        });
+        self.doubts.retain(|seat, _| !is_over(seat));
         self.end_caution();
     }
 
@@ -430,9 +494,7 @@ impl Directory {
     /// Grants again in partitions that were frozen, when all members have answered.
     fn thaw_when_all_have_answered(&mut self, now_ms: u64) {
         let Some(own) = self.seat else { return };
-        let is_asked = |recall: &Recall| {
-            recall.partitions.0.iter().zip(self.frozen.0.iter()).any(|(a, b)| a & b != 0)
-        };
+        let is_asked = |recall: &Recall| recall.partitions.meets(&self.frozen);
         if self.frozen.is_empty() || self.recalls.values().any(is_asked) {
             return;
         }
@@ -447,6 +509,19 @@ impl Directory {
         };
         self.learn(own, &mine, self.oldest, &items);
         let frozen = std::mem::take(&mut self.frozen);
+        // Where it may have been the home before, in a view that it missed or that was over too
+        // soon, what others wrote that have gone is known to the home before that, if it lives. Where
+        // all have begun anew, those who knew have gone.
+        let mut unsure = std::mem::take(&mut self.unsure);
+        unsure.take(&self.kept);
+        if !self.someone_has_seen {
+            unsure = frozen.clone();
+        }
+        for seat in self.gone.keys().filter(|_| !unsure.is_empty()) {
+            self.doubts.entry(*seat).or_default().add(&unsure);
+        }
+        self.former.take(&frozen);
+        self.testimony.retain(|file, _| !frozen.has(Partition::of_file(*file)));
         self.forget_earlier_lives();
         let files: Vec<FileId> = self.records.keys().copied().collect();
         let files = files.into_iter().filter(|file| frozen.has(Partition::of_file(*file)));
@@ -532,12 +607,11 @@ impl Directory {
     fn forget(&mut self, seat: Seat) {
         self.gone.remove(&seat);
         for record in self.records.values_mut() {
-            record.holds.remove(&seat);
+            if record.holds.remove(&seat).is_some() {
+                record.facts = None;
+            }
         }
-        for seats in self.doubts.values_mut() {
-            seats.remove(&seat);
-        }
-        self.doubts.retain(|_, seats| !seats.is_empty());
+        self.doubts.remove(&seat);
         for seats in self.testimony.values_mut() {
             seats.remove(&seat);
         }

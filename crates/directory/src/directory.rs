@@ -113,7 +113,8 @@ pub struct Status {
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
     pub view: View,
-    pub places: Arc<Places>,
+    /// The seats of the first node of each partition, and of the second.
+    places: Arc<Vec<[Option<Seat>; 2]>>,
 }
 
 impl PartialEq for Group {
@@ -132,10 +133,20 @@ impl Hash for Group {
 }
 
 impl Group {
+    pub(crate) fn new(view: View) -> Self {
+        let nodes: Vec<NodeId> = view.seats.iter().map(|seat| seat.member.node).collect();
+        let places = Places::of(&nodes);
+        let seats_of = |partition| {
+            let of = places.of_partition(partition);
+            [0, 1].map(|place| of.get(place).and_then(|node| view.seat_of(*node)))
+        };
+        let places = Arc::new(Partition::all().map(seats_of).collect());
+        Self { view, places }
+    }
+
     /// The seat of the first node of a partition, or of the second.
     pub(crate) fn place(&self, partition: Partition, place: usize) -> Option<Seat> {
-        let node = self.places.of_partition(partition).get(place)?;
-        self.view.seat_of(*node)
+        self.places[usize::from(partition.number())][place]
     }
 
     pub(crate) fn has(&self, seat: Seat) -> bool {
@@ -188,15 +199,28 @@ pub struct Directory {
     pub(crate) records: BTreeMap<FileId, Record>,
     /// The records by their last grant.
     pub(crate) order: BTreeSet<(u64, FileId)>,
-    /// Members that have gone together with those who knew what they wrote.
-    pub(crate) doubts: BTreeMap<Partition, BTreeSet<Seat>>,
+    /// Those of which it was the home, knew all leases, and told no other home since.
+    pub(crate) former: Partitions,
+    /// Those of which it has told another home in this view.
+    pub(crate) handed: Partitions,
+    /// Frozen ones of which it may have been the home before without knowing all leases.
+    pub(crate) unsure: Partitions,
+    /// Frozen ones of which a member was the last home.
+    pub(crate) kept: Partitions,
+    /// It has seen an earlier view than the newest.
+    pub(crate) has_seen: bool,
+    /// Some member has, as far as is known.
+    pub(crate) someone_has_seen: bool,
+    /// Members that have gone together with those who knew what they wrote, and where.
+    pub(crate) doubts: BTreeMap<Seat, Partitions>,
     pub(crate) recalls: BTreeMap<Member, Recall>,
     pub(crate) recall_due_ms: u64,
     /// Since which life members hold what they claim, in this view.
     pub(crate) continued: BTreeMap<NodeId, (Seat, Incarnation)>,
     /// What homes write themselves, for which this node is the second place, with their request.
     pub(crate) notes: BTreeMap<FileId, BTreeMap<Seat, u64>>,
-    /// What those have written that have gone, of partitions whose home is another now.
+    /// What others were writing, of partitions whose home is another now: it counts when they have
+    /// gone.
     pub(crate) testimony: BTreeMap<FileId, BTreeMap<Seat, u64>>,
     pub(crate) peeks: BTreeMap<u64, Peek>,
     pub(crate) serials: u32,
@@ -234,6 +258,12 @@ impl Directory {
             witnessed: Partitions::default(),
             records: BTreeMap::new(),
             order: BTreeSet::new(),
+            former: Partitions::default(),
+            handed: Partitions::default(),
+            unsure: Partitions::default(),
+            kept: Partitions::default(),
+            has_seen: false,
+            someone_has_seen: false,
             doubts: BTreeMap::new(),
             recalls: BTreeMap::new(),
             recall_due_ms: 0,
@@ -252,6 +282,11 @@ impl Directory {
             received: [0; KINDS.len()],
             dropped: 0,
         }
+    }
+
+    /// The newest view that it has seen, if it is in that.
+    pub fn view_number(&self) -> Option<u32> {
+        self.seat.and(self.group.as_ref()).map(|group| group.view.number)
     }
 
     /// Whose it is.
@@ -335,7 +370,8 @@ impl Directory {
                 }
             }
             Body::Recall { attempt, partitions } => self.recall(from.member, attempt, &partitions),
-            Body::Claims { attempt, index, is_last, oldest, items } => {
+            Body::Claims { attempt, index, is_last, has_seen, oldest, items } => {
+                self.someone_has_seen |= has_seen;
                 self.claims(from, (attempt, index, is_last), oldest, &items, now_ms);
             }
             Body::Note { file, request, is_held } => self.note(from, file, request, is_held),
@@ -428,15 +464,17 @@ impl Directory {
             *lost.entry(seat.member.node).or_default() += 1;
         }
         let mut doubted = BTreeMap::new();
-        for (partition, seats) in &self.doubts {
-            let mine = self.thawed.has(*partition) || self.frozen.has(*partition);
-            let nodes: BTreeSet<NodeId> = seats.iter().map(|seat| seat.member.node).collect();
-            for node in nodes.into_iter().filter(|_| mine) {
-                *doubted.entry(node).or_default() += 1;
+        for (seat, partitions) in &self.doubts {
+            let mut mine = self.thawed.clone();
+            mine.add(&self.frozen);
+            mine.keep(partitions);
+            if !mine.is_empty() {
+                let count = doubted.entry(seat.member.node).or_default();
+                *count = mine.count().max(*count);
             }
         }
         Status {
-            view: self.seat.and(self.group.as_ref()).map(|group| group.view.number),
+            view: self.view_number(),
             is_fenced: self.is_fenced,
             granted: by_level(&mut holds().map(|(_, hold)| hold.level)),
             held: by_level(&mut self.held.values().map(|held| held.level)),

@@ -40,6 +40,7 @@ pub(crate) struct Glimpse {
     pub file: FileId,
     pub until_ms: u64,
     pub due_ms: u64,
+    pub every_ms: u64,
 }
 
 impl Directory {
@@ -67,7 +68,7 @@ impl Directory {
 
     /// A program waits for this. The answer is [`Effect::Granted`] or [`Effect::Refused`], once;
     /// [`Why::Late`] after [`Tuning::wait_ms`](crate::Tuning) at the latest. A second want of the
-    /// same file goes with the first; a higher one replaces it.
+    /// same file goes with the first, and has its deadline; a higher one replaces it.
     pub fn want(&mut self, file: FileId, level: Level, now_ms: u64) {
         let is_new = !self.held.contains_key(&file);
         if level == Level::None {
@@ -86,7 +87,11 @@ impl Directory {
         }
         match &mut held.want {
             Some(want) if want.level.covers(level) => want.until_ms = want.until_ms.or(until_ms),
-            _ => self.begin_want(file, level, until_ms, now_ms),
+            before => {
+                // Those that wait already wait no longer for it.
+                let since = before.as_ref().and_then(|want| want.until_ms);
+                self.begin_want(file, level, since.or(until_ms), now_ms);
+            }
         }
         self.settle(now_ms);
     }
@@ -235,10 +240,12 @@ impl Directory {
     }
 
     /// The shell has brought a file down to this level: what is above is flushed, and dropped. The
-    /// facts are those of a file that it has written. It may do so unasked.
+    /// facts are those of a file that it has written. It may do so unasked. Of a direct file nothing
+    /// is left, whatever the level.
     pub fn reduced(&mut self, file: FileId, level: Level, facts: Option<Facts>, now_ms: u64) {
         let Some(held) = self.held.get_mut(&file).filter(|held| level < held.level) else { return };
         let was_written = held.level == Level::Write;
+        let level = if held.level == Level::Direct { Level::None } else { level };
         held.level = level;
         held.reducing = held.reducing.filter(|to| level > *to);
         let (serial, request) = (held.serial, held.request);
@@ -319,8 +326,8 @@ impl Directory {
             self.effects.push(Effect::Glimpsed { file, token, sized });
             return token;
         }
-        let until_ms = now_ms + self.tuning.wait_ms;
-        self.glimpses.insert(token, Glimpse { file, until_ms, due_ms: now_ms });
+        let (until_ms, every_ms) = (now_ms + self.tuning.wait_ms, self.tuning.retry_ms);
+        self.glimpses.insert(token, Glimpse { file, until_ms, due_ms: now_ms, every_ms });
         self.ask_size(token, now_ms);
         self.settle(now_ms);
         token
@@ -328,7 +335,8 @@ impl Directory {
 
     fn ask_size(&mut self, token: u64, now_ms: u64) {
         let Some(glimpse) = self.glimpses.get_mut(&token) else { return };
-        glimpse.due_ms = now_ms + self.tuning.retry_ms;
+        glimpse.due_ms = now_ms + glimpse.every_ms;
+        glimpse.every_ms = (2 * glimpse.every_ms).min(8 * self.tuning.retry_ms);
         let (file, due_ms) = (glimpse.file, glimpse.due_ms);
         self.at(due_ms, Task::Glimpse(token));
         if let Some(home) = self.home(file).filter(|_| !self.is_fenced) {

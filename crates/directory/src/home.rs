@@ -21,8 +21,8 @@ pub(crate) struct Record {
     pub holds: BTreeMap<Seat, Hold>,
     /// First come, first served; one of each seat.
     pub waiters: VecDeque<Waiter>,
-    /// What the last writer left.
-    facts: Option<Facts>,
+    /// What the last writer left; `None`: what the store says.
+    pub facts: Option<Facts>,
     /// The last one that was granted to write, and when that became another.
     writer: Option<NodeId>,
     moves: VecDeque<u64>,
@@ -185,7 +185,8 @@ impl Directory {
         if hold.serial != serial || level > hold.level {
             return;
         }
-        if hold.level == Level::Write && facts.is_some() {
+        if hold.level == Level::Write {
+            // Without them what it left is on the store.
             record.facts = facts;
         }
         hold.level = level;
@@ -391,8 +392,9 @@ impl Directory {
     /// Whether a file that no member has may have been written by one that has gone; and if so,
     /// whether that is to be said, or waited for.
     fn doubt(&self, file: FileId) -> Option<Option<Why>> {
-        let seats = self.doubts.get(&Partition::of_file(file))?;
-        let seat = seats.first()?;
+        let partition = Partition::of_file(file);
+        let doubted = || self.doubts.iter().filter(|(_, partitions)| partitions.has(partition));
+        let (seat, _) = doubted().next()?;
         let record = self.records.get(&file);
         let is_held = |record: &crate::home::Record| {
             record.holds.iter().any(|(seat, hold)| self.is_in(*seat) && hold.is_firm)
@@ -400,7 +402,7 @@ impl Directory {
         if record.is_some_and(is_held) {
             return None;
         }
-        let is_over = seats.iter().all(|seat| self.is_succeeded(*seat));
+        let is_over = doubted().all(|(seat, _)| self.is_succeeded(*seat));
         Some(is_over.then_some(Why::Lost(seat.member.node)))
     }
 
@@ -421,9 +423,10 @@ impl Directory {
         record.last_serial = serial;
         self.order.insert((serial, file));
         let hold = Hold { level, serial, request, is_asked, revoke: None, is_firm: true };
-        record.holds.insert(seat, hold);
-        if level == Level::Direct {
-            // The kernel changes it from now on.
+        let before = record.holds.insert(seat, hold);
+        // The kernel changes it from now on; or it was written, and what its holder said when it
+        // gave it back was lost.
+        if level == Level::Direct || before.is_some_and(|before| before.level == Level::Write) {
             record.facts = None;
         }
         let facts = record.facts;
@@ -518,7 +521,7 @@ impl Directory {
         let holds = record.into_iter().flat_map(|record| &record.holds);
         let writer = holds.into_iter().find(|(_, hold)| hold.level == Level::Write);
         let facts = record.and_then(|record| record.facts);
-        match writer.map(|(seat, _)| *seat).filter(|seat| *seat != from) {
+        match writer.map(|(seat, _)| *seat) {
             None => self.send(from.member, size(facts.map_or(Sized::Store, Sized::Known))),
             Some(writer) if self.is_in(writer) => {
                 if self.peeks.len() < self.tuning.glimpses {
@@ -545,8 +548,11 @@ impl Directory {
             return;
         }
         let Some(peek) = self.peeks.remove(&id) else { return };
-        if let Some(facts) = facts {
-            let (request, sized) = (peek.request, Sized::Known(facts));
+        // An asker that has it no more has flushed it; only word of that was lost.
+        let is_asker = peek.asker == from;
+        let sized = facts.map(Sized::Known).or(is_asker.then_some(Sized::Store));
+        if let Some(sized) = sized {
+            let request = peek.request;
             self.send(peek.asker.member, Body::Size { file, request, sized });
         }
     }

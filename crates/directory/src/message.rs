@@ -3,15 +3,17 @@
 
 use crate::level::{Facts, Level, Sized, Why};
 use crate::partitions::Partitions;
-use forebay_membership::{FileId, Incarnation, Member, NodeId, PARTITIONS, Partition, Seat};
+use forebay_membership::{FileId, Incarnation, Member, NodeId, PARTITIONS, Seat};
 use std::fmt;
 
 /// Bytes of a message at most.
 pub const MESSAGE_MAX: usize = 64 << 10;
 /// The version of what is written.
 const VERSION: u8 = 1;
-/// Items of one [`Body::Claims`] at most: 1400 of at most 35 bytes are less than 64 KiB.
+/// Items of one [`Body::Claims`] at most,
 pub(crate) const ITEMS_MAX: usize = 1_400;
+/// and their bytes: what stands before them has less than a KiB.
+pub(crate) const ITEM_BYTES_MAX: usize = MESSAGE_MAX - 1_024;
 
 /// A message of one node's directory to another's. It counts only where both have the same view.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -93,6 +95,8 @@ pub enum Body {
         index: u16,
         /// Whether it is the last part.
         is_last: bool,
+        /// Whether it has seen an earlier view: it would know which homes have gone.
+        has_seen: bool,
         /// What the sender says it holds goes back to this life of it without a break.
         oldest: Incarnation,
         /// What it has to say.
@@ -155,7 +159,7 @@ pub enum Body {
 }
 
 /// One thing that a node has to say of a partition that another answers for now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Claim {
     /// This node has this of the file: the sender, or one that has gone and that the sender was
     /// home or witness of.
@@ -171,10 +175,12 @@ pub enum Claim {
         /// Whether it was granted, or confirmed, in the seat that it has now.
         is_firm: bool,
     },
+    /// The sender was the last home of these partitions that it knows of, and told no other.
+    Keeps(Partitions),
     /// This node has gone and may still act.
     Gone(Seat),
-    /// This node has gone, and all who knew what it wrote in that partition, too.
-    Doubt(Partition, Seat),
+    /// This node has gone, and all who knew what it wrote in these partitions, too.
+    Doubt(Seat, Partitions),
 }
 
 /// The kinds of messages, for counts.
@@ -182,6 +188,18 @@ pub const KINDS: [&str; 15] = [
     "open", "granted", "refused", "revoke", "released", "recall", "claims", "note", "noted",
     "glimpse", "size", "peek", "peeked", "view", "farewell",
 ];
+
+impl Claim {
+    /// How many bytes it has when it is written.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Claim::Holds { .. } => 1 + 22 + 10 + 2,
+            Claim::Keeps(_) => 1 + PARTITIONS / 8,
+            Claim::Gone(_) => 1 + 10,
+            Claim::Doubt(..) => 1 + 10 + PARTITIONS / 8,
+        }
+    }
+}
 
 impl Body {
     /// Its place in [`KINDS`].
@@ -273,12 +291,13 @@ impl Message {
             }
             Body::Recall { attempt, partitions } => {
                 to.u32(*attempt);
-                partitions.0.iter().for_each(|word| to.u64(*word));
+                to.partitions(partitions);
             }
-            Body::Claims { attempt, index, is_last, oldest, items } => {
+            Body::Claims { attempt, index, is_last, has_seen, oldest, items } => {
                 to.u32(*attempt);
                 to.u16(*index);
                 to.u8(u8::from(*is_last));
+                to.u8(u8::from(*has_seen));
                 to.u32(oldest.0);
                 to.u16(items.len() as u16);
                 items.iter().for_each(|item| to.claim(item));
@@ -392,6 +411,10 @@ impl Writer<'_> {
         self.u32(seat.since);
     }
 
+    fn partitions(&mut self, partitions: &Partitions) {
+        partitions.0.iter().for_each(|word| self.u64(*word));
+    }
+
     fn claim(&mut self, claim: &Claim) {
         match claim {
             Claim::Holds { file, seat, level, serial, is_firm } => {
@@ -405,10 +428,14 @@ impl Writer<'_> {
                 self.u8(1);
                 self.seat(*seat);
             }
-            Claim::Doubt(partition, seat) => {
+            Claim::Doubt(seat, partitions) => {
                 self.u8(2);
-                self.u16(partition.number());
                 self.seat(*seat);
+                self.partitions(partitions);
+            }
+            Claim::Keeps(partitions) => {
+                self.u8(3);
+                self.partitions(partitions);
             }
         }
     }
@@ -486,6 +513,14 @@ impl Reader<'_> {
         Ok(Seat { member, since: self.u32()? })
     }
 
+    fn partitions(&mut self) -> Result<Partitions, DecodeError> {
+        let mut partitions = Partitions::default();
+        for word in partitions.0.iter_mut() {
+            *word = self.u64()?;
+        }
+        Ok(partitions)
+    }
+
     fn claim(&mut self) -> Result<Claim, DecodeError> {
         match self.u8()? {
             0 => {
@@ -498,10 +533,8 @@ impl Reader<'_> {
                 }
             }
             1 => Ok(Claim::Gone(self.seat()?)),
-            2 => {
-                let partition = Partition::of_number(self.u16()?).ok_or(DecodeError::Value)?;
-                Ok(Claim::Doubt(partition, self.seat()?))
-            }
+            2 => Ok(Claim::Doubt(self.seat()?, self.partitions()?)),
+            3 => Ok(Claim::Keeps(self.partitions()?)),
             _ => Err(DecodeError::Value),
         }
     }
@@ -529,22 +562,16 @@ impl Reader<'_> {
                 let (file, serial, level) = (self.file()?, self.u64()?, self.level()?);
                 Body::Released { file, serial, level, facts: self.facts()? }
             }
-            5 => {
-                let attempt = self.u32()?;
-                let mut partitions = Partitions::default();
-                for word in 0..PARTITIONS / 64 {
-                    partitions.0[word] = self.u64()?;
-                }
-                Body::Recall { attempt, partitions }
-            }
+            5 => Body::Recall { attempt: self.u32()?, partitions: self.partitions()? },
             6 => {
                 let (attempt, index, is_last) = (self.u32()?, self.u16()?, self.bool()?);
+                let has_seen = self.bool()?;
                 let (oldest, count) = (Incarnation(self.u32()?), usize::from(self.u16()?));
                 if count > ITEMS_MAX {
                     return Err(DecodeError::Value);
                 }
                 let items = (0..count).map(|_| self.claim()).collect::<Result<_, _>>()?;
-                Body::Claims { attempt, index, is_last, oldest, items }
+                Body::Claims { attempt, index, is_last, has_seen, oldest, items }
             }
             7 => Body::Note { file: self.file()?, request: self.u64()?, is_held: self.bool()? },
             8 => Body::Noted { file: self.file()?, request: self.u64()?, is_kept: self.bool()? },

@@ -522,6 +522,7 @@ fn nonsense_changes_nothing() {
             attempt: 1,
             index: 0,
             is_last: true,
+            has_seen: true,
             oldest: Incarnation(0),
             items: vec![Claim::Holds { file, seat, level: Level::Write, serial: 1, is_firm: true }],
         },

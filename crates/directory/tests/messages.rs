@@ -47,7 +47,7 @@ impl Random {
     }
 
     fn claim(&mut self) -> Claim {
-        match self.next() % 3 {
+        match self.next() % 4 {
             0 => Claim::Holds {
                 file: self.file(),
                 seat: self.seat(),
@@ -56,11 +56,17 @@ impl Random {
                 is_firm: self.is(),
             },
             1 => Claim::Gone(self.seat()),
-            _ => {
-                let partition = Partition::of_number(self.next() as u16 % 4096).unwrap();
-                Claim::Doubt(partition, self.seat())
-            }
+            2 => Claim::Doubt(self.seat(), self.partitions()),
+            _ => Claim::Keeps(self.partitions()),
         }
+    }
+
+    fn partitions(&mut self) -> Partitions {
+        let mut partitions = Partitions::default();
+        for partition in Partition::all() {
+            partitions.set(partition, self.is());
+        }
+        partitions
     }
 
     fn body(&mut self, kind: usize) -> Body {
@@ -77,19 +83,14 @@ impl Random {
                 let (level, facts) = (self.level(), self.facts());
                 Body::Released { file, serial: request, level, facts }
             }
-            5 => {
-                let mut partitions = Partitions::default();
-                for partition in Partition::all() {
-                    partitions.set(partition, self.is());
-                }
-                Body::Recall { attempt: self.next() as u32, partitions }
-            }
+            5 => Body::Recall { attempt: self.next() as u32, partitions: self.partitions() },
             6 => Body::Claims {
                 attempt: self.next() as u32,
                 index: self.next() as u16,
                 is_last: self.is(),
+                has_seen: self.is(),
                 oldest: Incarnation(self.next() as u32),
-                items: (0..self.next() % 1401).map(|_| self.claim()).collect(),
+                items: (0..self.next() % 200).map(|_| self.claim()).collect(),
             },
             7 => Body::Note { file, request, is_held: self.is() },
             8 => Body::Noted { file, request, is_kept: self.is() },

@@ -94,11 +94,15 @@ impl Places {
             let mut best = [(0, NodeId(0)); PLACES];
             for node in &members {
                 let entry = (partition.weight(*node), *node);
-                let place = best.partition_point(|other| *other > entry);
-                if place < PLACES {
-                    best[place..].rotate_right(1);
-                    best[place] = entry;
+                if entry <= best[PLACES - 1] {
+                    continue;
                 }
+                let mut place = PLACES - 1;
+                while place > 0 && best[place - 1] < entry {
+                    best[place] = best[place - 1];
+                    place -= 1;
+                }
+                best[place] = entry;
             }
             best.map(|(_, node)| node)
         });

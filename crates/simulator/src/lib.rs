@@ -11,6 +11,7 @@ mod cluster;
 mod faults;
 pub mod fluid;
 pub mod group;
+pub mod leases;
 mod machine;
 mod manager;
 mod organizer;

@@ -1,0 +1,67 @@
+//! Leases of files in groups to which things happen: one writer of each file, reads of the newest
+//! bytes, and losses that have a name.
+
+use forebay_simulator::leases::{Leases, LeasesOutcome, Planted, simulate};
+
+/// In CI; `FOREBAY_LEASES_SEEDS` has another number, `FOREBAY_LEASES_SEED` the only one.
+/// `FOREBAY_LEASES_TRACE` prints what happens in the seed that it names.
+const SEEDS: u64 = 2_000;
+
+fn number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
+}
+
+#[test]
+fn programs_read_the_newest_or_are_told_who_has_it() {
+    let only = number("FOREBAY_LEASES_SEED");
+    let seeds = number("FOREBAY_LEASES_SEEDS").unwrap_or(SEEDS);
+    let mut all = LeasesOutcome::default();
+    for seed in only.map_or(1..=seeds, |seed| seed..=seed) {
+        match simulate(&Leases::random(seed)) {
+            Ok(outcome) => all.add(&outcome),
+            Err(why) => panic!("FOREBAY_LEASES_SEED={seed}: {why}"),
+        }
+    }
+    println!("{all:?}");
+    // What it is all about has happened.
+    if only.is_none() && seeds >= 100 {
+        let happened = [all.reads, all.writes, all.sizes, all.lost, all.died_dirty, all.kills];
+        assert!(happened.iter().all(|count| *count >= seeds / 20), "{all:?}");
+    }
+}
+
+/// In which of some seeds what is wrong on purpose is noticed first, and how.
+fn noticed(planted: Planted, seeds: u64) -> Option<(u64, String)> {
+    (1..=seeds).find_map(|seed| {
+        let leases = Leases { planted: Some(planted), ..Leases::random(seed) };
+        simulate(&leases).err().map(|why| (seed, why))
+    })
+}
+
+/// What would be wrong is seen: the test above can fail.
+#[test]
+fn planted_faults_are_noticed() {
+    let cases = [
+        (Planted::GrantsTwice, 20),
+        (Planted::RevokeNotAwaited, 20),
+        (Planted::ClaimsSkipped, 100),
+        (Planted::StaleGrantTaken, 20),
+        (Planted::SizeOfOneNode, 20),
+    ];
+    for (planted, seeds) in cases {
+        let noticed = noticed(planted, seeds);
+        println!("{planted:?}: {noticed:?}");
+        assert!(noticed.is_some(), "{planted:?} is not noticed in {seeds} seeds");
+    }
+}
+
+#[test]
+fn without_faults_everything_is_granted() {
+    for (nodes, seed) in [(1, 1), (2, 2), (4, 3), (8, 4)] {
+        let leases = Leases { nodes, files: 3, loss: 0, has_faults: false, planted: None, seed };
+        let outcome = simulate(&leases).unwrap();
+        assert_eq!((outcome.lost, outcome.late, outcome.views), (0, 0, 1), "{nodes} nodes");
+        assert!(outcome.writes > 100 && outcome.reads > 100, "{outcome:?}");
+    }
+}
