@@ -321,7 +321,29 @@ mod tests {
                 { "node": 2, "name": "c", "life": null, "address": null,
                   "standing": "never heard", "seat": null },
             ],
+            "links": [
+                { "node": 1, "life": 1, "state": "up", "seconds": 9.5,
+                  "round_trip_seconds": 0.000123, "bytes_in": 2048, "bytes_out": 3_145_728,
+                  "bytes_in_per_second": 0, "bytes_out_per_second": 1024, "waiting": 0,
+                  "last_down": null },
+            ],
         })
+    }
+
+    #[test]
+    fn a_link_says_how_it_is() {
+        let mut one = member()["links"][0].clone();
+        let mut of = |state: &str, last_down: Value| {
+            (one["state"], one["last_down"]) = (json!(state), last_down);
+            link(&one)
+        };
+        assert_eq!(of("unused", Value::Null), None);
+        assert_eq!(of("connecting", Value::Null).unwrap(), "      link     is being made");
+        let down = json!({ "ago_seconds": 2.0, "why": "nothing listens there" });
+        let wanted = "      link     NONE, is tried again; 2.0 s ago: nothing listens there";
+        assert_eq!(of("waiting", down.clone()).unwrap(), wanted);
+        let wanted = "      link     none, lost 2.0 s ago: nothing listens there";
+        assert_eq!(of("unused", down).unwrap(), wanted);
     }
 
     #[test]

@@ -256,7 +256,8 @@ impl State {
         self.contacts.get_mut(usize::from(node.0))
     }
 
-    /// The other members of the newest view, if this node is one, with the addresses of those lives.
+    /// The other members of the newest view, if this node is one, with the addresses of those
+    /// lives.
     fn others(&self) -> Vec<(Member, Option<SocketAddr>)> {
         let view = self.views.view().filter(|view| view.has(self.me));
         let members = view.into_iter().flat_map(|view| view.members());
