@@ -37,6 +37,7 @@ impl GroupArguments {
         if let Some(hosts) = &self.hosts {
             return config.set_hosts(hosts, "--hosts").map_err(|error| error.to_string());
         }
+        config.check_own_host().map_err(|error| error.to_string())?;
         if let Err(error) = config.take_hosts_of_environment(|name| std::env::var(name).ok()) {
             eprintln!("forebay: no group: {error}; this node goes on alone");
         }

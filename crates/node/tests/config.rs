@@ -1128,20 +1128,19 @@ fn groups_that_cannot_be() {
         "site.toml:2: group.hosts: column 5: a is host 1 already: name each once; give hosts such as \
          \"n[1-4]\", or a file",
     );
-    refuses(
-        "hosts = \"a,b\"",
-        &format!(
-            "site.toml:2: group.hosts: this host is {own}, which is not among the hosts of the group \
-             (a,b): name it there as it names itself"
-        ),
-    );
-    refuses(
-        "hosts = \"a.txt\"",
-        &format!(
-            "site.toml:2: group.hosts: this host is {own}, which is not among the hosts of the group \
-             (a.txt): name it there as it names itself, or give a file that exists"
-        ),
-    );
+    // That this host is none of them is for those to say that begin a group.
+    for (hosts, more) in [("a,b", ""), ("a.txt", ", or give a file that exists")] {
+        let mut config = site.load(&with(&format!("[group]\nhosts = \"{hosts}\""))).unwrap();
+        assert_eq!((&config.group.hosts, config.group_folder()), (&None, None));
+        let said = config.check_own_host().unwrap_err().to_string();
+        let wanted = format!(
+            "site.toml:2: group.hosts: this host is {own}, which is not among the hosts of the \
+             group ({hosts}): name it there as it names itself{more}"
+        );
+        assert!(said.ends_with(&wanted), "{said}");
+        config.set_hosts(&format!("{own},b"), "--hosts").unwrap();
+        assert_eq!(config.check_own_host(), Ok(()));
+    }
     refuses(
         "hosts = \"no/file\"",
         "site.toml:2: group.hosts: /no/file: No such file or directory (os error 2); give a file of \

@@ -99,6 +99,15 @@ fn hosts_that_cannot_be_end_the_run_before_its_command() {
         }
     }
     assert!(!site.store.join("begun").exists());
+    // In the configuration, too; commands that begin no group do without.
+    add(&site, "[group]\nhosts = \"a,b\"\n");
+    let ran = site.end(site.buffered(&["touch", "begun"]));
+    let said = format!("group.hosts: this host is {own}, which is not among the hosts");
+    assert!(ran.stderr.contains(&said), "{}", ran.stderr);
+    ran.expect(125);
+    let config = site.config.to_str().unwrap();
+    let stopped = site.end(site.forebay(&["stop", "--config", config]));
+    assert!(stopped.stderr.contains("no node manager serves"), "{}", stopped.stderr);
 }
 
 #[test]

@@ -23,8 +23,11 @@ const FOLDER_START: &str = ".forebay-group-";
 /// What is said of the group of nodes. Equal on two runs that want the same group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Group {
-    /// The hosts that it may have, if any are named.
+    /// The hosts that it may have, if any are named, and this one is among them.
     pub hosts: Option<Hosts>,
+    /// Why this host is none of those that a file names. It matters to what begins a group; other
+    /// commands may be given on other hosts.
+    pub absent: Option<String>,
     /// Its folder, if one is named; see [`Config::group_folder`].
     pub folder: Option<PathBuf>,
     /// The address of this host that others reach; all that it has if none is named.
@@ -78,8 +81,8 @@ fn own_address(list: &HostList) -> Option<NodeId> {
 }
 
 /// The hosts that a text names: those of a file where there is one of that name, which begins at
-/// `folder` if it is relative; else an expression.
-fn read_hosts(text: &str, folder: &Path, place: &str) -> Result<Hosts> {
+/// `folder` if it is relative; else an expression. The inner error is that this host is none.
+fn read_hosts(text: &str, folder: &Path, place: &str) -> Result<Result<Hosts>> {
     let error = |problem: &dyn Display| ConfigError::new(place, problem);
     let file = folder.join(text);
     let is_file = text.contains('/') || file.is_file();
@@ -89,11 +92,11 @@ fn read_hosts(text: &str, folder: &Path, place: &str) -> Result<Hosts> {
             error(&format!("{problem}; give hosts such as \"n[1-4]\", or a file"))
         })?,
     };
-    Hosts::of(list).map_err(|problem| {
+    Ok(Hosts::of(list).map_err(|problem| {
         let may_be_file = !is_file && !text.contains([',', '[']);
         let no_file = if may_be_file { ", or give a file that exists" } else { "" };
         error(&format!("{problem}{no_file}"))
-    })
+    }))
 }
 
 fn list_of_file(file: &Path) -> std::result::Result<HostList, String> {
@@ -114,8 +117,17 @@ impl Config {
     /// They cannot be read, or this host is not among them.
     pub fn set_hosts(&mut self, text: &str, place: &str) -> Result<()> {
         let here = std::env::current_dir().unwrap_or_default();
-        self.group.hosts = Some(read_hosts(text, &here, place)?);
+        self.group.hosts = Some(read_hosts(text, &here, place)??);
+        self.group.absent = None;
         self.check_group(place)
+    }
+
+    /// Checks that this host is among the hosts that the file names.
+    ///
+    /// # Errors
+    /// It is not.
+    pub fn check_own_host(&self) -> Result<()> {
+        self.group.absent.clone().map_or(Ok(()), |why| Err(ConfigError::from(why)))
     }
 
     /// Takes the hosts that a batch system names, where neither option nor configuration name any:
@@ -194,7 +206,7 @@ impl Config {
     /// What is said of the group, as part of the canonical text. It is no part of the instance's
     /// identity: data that is left is to be found by a later job, which has other hosts.
     pub(super) fn write_group(&self, text: &mut String) {
-        let Group { hosts, folder, bind } = &self.group;
+        let Group { hosts, folder, bind, .. } = &self.group;
         if self.group == Group::default() {
             return;
         }
@@ -223,18 +235,24 @@ impl Value<'_> {
         let read_hosts = |value: Value<'_>| {
             let text = value.text()?;
             if !is_canonical {
-                return read_hosts(text, self.source.folder, &value.place())
-                    .map_err(|error| error.to_string());
+                let found = read_hosts(text, self.source.folder, &value.place());
+                return found.map_err(|error| error.to_string());
             }
             let list = HostList::of_expression(text).map_err(|error| value.error(error))?;
             let last = list.names().len() as u64 - 1;
             let node = section.require("node", "this host's number")?.number(0, last)?;
             let job = section.get("job").map(|job| job.text().map(str::to_owned)).transpose()?;
-            Ok(Hosts { list, node: NodeId(node as u16), job })
+            Ok(Ok(Hosts { list, node: NodeId(node as u16), job }))
         };
-        let hosts = section.get("hosts").map(read_hosts);
+        let hosts = section.get("hosts").map(read_hosts).and_then(|hosts| errors.ok(hosts));
+        let (hosts, absent) = match hosts {
+            Some(Ok(hosts)) => (Some(hosts), None),
+            Some(Err(why)) => (None, Some(why.to_string())),
+            None => (None, None),
+        };
         Ok(Group {
-            hosts: hosts.and_then(|hosts| errors.ok(hosts)),
+            hosts,
+            absent,
             folder: section.get("folder").and_then(|value| errors.ok(value.path())),
             bind: section.get("bind").and_then(|value| errors.ok(value.address())),
         })
