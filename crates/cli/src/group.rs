@@ -1,7 +1,7 @@
 //! The group of nodes as commands meet it: which hosts it may have, and what a node manager says of
 //! it.
 
-use crate::text::counted;
+use crate::text::{bytes, counted};
 use forebay_node::log::shown;
 use forebay_node::runtime::Runtime;
 use forebay_node::{Config, Connection};
@@ -227,6 +227,7 @@ fn nodes(report: &Value) -> Vec<String> {
         nodes.sort_by_key(|node| is_well(node));
     }
     let rest = nodes.split_off(nodes.len().min(NODES_SHOWN));
+    let links = report["links"].as_array().map(Vec::as_slice).unwrap_or_default();
     let line = |node: &&Value| {
         let number = node["node"].as_u64().unwrap_or(0);
         let name = shown(node["name"].as_str().unwrap_or("?"));
@@ -243,9 +244,11 @@ fn nodes(report: &Value) -> Vec<String> {
         let seat = node["seat"]["since"].as_u64();
         let seat = seat.map_or(String::new(), |view| format!(", member since view {view}"));
         let at = node["address"].as_str().map_or(String::new(), |at| format!(", at {}", shown(at)));
-        format!("    node {number:3}  {name}{life}: {standing}{seat}{at}")
+        let of_node = links.iter().find(|link| link["node"] == node["node"]);
+        let line = format!("    node {number:3}  {name}{life}: {standing}{seat}{at}");
+        [line].into_iter().chain(of_node.and_then(link))
     };
-    let mut lines: Vec<_> = nodes.iter().map(line).collect();
+    let mut lines: Vec<_> = nodes.iter().flat_map(line).collect();
     if !rest.is_empty() {
         let well = rest.iter().filter(|node| is_well(node)).count();
         lines.push(format!(
@@ -254,6 +257,29 @@ fn nodes(report: &Value) -> Vec<String> {
         ));
     }
     lines
+}
+
+/// A line for a link that is there, or was.
+fn link(link: &Value) -> Option<String> {
+    let lost = &link["last_down"];
+    let (ago, why) = (seconds(&lost["ago_seconds"]), lost["why"].as_str().unwrap_or("?"));
+    let line = match link["state"].as_str() {
+        Some("up") => {
+            let size = |key: &str| bytes(link[key].as_u64().unwrap_or(0));
+            let time = link["round_trip_seconds"].as_f64();
+            let time = time.map_or(String::new(), |time| format!(", {:.2} ms", time * 1e3));
+            let ways = ["in", "out"].map(|way| {
+                let (all, rate) = (format!("bytes_{way}"), format!("bytes_{way}_per_second"));
+                format!("{} {way} ({}/s)", size(&all), size(&rate))
+            });
+            format!("up since {}{time}, {}", seconds(&link["seconds"]), ways.join(", "))
+        }
+        Some("connecting") => "is being made".to_owned(),
+        Some("waiting") => format!("NONE, is tried again; {ago} ago: {}", shown(why)),
+        _ if !lost.is_null() => format!("none, lost {ago} ago: {}", shown(why)),
+        _ => return None,
+    };
+    Some(format!("      link     {line}"))
 }
 
 /// A time for people.
@@ -295,7 +321,29 @@ mod tests {
                 { "node": 2, "name": "c", "life": null, "address": null,
                   "standing": "never heard", "seat": null },
             ],
+            "links": [
+                { "node": 1, "life": 1, "state": "up", "seconds": 9.5,
+                  "round_trip_seconds": 0.000123, "bytes_in": 2048, "bytes_out": 3_145_728,
+                  "bytes_in_per_second": 0, "bytes_out_per_second": 1024, "waiting": 0,
+                  "last_down": null },
+            ],
         })
+    }
+
+    #[test]
+    fn a_link_says_how_it_is() {
+        let mut one = member()["links"][0].clone();
+        let mut of = |state: &str, last_down: Value| {
+            (one["state"], one["last_down"]) = (json!(state), last_down);
+            link(&one)
+        };
+        assert_eq!(of("unused", Value::Null), None);
+        assert_eq!(of("connecting", Value::Null).unwrap(), "      link     is being made");
+        let down = json!({ "ago_seconds": 2.0, "why": "nothing listens there" });
+        let wanted = "      link     NONE, is tried again; 2.0 s ago: nothing listens there";
+        assert_eq!(of("waiting", down.clone()).unwrap(), wanted);
+        let wanted = "      link     none, lost 2.0 s ago: nothing listens there";
+        assert_eq!(of("unused", down).unwrap(), wanted);
     }
 
     #[test]
@@ -310,6 +358,7 @@ mod tests {
             "    node   0  a, life 2: this node, member since view 3",
             "    node   1  b, life 1: DOWN: does not answer, and is in the view still, \
              member since view 1, at 10.0.0.2:20001",
+            "      link     up since 9.5 s, 0.12 ms, 2.00 KiB in (0 B/s), 3.00 MiB out (1.00 KiB/s)",
             "    node   2  c: never heard",
         ];
         assert_eq!(lines(&member()), wanted);

@@ -1,6 +1,7 @@
-//! Faults on purpose, for testers: what goes wrong with a group's packets and its folder. Without
-//! them nothing of this runs.
+//! Faults on purpose, for testers: what goes wrong with a group's packets, its links and its
+//! folder. Without them nothing of this runs.
 
+use forebay_fabric::FaultScript;
 use forebay_membership::NodeId;
 use rustix::io::Errno;
 
@@ -33,6 +34,8 @@ pub struct Faults {
     pub loses: Option<Loses>,
     /// Called before each operation, on the thread "group-store".
     pub before: Option<Before>,
+    /// What goes wrong with messages of links.
+    pub links: Option<FaultScript>,
 }
 
 impl Faults {

@@ -7,14 +7,16 @@ mod shared;
 use crate::error::GroupError;
 use crate::faults::Faults;
 use crate::folder::{GroupFolder, Life};
+use crate::links::{LinkHandler, Links, Post, SendError};
 use crate::packets::{Packets, tag_of};
 use crate::status::GroupStatus;
 use engine::Engine;
+use forebay_fabric::{Fabric, Faulty, Header, Identity, Tls};
 use forebay_membership::{HostList, Member, NodeId, Rank, Times, Tuning};
 use keeper::Keeper;
 use shared::Shared;
 use std::io::{ErrorKind, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -57,11 +59,13 @@ pub struct GroupConfig {
     pub faults: Faults,
     /// Told of errors at the folder, each when it is new. Called by the group's threads.
     pub tell: fn(&str),
+    /// Told of what comes by links, and of links that come and go.
+    pub handler: LinkHandler,
 }
 
 impl GroupConfig {
     /// With all addresses of IPv4 that the host has, the default periods, and without faults.
-    /// Errors go to the standard error.
+    /// Errors go to the standard error, and what comes by links is dropped.
     pub fn of(hosts: HostList, me: NodeId, host: &str, folder: impl Into<PathBuf>) -> Self {
         Self {
             hosts,
@@ -74,6 +78,7 @@ impl GroupConfig {
             faults: Faults::default(),
             // Where nothing can be written is no place to say so.
             tell: |text| _ = writeln!(std::io::stderr(), "{text}"),
+            handler: Box::new(|_, _| {}),
         }
     }
 }
@@ -104,6 +109,7 @@ impl GroupConfig {
 pub struct Group {
     shared: Arc<Shared>,
     group: Option<JoinHandle<()>>,
+    links: Option<JoinHandle<()>>,
     store: Option<StoreThread>,
 }
 
@@ -119,6 +125,7 @@ struct Begun {
     me: Member,
     secret: [u8; 32],
     socket: UdpSocket,
+    fabric: Tls,
     address: String,
 }
 
@@ -132,7 +139,8 @@ impl Group {
     /// The folder or its secret is not this user's alone, the number is another host's, the store
     /// does not answer or refuses, or there is no socket or thread.
     pub fn start(config: GroupConfig) -> Result<Self, GroupError> {
-        let GroupConfig { hosts, me, host, folder, bind, tuning, times, faults, tell } = config;
+        let GroupConfig { hosts, me, host, folder, bind, tuning, times, .. } = config;
+        let GroupConfig { faults, tell, handler, .. } = config;
         if hosts.name_of(me).is_none() {
             return Err(GroupError::Unlisted { node: me, hosts: hosts.names().len() });
         }
@@ -141,7 +149,7 @@ impl Group {
         let (results, result_queue) = mpsc::channel();
         let (begun, first) = mpsc::sync_channel(1);
         let (end, ended) = mpsc::channel();
-        let Faults { before, loses } = faults;
+        let Faults { before, loses, links } = faults;
         let handle = {
             let shared = Arc::clone(&shared);
             let valid = Duration::from_millis(times.valid);
@@ -162,7 +170,7 @@ impl Group {
         };
         let store = Some(StoreThread { handle, ended: Mutex::new(ended) });
         // Where this returns early, dropping it ends the thread.
-        let mut group = Self { shared: Arc::clone(&shared), group: None, store };
+        let mut group = Self { shared: Arc::clone(&shared), group: None, links: None, store };
         let waited = BEGIN + Duration::from_millis(times.valid);
         let new = first.recv_timeout(waited).map_err(|error| match error {
             RecvTimeoutError::Timeout => {
@@ -175,9 +183,19 @@ impl Group {
         })??;
         let packets = Packets::new(&new.secret, new.me);
         shared.begin(new.me, new.address, times);
-        let faults = Faults { loses, before: None };
+        let fabric: Box<dyn Fabric> = match links {
+            Some(script) => Box::new(Faulty::new(new.fabric, script)),
+            None => Box::new(new.fabric),
+        };
+        let lost = {
+            let shared = Arc::clone(&shared);
+            Box::new(move |member| shared.lose(member))
+        };
+        let links = Links::new(shared.post.clone(), fabric, handler, lost);
+        let faults = Faults { loses, ..Faults::default() };
         let queues = (tasks, result_queue);
         let engine = Engine::new(shared, new.socket, packets, tuning, (faults, queues))?;
+        group.links = Some(spawn("group-links", move || links.run())?);
         group.group = Some(spawn("group", move || engine.run())?);
         Ok(group)
     }
@@ -194,7 +212,20 @@ impl Group {
         self.shared.status()
     }
 
-    /// Ends both threads, and this life: its card says so, and the folder goes with the last one.
+    /// Sends a message to a member of the newest view: see [`Post::send`].
+    ///
+    /// # Errors
+    /// See [`SendError`].
+    pub fn send(&self, to: Member, header: &Header, body: &[u8]) -> Result<(), SendError> {
+        self.shared.post.send(to, header, body)
+    }
+
+    /// What sends messages, for other threads.
+    pub fn post(&self) -> Post {
+        self.shared.post.clone()
+    }
+
+    /// Ends all threads, and this life: its card says so, and the folder goes with the last one.
     /// A thread that hangs at the store after a second is left to itself: it ends with what it has
     /// begun there.
     pub fn stop(self) {
@@ -203,8 +234,8 @@ impl Group {
 
     fn end(&mut self) {
         self.shared.stop();
-        if let Some(group) = self.group.take() {
-            let _ = group.join();
+        for thread in self.links.take().into_iter().chain(self.group.take()) {
+            let _ = thread.join();
         }
         if let Some(StoreThread { handle, ended }) = self.store.take() {
             let ended = ended.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -257,34 +288,40 @@ fn begin_in(
     valid: Duration,
 ) -> Result<(Life, Begun), GroupError> {
     let secret = folder.secret()?;
-    let socket = socket(bind, tag_of(&secret))?;
+    let tag = tag_of(&secret);
+    let (socket, listener) = sockets(bind, tag)?;
     let failed = |error| GroupError::System(format!("a UDP socket: {error}"));
     let own = socket.local_addr().map_err(failed)?;
-    let address = match bind.is_unspecified() {
-        true => format!("{TRANSPORT}{}:{}", shared.host, own.port()),
-        false => format!("{TRANSPORT}{own}"),
+    let at = match bind.is_unspecified() {
+        true => format!("{}:{}", shared.host, own.port()),
+        false => own.to_string(),
     };
+    let address = format!("{TRANSPORT}{at}");
     let life = folder.begin(me, &shared.host, &address, valid)?;
-    let me = life.me();
-    Ok((life, Begun { me, secret, socket, address }))
+    let member = life.me();
+    let identity = Identity { member, group: format!("{:016x}", u64::from_le_bytes(tag)) };
+    let failed = |error| GroupError::System(format!("links: {error}"));
+    let fabric = Tls::on(identity, &secret, vec![listener], &at).map_err(failed)?;
+    Ok((life, Begun { me: member, secret, socket, fabric, address }))
 }
 
-/// A socket at the first free port from the group's own on.
-fn socket(bind: IpAddr, tag: [u8; 8]) -> Result<UdpSocket, GroupError> {
+/// Sockets of packets and of links, at one port: the first one that is free for both, from the
+/// group's own on. Who knows where packets go so knows where to connect.
+fn sockets(bind: IpAddr, tag: [u8; 8]) -> Result<(UdpSocket, TcpListener), GroupError> {
     let first = (u64::from_le_bytes(tag) % u64::from(PORTS)) as u16;
-    let failed =
-        |at: SocketAddr| move |error| GroupError::System(format!("a UDP socket at {at}: {error}"));
     for more in 0..PORTS_TRIED {
         let at = SocketAddr::new(bind, PORT_FIRST + (first + more) % PORTS);
-        match UdpSocket::bind(at) {
-            Ok(socket) => {
-                socket.set_nonblocking(true).map_err(failed(at))?;
-                return Ok(socket);
-            }
+        let bound = UdpSocket::bind(at).and_then(|socket| {
+            socket.set_nonblocking(true)?;
+            Ok((socket, TcpListener::bind(at)?))
+        });
+        match bound {
             Err(error) if error.kind() == ErrorKind::AddrInUse => {}
-            Err(error) => return Err(failed(at)(error)),
+            Err(error) => return Err(GroupError::System(format!("a socket at {at}: {error}"))),
+            Ok(bound) => return Ok(bound),
         }
     }
     let (from, to) = (PORT_FIRST + first, PORT_FIRST + (first + PORTS_TRIED - 1) % PORTS);
-    Err(GroupError::System(format!("{bind}: all UDP ports from {from} to {to} are in use")))
+    let why = format!("{bind}: all ports from {from} to {to} are in use, by UDP or TCP");
+    Err(GroupError::System(why))
 }

@@ -1,10 +1,12 @@
 //! A node manager's part in its group: the threads, the socket and the files around the state
-//! machines of `membership`. Two threads of a [`Group`] find out which nodes live, make views on
+//! machines of `membership`. The threads of a [`Group`] find out which nodes live, make views on
 //! the backing store, and say at each moment what this node is and so may do ([`Group::rank`]).
 //!
 //! - The thread "group" has the UDP socket, the failure detector, the views and their timers.
 //! - The thread "group-store" has the group's folder: a store that hangs stops it alone, and this
 //!   node is fenced in time.
+//! - The thread "group-links" has the links to the other members (`fabric`): messages by
+//!   [`Group::send`], and a [`LinkHandler`] for those that come.
 //!
 //! Packets are signed with the group's secret, which is in the folder; they are not encrypted. They
 //! have lives of nodes, numbers of views and times in them, and no data of files.
@@ -16,10 +18,15 @@ mod error;
 mod faults;
 mod folder;
 mod group;
+mod links;
 mod packets;
 mod status;
 
 pub use error::GroupError;
 pub use faults::{Before, Faults, Loses, Operation};
 pub use group::{Group, GroupConfig};
-pub use status::{GroupStatus, LookStatus, NodeStatus, PacketCounters, Standing, StoreError};
+pub use links::{LinkEvent, LinkHandler, MESH_MAX, Post, SendError};
+pub use status::{
+    GroupStatus, LinkState, LinkStatus, LookStatus, NodeStatus, PacketCounters, Standing,
+    StoreError,
+};

@@ -1,6 +1,7 @@
 //! What a group says of itself.
 
 use crate::error::GroupError;
+use forebay_fabric::Down;
 use forebay_membership::{Incarnation, Member, NodeId, Rank, Seat};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -35,6 +36,48 @@ pub struct GroupStatus {
     pub card_error: Option<StoreError>,
     /// Packets.
     pub packets: PacketCounters,
+    /// The links to the other members, by ascending node.
+    pub links: Vec<LinkStatus>,
+}
+
+/// How it is with the link to a member.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LinkState {
+    /// None was needed yet, or the other one is to make it.
+    #[default]
+    Unused,
+    /// It is being made.
+    Connecting,
+    /// It carries messages.
+    Up,
+    /// It is gone, or could not be made, and is tried again in a while.
+    Waiting,
+}
+
+/// The link to a member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkStatus {
+    /// Which one.
+    pub peer: Member,
+    /// How it is.
+    pub state: LinkState,
+    /// For how long.
+    pub since: Duration,
+    /// Of the last measurement; one each 10 s at least.
+    pub round_trip: Option<Duration>,
+    /// Bytes that came by the link since it was made, as it was counted last: a second ago at most
+    /// while it is in use.
+    pub bytes_in: u64,
+    /// The same of what was sent.
+    pub bytes_out: u64,
+    /// Bytes a second that came while it was last in use.
+    pub rate_in: u64,
+    /// The same of what was sent.
+    pub rate_out: u64,
+    /// The last time that a link was lost or could not be made: how long ago, and why.
+    pub last_down: Option<(Duration, Down)>,
+    /// Messages that wait for it.
+    pub waiting: usize,
 }
 
 /// A host of the list.

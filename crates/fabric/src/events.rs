@@ -102,6 +102,27 @@ pub enum Down {
     Injected,
 }
 
+impl std::fmt::Display for Down {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Down::Closed => "closed by the peer, or its process has ended",
+            Down::Silent => "the peer's machine or the network does not answer",
+            Down::Unreachable => "nothing listens there",
+            Down::Timeout => "not connected within 5 s",
+            Down::Tls => "the peer has another secret, or what came was changed on its way",
+            Down::Mismatch(Differs::Version) => "the peer is of another version",
+            Down::Mismatch(Differs::Group) => "the peer is of another group",
+            Down::Mismatch(Differs::Node) => "another node has that address",
+            Down::Mismatch(Differs::Incarnation) => "another life of the node has that address",
+            Down::Refused(_) => "the peer sent what it may not",
+            Down::RefusedByPeer => "the peer has refused what this side sent",
+            Down::Late => "a transfer was not done at its deadline",
+            Down::Withdrawn => "a region was withdrawn while its bytes were pushed",
+            Down::Injected => "a fault on purpose",
+        })
+    }
+}
+
 /// What is wrong with what a peer sent. Each is counted, see [`Counters`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]

@@ -77,6 +77,40 @@ impl Tls {
         secret: &[u8; 32],
         listen: &[SocketAddr],
     ) -> Result<Self, FabricError> {
+        let mut listeners = Vec::new();
+        let mut addresses = Vec::new();
+        for at in listen {
+            if at.ip().is_unspecified() {
+                let text = format!("{at} is no address to connect to: name that of an interface");
+                return Err(FabricError::Address(text));
+            }
+            let begin = || {
+                let listener = TcpListener::bind(at)?;
+                Ok((listener.local_addr()?, listener))
+            };
+            let failed = |error: std::io::Error| {
+                FabricError::System(format!("cannot listen at {at}: {error}"))
+            };
+            let (address, listener) = begin().map_err(failed)?;
+            addresses.push(address.to_string());
+            listeners.push(listener);
+        }
+        Self::on(identity, secret, listeners, &addresses.join(","))
+    }
+
+    /// Listens at sockets that are bound already, perhaps at all addresses of the host. The caller
+    /// knows where peers find them: `address` is what [`Fabric::address`](crate::Fabric::address)
+    /// says.
+    ///
+    /// # Errors
+    /// [`FabricError::System`], and [`FabricError::Address`] of a name or an address that is too
+    /// long.
+    pub fn on(
+        identity: Identity,
+        secret: &[u8; 32],
+        listeners: Vec<TcpListener>,
+        address: &str,
+    ) -> Result<Self, FabricError> {
         if identity.group.len() > GROUP_MAX {
             let text = format!("a group's name has at most {GROUP_MAX} bytes");
             return Err(FabricError::Address(text));
@@ -92,26 +126,6 @@ impl Tls {
         let timer = timer.map_err(system("timer"))?;
         epoll::add(&epoll, &timer, EventData::new_u64(TIMER_KEY), EventFlags::IN)
             .map_err(system("timer"))?;
-        let mut listeners = Vec::new();
-        let mut addresses = Vec::new();
-        for at in listen {
-            if at.ip().is_unspecified() {
-                let text = format!("{at} is no address to connect to: name that of an interface");
-                return Err(FabricError::Address(text));
-            }
-            let begin = || {
-                let listener = TcpListener::bind(at)?;
-                listener.set_nonblocking(true)?;
-                Ok((listener.local_addr()?, listener))
-            };
-            let failed = |error: std::io::Error| {
-                FabricError::System(format!("cannot listen at {at}: {error}"))
-            };
-            let (address, listener) = begin().map_err(failed)?;
-            addresses.push(address.to_string());
-            listeners.push((listener, false));
-        }
-        let address = addresses.join(",");
         if address.len() > ADDRESS_MAX {
             return Err(FabricError::Address(format!("{address} is longer than {ADDRESS_MAX}")));
         }
@@ -122,11 +136,16 @@ impl Tls {
         // Nanoseconds: no fabric makes a link in each.
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         core.peers.begin_at(since.map_or(0, |since| since.as_nanos() as u64));
+        let unheard = |error| FabricError::System(format!("cannot listen: {error}"));
+        listeners
+            .iter()
+            .try_for_each(|listener| listener.set_nonblocking(true))
+            .map_err(unheard)?;
         let mut made = Self {
             shared: Shared::new(core, key, hello, epoll),
-            address,
+            address: address.to_owned(),
             conns: Table::default(),
-            listeners,
+            listeners: listeners.into_iter().map(|listener| (listener, false)).collect(),
             timer,
             armed: None,
             busy: BTreeSet::new(),

@@ -97,6 +97,8 @@ pub struct Swim {
     /// Whose turn it is among those that are listed.
     next: usize,
     tuning: Tuning,
+    /// The engine's next probe, whose mark the timers of this connection have.
+    probe: Option<foca::Timer<SwimId>>,
 }
 
 impl Swim {
@@ -125,7 +127,7 @@ impl Swim {
         let identity = SwimId { member: me, renewals: 0 };
         let engine = Foca::new(identity, config(tuning, listed.len()), rng, PostcardCodec);
         let listed = listed.iter().copied().filter(|node| *node != me.node).collect();
-        Self { engine, listed, next: 0, tuning }
+        Self { engine, listed, next: 0, tuning, probe: None }
     }
 
     /// Begins: announces this node to those that are listed.
@@ -162,8 +164,9 @@ impl Swim {
 
     /// What is to be done, without lives that are over: the engine tells of a later life that it
     /// is one, and not whether it has ended, too, nor whether it is of this node.
-    fn known(&self, actions: Actions) -> Vec<Action> {
-        let Actions { mut list, is_renamed } = actions;
+    fn known(&mut self, actions: Actions) -> Vec<Action> {
+        let Actions { mut list, is_renamed, probe } = actions;
+        self.probe = probe.or(self.probe.take());
         if is_renamed {
             let lives =
                 |up: &Member| self.engine.iter_members().any(|member| member.id().member == *up);
@@ -191,7 +194,26 @@ impl Swim {
             let _ = self.engine.announce(to, &mut actions);
         }
         actions.list.push(Action::After(self.tuning.announce, SwimTimer(Wake::Announce)));
-        actions.list
+        self.known(actions)
+    }
+
+    /// Suspects a member that is known to live: it did not answer. Others are told; unless it
+    /// objects within [`Tuning::suspicion`] it is held down, as after a probe that failed.
+    pub fn suspect(&mut self, member: Member) -> Vec<Action> {
+        let Some(foca::Timer::ProbeRandomMember(token)) = self.probe else { return Vec::new() };
+        let known = self.engine.iter_members().find(|known| known.id().member == member);
+        let Some(known) = known.filter(|known| known.state() == foca::State::Alive) else {
+            return Vec::new();
+        };
+        let (member_id, incarnation) = (*known.id(), known.incarnation());
+        let suspect = foca::Member::new(member_id, incarnation, foca::State::Suspect);
+        let mut actions = Actions::default();
+        // What is wrong with it, the engine knows better.
+        let _ = self.engine.apply_many(std::iter::once(suspect), true, &mut actions);
+        let mut list = self.known(actions);
+        let down = foca::Timer::ChangeSuspectToDown { member_id, incarnation, token };
+        list.push(Action::After(self.tuning.suspicion, SwimTimer(Wake::Engine(down))));
+        list
     }
 }
 
@@ -220,6 +242,8 @@ struct Actions {
     list: Vec<Action>,
     /// A node has another life.
     is_renamed: bool,
+    /// The next probe.
+    probe: Option<foca::Timer<SwimId>>,
 }
 
 impl Runtime<SwimId> for &mut Actions {
@@ -244,6 +268,106 @@ impl Runtime<SwimId> for &mut Actions {
 
     fn submit_after(&mut self, event: foca::Timer<SwimId>, after: Duration) {
         let ms = u32::try_from(after.as_millis()).unwrap_or(u32::MAX);
+        if matches!(event, foca::Timer::ProbeRandomMember(_)) {
+            self.probe = Some(event.clone());
+        }
         self.list.push(Action::After(ms, SwimTimer(Wake::Engine(event))));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    /// Nodes on a virtual clock, whose packets take no time.
+    struct World {
+        now_ms: u64,
+        swims: Vec<Option<Swim>>,
+        timers: BTreeMap<(u64, u64), (usize, SwimTimer)>,
+        made: u64,
+        /// Who has held whom down, and when.
+        downs: Vec<(u64, usize, Member)>,
+    }
+
+    impl World {
+        fn of(nodes: u16) -> Self {
+            let listed: Vec<_> = (0..nodes).map(NodeId).collect();
+            let swim = |node| Swim::new(Member::new(node, 1), &listed, Tuning::default(), 7);
+            let swims = (0..nodes).map(|node| Some(swim(node))).collect();
+            let mut world =
+                Self { now_ms: 0, swims, timers: BTreeMap::new(), made: 0, downs: Vec::new() };
+            for node in 0..usize::from(nodes) {
+                world.at(node, &Swim::begin);
+            }
+            world.run_until(20_000);
+            world
+        }
+
+        /// Lets a node do something, and what follows from it at once.
+        fn at(&mut self, node: usize, does: &dyn Fn(&mut Swim) -> Vec<Action>) {
+            let Some(swim) = self.swims[node].as_mut() else { return };
+            for action in does(swim) {
+                match action {
+                    Action::Send(to, packet) => {
+                        self.at(usize::from(to.0), &|swim| swim.on_packet(&packet));
+                    }
+                    Action::After(ms, timer) => {
+                        self.made += 1;
+                        let due_ms = self.now_ms + u64::from(ms);
+                        self.timers.insert((due_ms, self.made), (node, timer));
+                    }
+                    Action::Down(member) => self.downs.push((self.now_ms, node, member)),
+                    Action::Up(_) => {}
+                }
+            }
+        }
+
+        fn run_until(&mut self, end_ms: u64) {
+            while let Some(next) = self.timers.first_entry()
+                && next.key().0 <= end_ms
+            {
+                let ((due_ms, _), (node, timer)) = next.remove_entry();
+                self.now_ms = due_ms;
+                self.at(node, &|swim| swim.on_timer(timer.clone(), 0));
+            }
+            self.now_ms = end_ms;
+        }
+    }
+
+    #[test]
+    fn one_that_is_suspected_and_lives_objects() {
+        let mut world = World::of(3);
+        for round in 1..5 {
+            world.at(0, &|swim| swim.suspect(Member::new(2, 1)));
+            world.run_until(20_000 + 10_000 * round);
+        }
+        assert_eq!(world.downs, []);
+    }
+
+    #[test]
+    fn one_that_is_suspected_and_dead_is_down_after_the_time_of_suspicion() {
+        let mut world = World::of(3);
+        let dead = Member::new(2, 1);
+        world.swims[2] = None;
+        let begun_ms = world.now_ms;
+        world.at(0, &|swim| swim.suspect(dead));
+        // Others hear of it, and hold it down when this one does.
+        world.run_until(begun_ms + u64::from(Tuning::default().suspicion) + 1);
+        let first = world.downs.first().copied();
+        assert_eq!(first, Some((begun_ms + u64::from(Tuning::default().suspicion), 0, dead)));
+        world.run_until(begun_ms + 20_000);
+        assert_eq!(world.downs.len(), 2, "{:?}", world.downs);
+    }
+
+    #[test]
+    fn only_a_life_that_is_known_is_suspected_and_once() {
+        let mut world = World::of(2);
+        let swim = world.swims[0].as_mut().unwrap();
+        assert_eq!(swim.suspect(Member::new(1, 2)), []);
+        assert_eq!(swim.suspect(Member::new(0, 1)), []);
+        assert_eq!(swim.suspect(Member::new(9, 1)), []);
+        assert_ne!(swim.suspect(Member::new(1, 1)), []);
+        assert_eq!(swim.suspect(Member::new(1, 1)), []);
     }
 }

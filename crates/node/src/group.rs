@@ -3,8 +3,8 @@
 
 use crate::config::{Config, Group as Settings, Hosts};
 use forebay_cluster::{
-    Group, GroupConfig, GroupError, GroupStatus, LookStatus, NodeStatus, PacketCounters, Standing,
-    StoreError,
+    Group, GroupConfig, GroupError, GroupStatus, LinkState, LinkStatus, LookStatus, NodeStatus,
+    PacketCounters, Standing, StoreError,
 };
 use forebay_membership::{Rank, Seat};
 use forebay_pool::clock::Timer;
@@ -171,6 +171,31 @@ fn add_status(report: &mut Value, status: &GroupStatus) {
     report["store_error"] = error(status.store_error.as_ref());
     report["card_error"] = error(status.card_error.as_ref());
     report["packets"] = packets(&status.packets);
+    report["links"] = status.links.iter().map(link).collect();
+}
+
+fn link(link: &LinkStatus) -> Value {
+    let state = match link.state {
+        LinkState::Unused => "unused",
+        LinkState::Connecting => "connecting",
+        LinkState::Up => "up",
+        LinkState::Waiting => "waiting",
+    };
+    json!({
+        "node": link.peer.node.0,
+        "life": link.peer.incarnation.0,
+        "state": state,
+        "seconds": seconds(link.since),
+        "round_trip_seconds": link.round_trip.map(|time| time.as_secs_f64()),
+        "bytes_in": link.bytes_in,
+        "bytes_out": link.bytes_out,
+        "bytes_in_per_second": link.rate_in,
+        "bytes_out_per_second": link.rate_out,
+        "waiting": link.waiting,
+        "last_down": link.last_down.map(|(ago, why)| {
+            json!({ "ago_seconds": seconds(ago), "why": why.to_string() })
+        }),
+    })
 }
 
 fn seat(seat: Option<Seat>) -> Value {

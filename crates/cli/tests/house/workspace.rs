@@ -17,8 +17,7 @@ const ALLOWED: &[(&str, &[&str], &[&str])] = &[
     ("preload", &["client"], &["libc", "rustix"]),
     ("membership", &[], &["crc32c", "foca", "rand", "serde"]),
     ("fabric", &["membership"], &["crc32c", "ring", "rustix", "rustls"]),
-    // fabric, too, when nodes have links.
-    ("cluster", &["membership"], &["ring", "rustix"]),
+    ("cluster", &["membership", "fabric"], &["ring", "rustix"]),
     (
         "node",
         &["placement", "pool", "device", "posix", "tiers", "client", "membership", "cluster"],

@@ -18,6 +18,11 @@ use std::sync::mpsc::{Receiver, Sender};
 const PACKETS: usize = 256;
 /// Cards that bring nothing new are looked for less and less often, down to this share.
 const FIND_SLOWEST: u64 = 8;
+/// How often a member is asked whose link was lost, before it is suspected.
+const QUESTIONS: u32 = 3;
+/// What no question of [`forebay_membership::Views`] has: the answer says nothing but that its
+/// sender lives.
+const NO_QUESTION: u64 = u64::MAX;
 /// No wait is longer, in ms.
 const WAIT_MAX_MS: u64 = 60_000;
 
@@ -39,7 +44,18 @@ pub struct Engine {
     timers: BTreeMap<(u64, u64), SwimTimer>,
     timers_made: u64,
     find: Finding,
+    /// Members whose link was lost, and that have not been heard since.
+    doubts: BTreeMap<Member, Doubt>,
+    /// Between two questions to one of them.
+    doubt_ms: u64,
     buffer: Vec<u8>,
+}
+
+/// How often one was asked, and when it is to be asked next.
+#[derive(Clone, Copy)]
+struct Doubt {
+    asked: u32,
+    next_ms: u64,
 }
 
 /// When cards are looked for.
@@ -82,6 +98,8 @@ impl Engine {
             timers: BTreeMap::new(),
             timers_made: 0,
             find: Finding { is_under_way: false, next_ms: now_ms, each_ms: least_ms, least_ms },
+            doubts: BTreeMap::new(),
+            doubt_ms: u64::from(tuning.round_trip),
             buffer: vec![0; PACKET_MAX + 1],
         })
     }
@@ -111,11 +129,12 @@ impl Engine {
         if !self.has_begun && (now_ms >= self.begin_ms || finds_ms.is_none()) {
             self.begin(state);
         }
+        let doubts_ms = self.ask_lost(state, now_ms);
         self.shared.publish(state, now_ms);
         let timer_ms = self.timers.first_key_value().map(|((due_ms, _), _)| *due_ms);
         let begin_ms = (!self.has_begun).then_some(self.begin_ms);
         let finds_ms = finds_ms.filter(|_| !self.find.is_under_way);
-        let next_ms = [timer_ms, begin_ms, finds_ms].into_iter().flatten().min();
+        let next_ms = [timer_ms, begin_ms, finds_ms, doubts_ms].into_iter().flatten().min();
         next_ms.unwrap_or(u64::MAX).min(state.views.next_ms(now_ms))
     }
 
@@ -185,7 +204,9 @@ impl Engine {
         // The address of its card is believed rather than this one.
         if contact.address.is_none_or(|(of, _)| of < from.incarnation) {
             contact.address = Some((from.incarnation, source));
+            state.has_moved = true;
         }
+        self.doubts.remove(&from);
         let now_ms = now_ms();
         match message {
             Message::Swim(bytes) => {
@@ -279,6 +300,32 @@ impl Engine {
         let _ = self.tasks.send(Task::Ask(ask, now_ms, lists));
     }
 
+    /// Asks members whose links were lost whether they live, which any packet says. Those that do
+    /// not answer are suspected, as after a probe. Returns when to ask again.
+    fn ask_lost(&mut self, state: &mut State, now_ms: u64) -> Option<u64> {
+        for member in self.shared.take_lost() {
+            let contact = state.contact(member.node);
+            if contact.is_some_and(|contact| contact.up == Some(member.incarnation)) {
+                self.doubts.entry(member).or_insert(Doubt { asked: 0, next_ms: now_ms });
+            }
+        }
+        let due = self.doubts.iter().filter(|(_, doubt)| doubt.next_ms <= now_ms);
+        let due: Vec<_> = due.map(|(member, doubt)| (*member, *doubt)).collect();
+        let view = state.views.view().map_or(0, |view| view.number);
+        for (member, Doubt { asked, .. }) in due {
+            if asked == QUESTIONS {
+                self.doubts.remove(&member);
+                let actions = self.swim.suspect(member);
+                self.act(state, actions);
+                continue;
+            }
+            let next_ms = now_ms + self.doubt_ms;
+            self.doubts.insert(member, Doubt { asked: asked + 1, next_ms });
+            self.send(state, member.node, &Message::Inquire { question: NO_QUESTION, view });
+        }
+        self.doubts.values().map(|doubt| doubt.next_ms).min()
+    }
+
     /// Lets cards be looked for, if nodes are missing and it is time; returns when it is the next
     /// time, `None` if none is missing.
     fn find_cards(&mut self, state: &mut State, now_ms: u64) -> Option<u64> {
@@ -342,7 +389,8 @@ impl Engine {
             contact.life = contact.life.max(Some(incarnation));
             let is_newer = contact.address.is_none_or(|(of, _)| of <= incarnation);
             if let Some(address) = address.filter(|_| is_newer) {
-                contact.address = Some((incarnation, address));
+                let before = contact.address.replace((incarnation, address));
+                state.has_moved |= before != contact.address;
             }
         }
         self.find.is_under_way = false;

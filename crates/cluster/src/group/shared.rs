@@ -2,6 +2,7 @@
 
 use crate::clock::now_ms;
 use crate::error::GroupError;
+use crate::links::Post;
 use crate::status::{GroupStatus, LookStatus, NodeStatus, PacketCounters, Standing, StoreError};
 use forebay_membership::{HostList, Incarnation, Member, NodeId, Rank, Times, Views};
 use rustix::event::{EventfdFlags, eventfd};
@@ -19,6 +20,9 @@ const NO_SEAT: u64 = 0;
 pub struct Shared {
     pub host: String,
     pub folder: PathBuf,
+    pub post: Post,
+    /// Members whose links were lost, for the failure detector.
+    lost: Mutex<Vec<Member>>,
     names: Vec<String>,
     state: Mutex<State>,
     /// Until when this node may act, or [`NO_SEAT`].
@@ -45,6 +49,10 @@ pub struct State {
     pub look_ms: Option<(u64, u64)>,
     pub store_error: Problem,
     pub card_error: Problem,
+    /// An address is another one.
+    pub has_moved: bool,
+    /// What the links were told: the number of the view, if this node is in it.
+    told: Option<u32>,
 }
 
 /// What is known of a node.
@@ -110,10 +118,14 @@ impl Shared {
             look_ms: None,
             store_error: Problem::default(),
             card_error: Problem::default(),
+            has_moved: false,
+            told: None,
         };
         Ok(Self {
             host,
             folder,
+            post: Post::new()?,
+            lost: Mutex::default(),
             names: hosts.names().to_vec(),
             state: Mutex::new(state),
             acts_until_ms: AtomicU64::new(NO_SEAT),
@@ -150,7 +162,19 @@ impl Shared {
 
     pub fn stop(&self) {
         self.stops.store(true, Ordering::Release);
+        self.post.stop();
         self.wake();
+    }
+
+    /// The link to a member was lost: it is to be asked whether it lives.
+    pub fn lose(&self, member: Member) {
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner).push(member);
+        self.wake();
+    }
+
+    /// Those whose links were lost since the last call.
+    pub fn take_lost(&self) -> Vec<Member> {
+        std::mem::take(&mut self.lost.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// This node is to end its life in the folder when it stops.
@@ -179,6 +203,11 @@ impl Shared {
         let number = views.view().map_or(0, |view| view.number);
         if number != state.view.0 {
             state.view = (number, now_ms);
+        }
+        let told = views.seat().map(|_| number);
+        if told != state.told || std::mem::take(&mut state.has_moved) {
+            state.told = told;
+            self.post.set_members(state.others());
         }
     }
 
@@ -216,6 +245,7 @@ impl Shared {
             store_error: state.store_error.status(now_ms),
             card_error: state.card_error.status(now_ms),
             packets: state.packets,
+            links: self.post.status(now_ms),
         }
     }
 }
@@ -224,6 +254,20 @@ impl State {
     /// A node of the list; `None` if it is not one of it.
     pub fn contact(&mut self, node: NodeId) -> Option<&mut Contact> {
         self.contacts.get_mut(usize::from(node.0))
+    }
+
+    /// The other members of the newest view, if this node is one, with the addresses of those
+    /// lives.
+    fn others(&self) -> Vec<(Member, Option<SocketAddr>)> {
+        let view = self.views.view().filter(|view| view.has(self.me));
+        let members = view.into_iter().flat_map(|view| view.members());
+        let with_address = |member: Member| {
+            let contact = self.contacts.get(usize::from(member.node.0));
+            let address = contact.and_then(|contact| contact.address);
+            let address = address.filter(|(life, _)| *life == member.incarnation);
+            (member, address.map(|(_, address)| address))
+        };
+        members.filter(|member| *member != self.me).map(with_address).collect()
     }
 
     fn node(&self, node: NodeId, name: &str, contact: &Contact) -> NodeStatus {

@@ -88,7 +88,11 @@ impl Site {
             bind: self.address.into(),
             times: self.times,
             tuning: self.tuning,
-            faults: Faults { loses: Some(Box::new(loses)), before: Some(Box::new(before)) },
+            faults: Faults {
+                loses: Some(Box::new(loses)),
+                before: Some(Box::new(before)),
+                links: None,
+            },
             ..GroupConfig::of(self.hosts.clone(), me, &format!("n{node}"), &self.folder)
         }
     }
