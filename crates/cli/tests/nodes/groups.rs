@@ -83,6 +83,29 @@ fn agree(nodes: &Nodes, members: &[usize], limit: Duration) -> View {
     }
 }
 
+/// Whether a node has a link to another one's life.
+fn has_link(group: &Value, peer: Member) -> bool {
+    let mut links = group["links"].as_array().into_iter().flatten();
+    let is_it = |link: &Value| link["node"] == peer.node as u64 && link["life"] == peer.life;
+    links.any(|link| is_it(link) && link["state"] == "up")
+}
+
+/// Waits until each member of a view has a link to each other one.
+fn linked(nodes: &Nodes, view: &View) {
+    wait_for("links between all members", LONG, || {
+        let has_all = |member: &Member| {
+            let seen = group(&nodes[member.node]);
+            view.members.iter().all(|peer| peer.node == member.node || has_link(&seen, *peer))
+        };
+        view.members.iter().all(has_all).then_some(())
+    });
+}
+
+/// Waits until a node has no link to another one.
+fn unlinked(node: &Node, peer: Member) {
+    wait_for("the loss of a link", LONG, || (!has_link(&group(node), peer)).then_some(()));
+}
+
 /// A run that writes a file of its node, and lasts until the test is [`past`] "end".
 fn begin(nodes: &Nodes, number: usize, config: &str, options: &[&str]) -> Running {
     let script = format!("seq 100000 > of-n{number}; step end; cksum < of-n{number}");
@@ -125,6 +148,7 @@ fn a_group_goes_on_without_members_that_are_gone_and_takes_them_in_again() {
     let hosts = ["--hosts", "n[0-3]"];
     let mut runs: Vec<_> = (0..4).map(|n| (n, begin(&nodes, n, &config, &hosts))).collect();
     let formed = agree(&nodes, &[0, 1, 2, 3], LONG);
+    linked(&nodes, &formed);
     let shown = nodes[1].status().text;
     for wanted in
         ["  group    node 1 of 4 (n1), life 1: in view ", "  n3, life 1: up, member since "]
@@ -136,6 +160,7 @@ fn a_group_goes_on_without_members_that_are_gone_and_takes_them_in_again() {
     // is out, the first still has the seat that it had.
     let was_short = stop_for_a_moment(&nodes[3]);
     nodes[2].kill_all();
+    unlinked(&nodes[0], formed.members[2]);
     let without = agree(&nodes, &[0, 1, 3], WITHOUT);
     if was_short {
         let members = formed.members.into_iter().filter(|member| member.node != 2).collect();
@@ -150,11 +175,14 @@ fn a_group_goes_on_without_members_that_are_gone_and_takes_them_in_again() {
     let again = begin(&nodes, 2, &config, &hosts);
     let whole = agree(&nodes, &[0, 1, 2, 3], LONG);
     assert!(whole.members.iter().all(|one| (one.life > 1) == (one.node == 2)), "{whole:?}");
+    linked(&nodes, &whole);
     runs.push((2, again));
 
     // The link of one is cut: the others go on without it, it knows that it is out, and its
     // programs go on.
     nodes.set_link(1, false);
+    unlinked(&nodes[0], whole.members[1]);
+    unlinked(&nodes[1], whole.members[0]);
     agree(&nodes, &[0, 2, 3], WITHOUT);
     wait_for("n1 to see that it is left out", LONG, || {
         let seen = group(&nodes[1]);
@@ -164,7 +192,7 @@ fn a_group_goes_on_without_members_that_are_gone_and_takes_them_in_again() {
     assert_eq!(ran.expect(0).stdout, nodes[0].run("seq 1000 | cksum").stdout);
     status.assert_live();
     nodes.set_link(1, true);
-    agree(&nodes, &[0, 1, 2, 3], LONG);
+    linked(&nodes, &agree(&nodes, &[0, 1, 2, 3], LONG));
 
     end(&nodes, runs);
     wait_for("the end of the group's folder", LONG, || folders(&nodes).is_empty().then_some(()));
@@ -275,7 +303,10 @@ fn what_keeps_a_group_from_forming_is_said_and_the_job_runs_on() {
         assert!(shown.contains(" of another group, or with another secret"), "{shown}");
     }
     assert_eq!(view(&group(&nodes[1])), None, "one without the secret was taken in");
-    assert_eq!(view(&group(&nodes[0])), Some(alone));
+    let seen = group(&nodes[0]);
+    assert_eq!(view(&seen), Some(alone));
+    let mut links = seen["links"].as_array().into_iter().flatten();
+    assert!(links.all(|link| link["state"] != "up"), "{seen}");
     assert!(nodes[1].processes().iter().all(|&pid| is_alive(pid)));
     end(&nodes, vec![(0, right), (1, wrong)]);
 }
