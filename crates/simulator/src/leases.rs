@@ -26,8 +26,8 @@ use forebay_placement::Random;
 /// How long a node does not answer before a view leaves it out, in ms.
 const PATIENCE_MS: u64 = 7_000;
 /// How long things may go wrong, and how long it is quiet afterwards, in ms.
-const TROUBLE_MS: u64 = 60_000;
-const QUIET_MS: u64 = 70_000;
+const TROUBLE_MS: u64 = 55_000;
+const QUIET_MS: u64 = 65_000;
 /// From when on all has to work, after the trouble: views agree and all are succeeded.
 const CALM_MS: u64 = 47_000;
 
@@ -337,7 +337,12 @@ impl<'a> World<'a> {
     /// Something happens at a node that runs.
     fn happen(&mut self, node: u16, event: Event) -> Result<(), String> {
         let now_ms = self.now_ms();
+        // A node that was stopped looks at the clock before it reads what has come meanwhile.
+        let is_fenced = self.is_fenced(node);
         let peer = &mut self.nodes[usize::from(node)];
+        if is_fenced {
+            peer.directory.fenced(true, now_ms);
+        }
         match event {
             Event::Message(from, message) => peer.directory.message(from, message, now_ms),
             Event::Timer if peer.wakes_ms.is_some_and(|wakes_ms| wakes_ms > now_ms) => {}
