@@ -332,7 +332,7 @@ impl Directory {
         }
         // Its table is as large as its own; a home that has no room for twice that stays frozen.
         if self.records.len() + items.len() > 2 * self.tuning.files + ITEMS_MAX {
-            self.dropped += 1;
+            self.counts.dropped += 1;
             return;
         }
         recall.next += 1;
@@ -458,7 +458,7 @@ impl Directory {
             return false;
         }
         if self.gone.len() >= 1 << 16 && !self.gone.contains_key(&seat) {
-            self.dropped += 1;
+            self.counts.dropped += 1;
             return false;
         }
         self.gone.entry(seat).or_default();
