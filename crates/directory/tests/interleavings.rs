@@ -73,7 +73,7 @@ impl Model {
         Self { file, views: (1..).zip(views).map(view).collect(), is_faulty: false }
     }
 
-    fn begin(&self, count: u16, wants: &[(usize, Level)]) -> State {
+    fn begin(&self, count: u16, wants: &[(usize, Level)], trouble: u8) -> State {
         let new = |node| Directory::new(Member::new(node, 1), Incarnation(1), Tuning::default());
         let mut state = State {
             nodes: (0..count).map(new).collect(),
@@ -82,8 +82,8 @@ impl Model {
             reductions: Vec::new(),
             wants: wants.to_vec(),
             releases: 1,
-            repetitions: 1,
-            stragglers: 1,
+            repetitions: trouble,
+            stragglers: trouble,
             views: vec![1; count.into()],
         };
         // The first view is there; the group has formed.
@@ -276,8 +276,8 @@ fn most() -> usize {
     text.map_or(25_000, |text| text.parse().expect("FOREBAY_LEASES_STATES is no number"))
 }
 
-fn explore(model: &Model, wants: &[(usize, Level)], depth: usize) {
-    match model.explore(model.begin(3, wants), depth, most()) {
+fn explore(model: &Model, wants: &[(usize, Level)], trouble: u8) {
+    match model.explore(model.begin(3, wants, trouble), 40, most()) {
         Ok((states, deepest)) => {
             println!("{wants:?}: {states} states, {deepest} steps");
             assert!(states > 1_000 && deepest >= 7, "{states} states, {deepest} steps");
@@ -289,7 +289,7 @@ fn explore(model: &Model, wants: &[(usize, Level)], depth: usize) {
 #[test]
 fn two_writers_and_a_reader() {
     let model = Model::of(3, &[&[0, 1, 2]]);
-    explore(&model, &[(1, Level::Write), (2, Level::Write), (0, Level::Read)], 40);
+    explore(&model, &[(1, Level::Write), (2, Level::Write), (0, Level::Read)], 1);
 }
 
 #[test]
@@ -305,7 +305,7 @@ fn readers_that_want_to_write() {
 #[test]
 fn the_home_writes_itself_and_one_asks_for_direct() {
     let model = Model::of(3, &[&[0, 1, 2]]);
-    explore(&model, &[(0, Level::Write), (1, Level::Direct), (2, Level::Write)], 40);
+    explore(&model, &[(0, Level::Write), (1, Level::Direct), (2, Level::Write)], 1);
 }
 
 /// The home leaves, or comes: what it has granted is known to the next one, whenever each node sees
@@ -313,9 +313,9 @@ fn the_home_writes_itself_and_one_asks_for_direct() {
 #[test]
 fn the_home_moves_while_a_file_is_wanted() {
     let model = Model::of(3, &[&[1, 2], &[0, 1, 2]]);
-    explore(&model, &[(1, Level::Write), (2, Level::Write)], 40);
+    explore(&model, &[(1, Level::Write), (2, Level::Write)], 0);
     let model = Model::of(3, &[&[0, 1, 2], &[0, 2], &[0, 1, 2]]);
-    explore(&model, &[(0, Level::Write), (2, Level::Write)], 40);
+    explore(&model, &[(0, Level::Write), (2, Level::Write)], 0);
 }
 
 /// The search finds what is wrong.
@@ -324,7 +324,7 @@ fn a_home_that_does_not_wait_is_found() {
     let wants = [(1, Level::Write), (2, Level::Write)];
     let mut model = Model::of(3, &[&[0, 1, 2]]);
     model.is_faulty = true;
-    let found = model.explore(model.begin(3, &wants), 40, most());
+    let found = model.explore(model.begin(3, &wants, 1), 40, most());
     let steps = found.expect_err("the search has not found what is wrong");
     println!("{steps:?}");
     assert!(steps.len() >= 4, "{steps:?}");
