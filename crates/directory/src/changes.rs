@@ -510,8 +510,8 @@ impl Directory {
         self.learn(own, &mine, self.oldest, &items);
         let frozen = std::mem::take(&mut self.frozen);
         // Where it may have been the home before, in a view that it missed or that was over too
-        // soon, what others wrote that have gone is known to the home before that, if it lives. Where
-        // all have begun anew, those who knew have gone.
+        // soon, what others wrote that have gone is known to the home before that, if it lives.
+        // Where all have begun anew, those who knew have gone.
         let mut unsure = std::mem::take(&mut self.unsure);
         unsure.take(&self.kept);
         if !self.someone_has_seen {

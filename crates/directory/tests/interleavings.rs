@@ -1,10 +1,10 @@
 //! All interleavings of messages, losses and repetitions of a few nodes and one file, as far as a
 //! bound: a breadth-first search over the states of real directories.
 //!
-//! The search is its own 60 lines and not `stateright` 0.31, which brings 13 crates with a web server
-//! (`tiny_http`) into every build of the tests, and whose network of actors has no links that are in
-//! order, break and are made again, as those of `fabric` do. What it would do is done here: states
-//! are told apart by their hash, and a violation is printed with the steps that lead to it.
+//! The search is its own 60 lines and not `stateright` 0.31, which brings 12 crates, with a web
+//! server (`tiny_http`), into every build of the tests, and whose network of actors has no links
+//! that are in order, break and are made again, as those of `fabric` do. What it would do is done
+//! here: states are told apart by their hash, and a violation is printed with the steps to it.
 //!
 //! Time stands still, so nothing is sent again by itself: a message may be delivered twice instead,
 //! which is the same to the one that gets it. A link delivers in order, but for one message in
