@@ -332,7 +332,7 @@ impl Directory {
         }
         // Its table is as large as its own; a home that has no room for twice that stays frozen.
         if self.records.len() + items.len() > 2 * self.tuning.files + ITEMS_MAX {
-            self.dropped += 1;
+            self.counts.dropped += 1;
             return;
         }
         recall.next += 1;
@@ -458,7 +458,7 @@ impl Directory {
             return false;
         }
         if self.gone.len() >= 1 << 16 && !self.gone.contains_key(&seat) {
-            self.dropped += 1;
+            self.counts.dropped += 1;
             return false;
         }
         self.gone.entry(seat).or_default();
@@ -510,8 +510,8 @@ impl Directory {
         self.learn(own, &mine, self.oldest, &items);
         let frozen = std::mem::take(&mut self.frozen);
         // Where it may have been the home before, in a view that it missed or that was over too
-        // soon, what others wrote that have gone is known to the home before that, if it lives. Where
-        // all have begun anew, those who knew have gone.
+        // soon, what others wrote that have gone is known to the home before that, if it lives.
+        // Where all have begun anew, those who knew have gone.
         let mut unsure = std::mem::take(&mut self.unsure);
         unsure.take(&self.kept);
         if !self.someone_has_seen {

@@ -97,7 +97,7 @@ impl Directory {
     ) {
         let partition = Partition::of_file(file);
         if !self.thawed.has(partition) && !self.frozen.has(partition) {
-            self.dropped += 1;
+            self.counts.dropped += 1;
             return;
         }
         if self.is_fenced {
@@ -457,7 +457,7 @@ impl Directory {
         let group = self.group.as_ref();
         let place = |place| group.and_then(|group| group.place(Partition::of_file(file), place));
         if place(0) != Some(from) || place(1) != self.seat {
-            self.dropped += 1;
+            self.counts.dropped += 1;
             return;
         }
         if is_held {

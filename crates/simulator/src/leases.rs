@@ -17,8 +17,9 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
+pub use forebay_directory::KINDS;
 use forebay_directory::{
-    Body, Claim, Directory, Effect, Facts, KINDS, Level, Message, Sized, Tuning, Why,
+    Body, Claim, Directory, Effect, Facts, Level, Message, Sized, Tuning, Why,
 };
 use forebay_membership::{FileId, Incarnation, Member, NodeId, Seat, Times, View};
 use forebay_placement::Random;
@@ -26,8 +27,8 @@ use forebay_placement::Random;
 /// How long a node does not answer before a view leaves it out, in ms.
 const PATIENCE_MS: u64 = 7_000;
 /// How long things may go wrong, and how long it is quiet afterwards, in ms.
-const TROUBLE_MS: u64 = 60_000;
-const QUIET_MS: u64 = 70_000;
+const TROUBLE_MS: u64 = 55_000;
+const QUIET_MS: u64 = 65_000;
 /// From when on all has to work, after the trouble: views agree and all are succeeded.
 const CALM_MS: u64 = 47_000;
 
@@ -121,6 +122,71 @@ impl LeasesOutcome {
         let counts = self.messages.iter_mut().zip(&other.messages);
         counts.for_each(|(to, from)| *to += from);
     }
+}
+
+/// What some opens of files cost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Opens {
+    /// How the nodes use the files.
+    pub pattern: &'static str,
+    /// How many opens there were.
+    pub opens: u64,
+    /// Messages for them, by kind, as [`KINDS`] has them.
+    pub messages: [u64; KINDS.len()],
+}
+
+/// Counts the messages of opens in a group of so many nodes in which nothing goes wrong: of files
+/// that one node has, and of files that all have, each to read and to write. Each node opens 64
+/// files; 256 nodes take some seconds.
+pub fn opens(nodes: u16) -> Vec<Opens> {
+    let patterns = [
+        ("a file of its own, to read", Level::Read, false),
+        ("a file of its own, to write", Level::Write, false),
+        ("a file that all read", Level::Read, true),
+        ("a file that all write in turn", Level::Write, true),
+    ];
+    patterns.map(|(pattern, level, is_shared)| opens_of(nodes, pattern, level, is_shared)).into()
+}
+
+fn opens_of(nodes: u16, pattern: &'static str, level: Level, is_shared: bool) -> Opens {
+    const FILES: u64 = 64;
+    let seats = (0..nodes).map(|node| Seat { member: Member::new(node, 1), since: 1 });
+    let view = View { number: 1, seats: seats.collect() };
+    // A file that changes its writer for each of many nodes would be direct.
+    let tuning = Tuning { thrash: usize::MAX, ..Tuning::default() };
+    let new = |member| Directory::new(member, Incarnation(1), tuning);
+    let mut all: Vec<Directory> = view.members().map(new).collect();
+    all.iter_mut().for_each(|directory| directory.view(&view, 0));
+    let deliver = |all: &mut Vec<Directory>, messages: &mut [u64; KINDS.len()]| {
+        let mut is_quiet = false;
+        while !std::mem::replace(&mut is_quiet, true) {
+            for index in 0..all.len() {
+                for effect in all[index].effects() {
+                    is_quiet = false;
+                    match effect {
+                        Effect::Send(to, message) => {
+                            messages[message.body.kind()] += 1;
+                            let from = all[index].me();
+                            all[usize::from(to.node.0)].message(from, message, 0);
+                        }
+                        Effect::Reduce { file, to } => all[index].reduced(file, to, None, 0),
+                        _ => {}
+                    }
+                }
+            }
+        }
+    };
+    deliver(&mut all, &mut [0; KINDS.len()]);
+    let mut messages = [0; KINDS.len()];
+    for number in 0..FILES {
+        for node in 0..all.len() {
+            let inode = if is_shared { number } else { number << 16 | node as u64 };
+            let file = FileId { store: 0, inode, generation: 0 };
+            all[node].want(file, level, 0);
+            deliver(&mut all, &mut messages);
+        }
+    }
+    Opens { pattern, opens: FILES * u64::from(nodes), messages }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -337,7 +403,12 @@ impl<'a> World<'a> {
     /// Something happens at a node that runs.
     fn happen(&mut self, node: u16, event: Event) -> Result<(), String> {
         let now_ms = self.now_ms();
+        // A node that was stopped looks at the clock before it reads what has come meanwhile.
+        let is_fenced = self.is_fenced(node);
         let peer = &mut self.nodes[usize::from(node)];
+        if is_fenced {
+            peer.directory.fenced(true, now_ms);
+        }
         match event {
             Event::Message(from, message) => peer.directory.message(from, message, now_ms),
             Event::Timer if peer.wakes_ms.is_some_and(|wakes_ms| wakes_ms > now_ms) => {}
@@ -415,10 +486,10 @@ impl<'a> World<'a> {
     }
 
     fn flush(&mut self, node: u16, file: FileId) {
-        if let Some(cached) = self.nodes[usize::from(node)].cached.get_mut(&file) {
-            if std::mem::take(&mut cached.is_dirty) {
-                self.store.insert(file, cached.value);
-            }
+        if let Some(cached) = self.nodes[usize::from(node)].cached.get_mut(&file)
+            && std::mem::take(&mut cached.is_dirty)
+        {
+            self.store.insert(file, cached.value);
         }
     }
 

@@ -1,7 +1,7 @@
 //! Leases of files in groups to which things happen: one writer of each file, reads of the newest
 //! bytes, and losses that have a name.
 
-use forebay_simulator::leases::{Leases, LeasesOutcome, Planted, simulate};
+use forebay_simulator::leases::{Leases, LeasesOutcome, Opens, Planted, opens, simulate};
 
 /// In CI; `FOREBAY_LEASES_SEEDS` has another number, `FOREBAY_LEASES_SEED` the only one.
 /// `FOREBAY_LEASES_TRACE` prints what happens in the seed that it names.
@@ -54,6 +54,22 @@ fn planted_faults_are_noticed() {
         println!("{planted:?}: {noticed:?}");
         assert!(noticed.is_some(), "{planted:?} is not noticed in {seeds} seeds");
     }
+}
+
+/// An open asks the home and is answered; who is the home asks nobody to read. A file that has a
+/// writer is taken back first.
+#[test]
+fn an_open_costs_two_messages_or_four() {
+    let each = |nodes: u16| {
+        let sum = |opens: Opens| opens.messages.iter().sum::<u64>() as f64 / opens.opens as f64;
+        opens(nodes).into_iter().map(sum).collect::<Vec<f64>>()
+    };
+    assert_eq!(each(1), [0.0; 4]);
+    let [own_read, own_write, shared_read, shared_write] = each(8)[..] else { panic!() };
+    // Seven of eight nodes are not the home.
+    assert!((1.6..1.9).contains(&own_read) && (1.6..1.9).contains(&shared_read));
+    assert!((1.9..2.01).contains(&own_write), "{own_write}");
+    assert!((3.2..4.1).contains(&shared_write), "{shared_write}");
 }
 
 #[test]

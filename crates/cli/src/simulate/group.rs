@@ -2,6 +2,7 @@
 //! costs.
 
 use forebay_simulator::group::{Fault, Group, GroupOutcome, Killed, simulate};
+use forebay_simulator::leases::{KINDS, Opens, opens};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -12,6 +13,8 @@ pub(super) const NAME: &str = "group";
 const NODES: [u16; 3] = [2, 16, 128];
 /// The largest group.
 const NODES_MAX: u16 = 10_000;
+/// Messages of leases are counted in groups of up to so many.
+const NODES_OPENS: u16 = 256;
 /// Kills of one run: its figures are their medians.
 const KILLS: u16 = 5;
 /// The first kill, and from one to the next, in ms: the group has formed, or forgotten the last.
@@ -114,6 +117,8 @@ struct Row {
     inquiries: f64,
     store_calls: f64,
     left_out_living: usize,
+    /// Messages of leases: for each way to use files, how many of each kind an open costs.
+    opens: Vec<Opens>,
 }
 
 impl Row {
@@ -137,6 +142,7 @@ impl Row {
             inquiries: outcome.inquiries as f64 / nodes / seconds,
             store_calls: outcome.store_calls as f64 / seconds,
             left_out_living: outcome.left_out_living.len(),
+            opens: if group.nodes <= NODES_OPENS { opens(group.nodes) } else { Vec::new() },
         }
     }
 
@@ -154,8 +160,17 @@ impl Row {
             "inquiries_per_node_s": self.inquiries,
             "store_calls_per_s": self.store_calls,
             "left_out_living": self.left_out_living,
+            "messages_per_open": Value::Object(self.opens.iter().map(messages).collect()),
         })
     }
+}
+
+/// How many messages an open of this pattern costs, by kind.
+fn messages(opens: &Opens) -> (String, Value) {
+    let counts = KINDS.iter().zip(&opens.messages).filter(|(_, count)| **count > 0);
+    let each = counts
+        .map(|(kind, count)| ((*kind).to_owned(), Value::from(*count as f64 / opens.opens as f64)));
+    (opens.pattern.to_owned(), Value::Object(each.collect()))
 }
 
 fn table(rows: &[Row]) -> String {
@@ -180,5 +195,19 @@ fn table(rows: &[Row]) -> String {
     line("questions a second, of each node", &|row| format!("{:.2}", row.inquiries));
     line("calls to the store a second, of all", &|row| format!("{:.1}", row.store_calls));
     line("left out though they ran", &|row| row.left_out_living.to_string());
+    line("messages of leases for each open:", &|_| String::new());
+    let patterns = rows.iter().map(|row| &row.opens).find(|opens| !opens.is_empty());
+    for (index, pattern) in patterns.into_iter().flatten().enumerate() {
+        let is_used = |kind: &usize| pattern.messages[*kind] > 0;
+        let of = |row: &Row, kinds: std::ops::Range<usize>| {
+            let Some(opens) = row.opens.get(index) else { return "-".to_owned() };
+            let count: u64 = opens.messages[kinds].iter().sum();
+            format!("{:.2}", count as f64 / opens.opens as f64)
+        };
+        line(&format!("  {}", pattern.pattern), &|row| of(row, 0..KINDS.len()));
+        for kind in (0..KINDS.len()).filter(is_used) {
+            line(&format!("    {}", KINDS[kind]), &|row| of(row, kind..kind + 1));
+        }
+    }
     text
 }
