@@ -454,8 +454,8 @@ impl Directory {
     }
 
     /// The shell has looked, or has not for too long: a node that is fenced grants nothing as
-    /// home, takes nothing new, and may not [use](Directory::usable) copies. To be said by the clock
-    /// before each message: a node that was stopped reads what has come meanwhile.
+    /// home, takes nothing new, and may not [use](Directory::usable) copies. To be said by the
+    /// clock before each message: a node that was stopped reads what has come meanwhile.
     pub fn fenced(&mut self, is_fenced: bool, now_ms: u64) {
         if std::mem::replace(&mut self.is_fenced, is_fenced) && !is_fenced {
             self.process_all(now_ms);

@@ -240,8 +240,8 @@ impl Directory {
     }
 
     /// The shell has brought a file down to this level: what is above is flushed, and dropped. The
-    /// facts are those of a file that it has written. It may do so unasked. Of a direct file nothing
-    /// is left, whatever the level.
+    /// facts are those of a file that it has written. It may do so unasked. Of a direct file
+    /// nothing is left, whatever the level.
     pub fn reduced(&mut self, file: FileId, level: Level, facts: Option<Facts>, now_ms: u64) {
         let Some(held) = self.held.get_mut(&file).filter(|held| level < held.level) else { return };
         let was_written = held.level == Level::Write;
