@@ -197,9 +197,33 @@ fn lines(report: &Value) -> Vec<String> {
             lines.push(format!("    {what:8} {why} ({ago} ago{lasts})"));
         }
     }
+    lines.extend(leases(&report["leases"]));
     lines.extend(dropped(&report["packets"]));
     lines.extend(nodes(report));
     lines
+}
+
+/// Leases, where nodes share files.
+fn leases(leases: &Value) -> Option<String> {
+    let held = leases["held"].as_object()?;
+    let number = |value: &Value| value.as_u64().unwrap_or(0);
+    let of = |key: &str| number(&held[key]);
+    let mut line = format!(
+        "    leases   {} files to write, {} to read, {} through the kernel",
+        of("write"),
+        of("read"),
+        of("direct")
+    );
+    for (what, count) in [
+        ("wanted", number(&leases["wanted"])),
+        ("LOST with nodes that are gone", number(&leases["lost"])),
+        ("partitions frozen", number(&leases["partitions"]["frozen"])),
+    ] {
+        if count > 0 {
+            line += &format!("; {count} {what}");
+        }
+    }
+    Some(line)
 }
 
 /// Packets that were dropped, by reason.
@@ -314,6 +338,8 @@ mod tests {
             "last_look": { "ago_seconds": 0.5, "took_seconds": 0.01 }, "store_error": null,
             "card_error": { "ago_seconds": 3.0, "error": "udp/c:1: unknown\n", "lasts": false },
             "packets": { "sent": 9, "group": 2, "malformed": 1 },
+            "leases": { "held": { "read": 3, "write": 2, "direct": 0 }, "wanted": 1, "lost": 0,
+                        "partitions": { "home": 9, "frozen": 0 } },
             "nodes": [
                 { "node": 0, "name": "a", "life": 2, "address": null, "standing": "up",
                   "seat": { "life": 2, "since": 3 } },
@@ -355,6 +381,7 @@ mod tests {
             "    address  udp/a:20001",
             "    look     0.5 s ago, took 0.0 s",
             "    CARDS    udp/c:1: unknown\\n (3.0 s ago, and is over)",
+            "    leases   2 files to write, 3 to read, 0 through the kernel; 1 wanted",
             "    DROPPED  packets: 1 no packet of a group, 2 of another group, or with another secret",
             "    node   0  a, life 2: this node, member since view 3",
             "    node   1  b, life 1: DOWN: does not answer, and is in the view still, \

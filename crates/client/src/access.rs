@@ -10,6 +10,7 @@ use core::sync::atomic::Ordering;
 use forebay_pool::backoff::Backoff;
 use forebay_pool::guards::{ExclusiveGuard, SharedGuard};
 use forebay_pool::layout::*;
+use forebay_pool::lease::Access;
 use forebay_pool::{Owner, crash};
 use rustix::io::Errno;
 
@@ -182,9 +183,17 @@ impl EnteredFile<'_> {
         &self,
         act: impl FnOnce(&OpenFile<'_>) -> Result<R, Errno>,
     ) -> Result<R, Errno> {
+        let had = self.record.lease.load();
         self.session.segment.step_out(self.id, self.owner, &self.guard);
         let result = act(self.file)?;
         self.step_in()?;
+        // What this node had of the file may have been taken meanwhile.
+        let used = [Access::Write, Access::Read].into_iter().find(|&access| had.allows(access));
+        while let Some(access) = used.filter(|&access| !self.record.allows(access)) {
+            self.session.segment.step_out(self.id, self.owner, &self.guard);
+            self.file.obtain(access)?;
+            self.step_in()?;
+        }
         Ok(result)
     }
 

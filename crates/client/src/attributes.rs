@@ -10,6 +10,7 @@ use core::sync::atomic::Ordering;
 use forebay_pool::backoff::Backoff;
 use forebay_pool::guards::SharedGuard;
 use forebay_pool::layout::*;
+use forebay_pool::lease::Access;
 use forebay_pool::{FileId, Identity, Owner, clock, crash};
 use rustix::io::Errno;
 use rustix::thread::CapabilitySet;
@@ -93,6 +94,10 @@ impl OpenFile<'_> {
         }
         if record.has(FileFlags::METADATA_DIRTY) && !record.has(FileFlags::DIRECT) {
             return Ok(record.size.load(Ordering::Acquire));
+        }
+        if !record.allows(Access::Read) {
+            drop(self.enter_for(Access::Read)?);
+            // What the store's file has is true from here on until another node is granted it.
         }
         Ok(crate::store::stat(self.fd)?.size)
     }
@@ -232,6 +237,9 @@ impl Session {
         let identity = Identity { device: fields.device, inode: fields.inode };
         if !self.is_store_device(fields.device) || !self.segment.files().may_have(identity) {
             return Ok(Correction::default());
+        }
+        if self.await_true(identity)? {
+            return Ok(Correction { changed: false, doubtful: true });
         }
         self.restarting(|| {
             let owner = self.owner();

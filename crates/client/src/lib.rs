@@ -19,6 +19,7 @@ mod fd;
 mod file_mappings;
 mod fork;
 mod later;
+mod leasing;
 mod lending;
 mod limits;
 mod manager;

@@ -12,6 +12,7 @@ use crate::waiting::surely;
 use core::ffi::CStr;
 use core::sync::atomic::{Ordering, fence};
 use forebay_pool::layout::*;
+use forebay_pool::lease::Lease;
 use forebay_pool::segment::text;
 use forebay_pool::{FileId, Identity, Marker, Owner, clock};
 use rustix::fd::RawFd;
@@ -449,6 +450,8 @@ impl Session {
             }
             if header.store[store].bypass != 0 {
                 record.set(FileFlags::DIRECT);
+            } else if self.shares_files() {
+                record.lease.begin(Lease::Nothing);
             }
         };
         forebay_pool::crash::point("open.seen");
@@ -461,7 +464,10 @@ impl Session {
                 // direct, or it sees the record.
                 fence(Ordering::SeqCst);
                 if header.retired.load(Ordering::SeqCst) != retirement::NONE {
-                    self.segment.file(file).set(FileFlags::DIRECT);
+                    let record = self.segment.file(file);
+                    record.set(FileFlags::DIRECT);
+                    // No manager is left to ask others for it.
+                    record.lease.begin(Lease::Direct);
                 }
             }
             then(file, new)
@@ -607,6 +613,9 @@ impl OpenFile<'_> {
             if session.segment.clients().is_unrecorded(record.identity()) {
                 // A process has the new one open from before it came into the store.
                 record.set(FileFlags::DIRECT);
+            }
+            if session.shares_files() {
+                record.lease.begin(Lease::Nothing);
             }
             // Of the new one: it may have been made without a name.
             record.note_whether_named(borrow(self.fd));

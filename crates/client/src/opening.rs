@@ -153,7 +153,8 @@ impl Session {
         // One that is opened to be written can be truncated afterwards: then it is seen whether it
         // is known, or was only made by this call.
         let writes = flags & OpenFlags::RWMODE != OpenFlags::RDONLY;
-        let is_known = || self.stat_known(at, AtFlags::empty()).is_some();
+        // Another node may have what is not known here.
+        let is_known = || self.shares_files() || self.stat_known(at, AtFlags::empty()).is_some();
         let ours = made.is_none() && truncates && (writes || is_known());
         let now_ns = if ours { realtime_coarse_ns() } else { 0 };
         let (fd, noted) = match made {
@@ -315,7 +316,11 @@ impl Session {
     /// Sets the size of the file at `path`. `None` if that is the kernel's business.
     pub fn truncate_path(&self, path: UserPath<'_>, size: i64) -> Option<Result<(), Errno>> {
         let at = PathAt::here(path);
-        let known = self.stat_known(at, AtFlags::empty()).filter(|_| size >= 0)?;
+        let may_matter = |stat: &Stat| match self.shares_files() {
+            true => self.may_be_in_table(stat),
+            false => self.is_in_table(stat),
+        };
+        let known = self.stat_at(at, AtFlags::empty()).filter(may_matter).filter(|_| size >= 0)?;
         let path = path.get()?;
         // Closing a descriptor of a file ends the locks that the process has on it, so that none is
         // opened for a file that it has open.

@@ -9,6 +9,7 @@ use crate::store;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 use forebay_pool::layout::*;
+use forebay_pool::lease::Access;
 use forebay_pool::message::Message;
 use forebay_pool::{Entry, FileId, crash};
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
@@ -60,7 +61,7 @@ impl OpenFile<'_> {
         let action = mode - FallocateFlags::KEEP_SIZE;
         if action.is_empty() && keeps_size {
             self.session.restarting(|| {
-                let _inside = self.enter(self.session.owner())?;
+                let _inside = self.enter_for(Access::Write)?;
                 self.on_store(call)
             })
         } else if action.is_empty() {
@@ -74,10 +75,10 @@ impl OpenFile<'_> {
                     Ok(())
                 })
             };
-            self.session.restarting(|| self.exclusively(extend))
+            self.session.restarting(|| self.exclusively_for(Access::Write, extend))
         } else if action == FallocateFlags::PUNCH_HOLE || action == FallocateFlags::ZERO_RANGE {
             let punch = |file: &ExclusiveFile<'_>| file.punch(range.clone(), keeps_size, call);
-            self.session.restarting(|| self.exclusively(punch))
+            self.session.restarting(|| self.exclusively_for(Access::Write, punch))
         } else {
             self.with_clean(call)?
         }
@@ -121,8 +122,7 @@ impl OpenFile<'_> {
     pub(crate) fn seek_data_or_hole(&self, offset: i64, hole: bool) -> Result<u64, Errno> {
         let size = self.size()?;
         let start = u64::try_from(offset).ok().filter(|&start| start < size).ok_or(Errno::NXIO)?;
-        let owner = self.session.owner();
-        let inside = self.enter(owner)?;
+        let inside = self.enter_for(Access::Read)?;
         let look = |fd| match hole {
             true => Ok(inside.next_hole(start, size, fd)),
             false => inside.next_data(start, fd).filter(|&at| at < size).ok_or(Errno::NXIO),

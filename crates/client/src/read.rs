@@ -14,6 +14,7 @@ use core::sync::atomic::Ordering;
 use forebay_placement::schema::Lifetime;
 use forebay_pool::calls::CallKind;
 use forebay_pool::layout::*;
+use forebay_pool::lease::Access;
 use forebay_pool::{clock, interruption};
 use rustix::io::Errno;
 
@@ -107,13 +108,12 @@ impl OpenFile<'_> {
             .checked_add(length as u64)
             .filter(|&end| end <= i64::MAX as u64)
             .ok_or(Errno::INVAL)?;
-        let owner = self.session.owner();
-        let mut inside = self.enter(owner)?;
+        let mut inside = self.enter_for(Access::Read)?;
         let mut through = inside.goes_through(offset, length);
         if !through && inside.may_have_grown(end) {
             drop(inside);
             self.look_again()?;
-            inside = self.enter(owner)?;
+            inside = self.enter_for(Access::Read)?;
             through = inside.goes_through(offset, length);
         }
         let result = inside.read_blocks(pieces, offset, length, through);

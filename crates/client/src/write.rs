@@ -16,6 +16,7 @@ use core::sync::atomic::Ordering;
 use forebay_placement::schema::Mode;
 use forebay_pool::calls::CallKind;
 use forebay_pool::layout::*;
+use forebay_pool::lease::Access;
 use forebay_pool::{clock, interruption};
 use rustix::io::Errno;
 
@@ -200,7 +201,8 @@ impl OpenFile<'_> {
         let offset = description.offset.load(Ordering::Acquire);
         let size = record.size.load(Ordering::Relaxed).max(offset.saturating_add(length as u64));
         // Another rule may turn the file direct, which takes it exclusively.
-        let goes_on = size < record.rule_review.load(Ordering::Relaxed);
+        let goes_on =
+            size < record.rule_review.load(Ordering::Relaxed) && record.allows(Access::Write);
         goes_on.then(|| {
             let length = self.allowed(offset, length)?;
             if let [piece] = pieces
@@ -233,8 +235,7 @@ impl OpenFile<'_> {
             return Ok(0);
         }
         let length = self.allowed(offset, length)?;
-        let owner = self.session.owner();
-        let inside = self.enter(owner)?;
+        let inside = self.enter_for(Access::Write)?;
         inside.write_inside(pieces, offset, length)
     }
 

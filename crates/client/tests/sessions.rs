@@ -1,94 +1,20 @@
 //! Sessions as values: everything that a front end does with one, in this process, on pools without
 //! a node manager. What a manager would do for a sync the session does itself then.
 
-use forebay_client::{CopySide, Front, Itself, OpenFlags, Session, StartError, Whence};
-use forebay_pool::layout::Geometry;
-use forebay_pool::segment::{self, set_text};
-use forebay_pool::{Segment, layout::Header};
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use rustix::fs::{CWD, Mode};
+mod support;
+
+use forebay_client::{CopySide, OpenFlags, StartError, Whence};
+use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
 use rustix::io::Errno;
 use rustix::pipe::SpliceFlags;
 use std::cell::Cell;
-use std::ffi::{CStr, CString};
 use std::fs;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
+use support::{NEW, Site, open, read_at, start, write_at};
 
 /// The variable in which a test that starts itself finds its folder.
 const FOLDER: &str = "FOREBAY_TEST_FOLDER";
-
-/// A pool and the directory that it buffers, both gone at the end.
-struct Site {
-    folder: tempfile::TempDir,
-}
-
-impl Site {
-    fn new() -> Site {
-        let folder = tempfile::tempdir().unwrap();
-        let site = Site { folder };
-        fs::create_dir(site.store()).unwrap();
-        let device = fs::metadata(site.store()).unwrap().dev();
-        let path = site.store().canonicalize().unwrap();
-        let pool = segment::create_pool(&site.pool()).unwrap();
-        let describe = |header: &mut Header| {
-            header.stores = 1;
-            header.store[0].device = device;
-            set_text(&mut header.store[0].path, path.as_os_str().as_bytes());
-        };
-        let geometry = Geometry::for_tiers(4096, &[16 << 20]);
-        let segment = Segment::create(pool.as_fd(), &geometry, describe).unwrap();
-        while segment.grow(pool.as_fd(), 2 << 20).unwrap() > 0 {}
-        site
-    }
-
-    fn store(&self) -> PathBuf {
-        self.folder.path().join("store")
-    }
-
-    fn pool(&self) -> PathBuf {
-        self.folder.path().join("pool")
-    }
-
-    fn session(&self) -> Result<Session, StartError> {
-        start(&self.pool())
-    }
-
-    fn open(&self, session: &Session, name: &str, flags: OpenFlags) -> Result<RawFd, Errno> {
-        open(session, &self.store().join(name), flags)
-    }
-}
-
-fn text(path: &Path) -> CString {
-    CString::new(path.as_os_str().as_bytes()).unwrap()
-}
-
-fn start(pool: &Path) -> Result<Session, StartError> {
-    const NO_SOCKET: &CStr = c"/nowhere";
-    let front = Front { unlock: |_| {}, binds: |_| {} };
-    Session::start(&text(pool), NO_SOCKET, None, None, Itself::default(), front)
-}
-
-fn open(session: &Session, path: &Path, flags: OpenFlags) -> Result<RawFd, Errno> {
-    session.open(CWD, &text(path), flags, Mode::from_raw_mode(0o600))
-}
-
-const NEW: OpenFlags = OpenFlags::RDWR.union(OpenFlags::CREATE).union(OpenFlags::CLOEXEC);
-
-fn write_at(session: &Session, fd: RawFd, bytes: &[u8], offset: u64) -> Result<usize, Errno> {
-    let file = session.file(fd).unwrap();
-    file.write_placed(&bytes.into(), Some(offset), file.appends())
-}
-
-fn read_at(session: &Session, fd: RawFd, offset: u64) -> Vec<u8> {
-    let mut bytes = vec![0; 100_000];
-    let file = session.file(fd).unwrap();
-    let got = file.pread(&bytes[..].as_mut().into(), offset).unwrap();
-    bytes.truncate(got);
-    bytes
-}
 
 fn pattern(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (at * 7 % 251) as u8).collect()

@@ -4,9 +4,12 @@ mod engine;
 mod keeper;
 mod shared;
 
+pub(crate) use shared::Shared;
+
 use crate::error::GroupError;
 use crate::faults::Faults;
 use crate::folder::{GroupFolder, Life};
+use crate::leases::{LeaseThread, Sharing};
 use crate::links::{LinkHandler, Links, Post, SendError};
 use crate::packets::{Packets, tag_of};
 use crate::status::GroupStatus;
@@ -14,7 +17,6 @@ use engine::Engine;
 use forebay_fabric::{Fabric, Faulty, Header, Identity, Tls};
 use forebay_membership::{HostList, Member, NodeId, Rank, Times, Tuning};
 use keeper::Keeper;
-use shared::Shared;
 use std::io::{ErrorKind, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::path::PathBuf;
@@ -25,6 +27,8 @@ use std::time::Duration;
 
 /// How long the store may take to let a node begin.
 const BEGIN: Duration = Duration::from_secs(30);
+/// How long a stop waits for messages that are on their way out.
+const SETTLE: Duration = Duration::from_millis(200);
 /// How long a stop waits for what is under way at the store.
 const END: Duration = Duration::from_secs(1);
 /// Groups have their ports from this one on; which one follows from the group's secret.
@@ -61,6 +65,8 @@ pub struct GroupConfig {
     pub tell: fn(&str),
     /// Told of what comes by links, and of links that come and go.
     pub handler: LinkHandler,
+    /// Where nodes share files.
+    pub sharing: Option<Sharing>,
 }
 
 impl GroupConfig {
@@ -79,6 +85,7 @@ impl GroupConfig {
             // Where nothing can be written is no place to say so.
             tell: |text| _ = writeln!(std::io::stderr(), "{text}"),
             handler: Box::new(|_, _| {}),
+            sharing: None,
         }
     }
 }
@@ -110,6 +117,7 @@ pub struct Group {
     shared: Arc<Shared>,
     group: Option<JoinHandle<()>>,
     links: Option<JoinHandle<()>>,
+    leases: Option<JoinHandle<()>>,
     store: Option<StoreThread>,
 }
 
@@ -140,7 +148,7 @@ impl Group {
     /// does not answer or refuses, or there is no socket or thread.
     pub fn start(config: GroupConfig) -> Result<Self, GroupError> {
         let GroupConfig { hosts, me, host, folder, bind, tuning, times, .. } = config;
-        let GroupConfig { faults, tell, handler, .. } = config;
+        let GroupConfig { faults, tell, mut handler, sharing, .. } = config;
         if hosts.name_of(me).is_none() {
             return Err(GroupError::Unlisted { node: me, hosts: hosts.names().len() });
         }
@@ -170,7 +178,8 @@ impl Group {
         };
         let store = Some(StoreThread { handle, ended: Mutex::new(ended) });
         // Where this returns early, dropping it ends the thread.
-        let mut group = Self { shared: Arc::clone(&shared), group: None, links: None, store };
+        let mut group =
+            Self { shared: Arc::clone(&shared), group: None, links: None, leases: None, store };
         let waited = BEGIN + Duration::from_millis(times.valid);
         let new = first.recv_timeout(waited).map_err(|error| match error {
             RecvTimeoutError::Timeout => {
@@ -191,6 +200,16 @@ impl Group {
             let shared = Arc::clone(&shared);
             Box::new(move |member| shared.lose(member))
         };
+        if let Some(sharing) = sharing {
+            let desk = sharing.desk.clone();
+            shared.set_desk(desk.clone());
+            handler = Box::new(move |post, event| match desk.takes(&event) {
+                true => {}
+                false => handler(post, event),
+            });
+            let leases = LeaseThread::new(sharing, Arc::clone(&shared), new.me);
+            group.leases = Some(spawn("group-leases", move || leases.run())?);
+        }
         let links = Links::new(shared.post.clone(), fabric, handler, lost);
         let faults = Faults { loses, ..Faults::default() };
         let queues = (tasks, result_queue);
@@ -210,6 +229,12 @@ impl Group {
     /// handles what has come, and no longer.
     pub fn status(&self) -> GroupStatus {
         self.shared.status()
+    }
+
+    /// Counts of leases, where files are shared. `None` too if the directory does not answer in a
+    /// second.
+    pub fn leases(&self) -> Option<forebay_directory::Status> {
+        self.shared.desk().and_then(|desk| desk.status())
     }
 
     /// Sends a message to a member of the newest view: see [`Post::send`].
@@ -233,6 +258,12 @@ impl Group {
     }
 
     fn end(&mut self) {
+        // While it is a member still: it gives back what it has, and says good-bye.
+        if let Some((leases, desk)) = self.leases.take().zip(self.shared.desk()) {
+            desk.stop();
+            let _ = leases.join();
+            self.shared.post.settle(SETTLE);
+        }
         self.shared.stop();
         for thread in self.links.take().into_iter().chain(self.group.take()) {
             let _ = thread.join();

@@ -7,6 +7,7 @@
 //!   node is fenced in time.
 //! - The thread "group-links" has the links to the other members (`fabric`): messages by
 //!   [`Group::send`], and a [`LinkHandler`] for those that come.
+//! - The thread "group-leases", where files are shared ([`Sharing`]), has the directory of leases.
 //!
 //! Packets are signed with the group's secret, which is in the folder; they are not encrypted. They
 //! have lives of nodes, numbers of views and times in them, and no data of files.
@@ -18,6 +19,7 @@ mod error;
 mod faults;
 mod folder;
 mod group;
+mod leases;
 mod links;
 mod packets;
 mod status;
@@ -25,6 +27,7 @@ mod status;
 pub use error::GroupError;
 pub use faults::{Before, Faults, Loses, Operation};
 pub use group::{Group, GroupConfig};
+pub use leases::{LeaseCommand, LeaseDesk, LeaseOrder, LeaseQueue, Sharing};
 pub use links::{LinkEvent, LinkHandler, MESH_MAX, Post, SendError};
 pub use status::{
     GroupStatus, LinkState, LinkStatus, LookStatus, NodeStatus, PacketCounters, Standing,

@@ -631,7 +631,22 @@ impl Directory {
         is_over
     }
 
-    /// A member leaves with nothing: nobody need wait for it.
+    /// A node that this one knows as a member, or as one that has gone, leaves with nothing.
+    pub(crate) fn farewell_of(&mut self, from: Member, now_ms: u64) {
+        let is_it = |seat: &Seat| seat.member == from && from != self.me;
+        let here = self.group.as_ref().and_then(|group| group.view.seat_of(from.node));
+        let gone = self.gone.keys().copied().find(is_it);
+        match (here.filter(is_it), gone) {
+            (Some(seat), _) => self.farewell_from(seat, now_ms),
+            (None, Some(seat)) => {
+                self.farewell_from(seat, now_ms);
+                self.succeeded(seat, now_ms);
+            }
+            (None, None) => self.counts.dropped += 1,
+        }
+    }
+
+    /// A member leaves with nothing: no other need wait for it.
     pub(crate) fn farewell_from(&mut self, from: Seat, now_ms: u64) {
         self.left.insert(from);
         for record in self.records.values_mut() {

@@ -345,6 +345,11 @@ impl Directory {
         if message.view > mine {
             self.effects.push(Effect::Behind { view: message.view });
         }
+        if message.body == Body::Farewell {
+            // Of whichever view: its sender says no more.
+            self.farewell_of(from, now_ms);
+            return self.settle(now_ms);
+        }
         if message.view != mine || self.seat.is_none() {
             self.counts.dropped += 1;
             if message.view < mine && message.body != Body::View {

@@ -505,6 +505,35 @@ fn who_leaves_with_nothing_is_not_waited_for() {
     assert_eq!(group.want(1, file, Level::Write), [granted(file, Level::Write)]);
 }
 
+/// A farewell may come in another view than its sender's, or after a view without it.
+#[test]
+fn who_has_left_with_nothing_is_not_waited_for_in_another_view() {
+    for is_late in [false, true] {
+        let mut group = Group::of(3);
+        let file = file_of(0, 3);
+        group.want(2, file, Level::Write);
+        group.nodes[2].release(file, 0);
+        group.run();
+        let farewell = Message { view: 1, body: Body::Farewell };
+        group.cut = vec![2];
+        if is_late {
+            group.change(2, &[(0, 1, 1), (1, 1, 1)]);
+            assert_ne!(group.nodes[0].awaited(), []);
+        } else {
+            group.change(2, &[(0, 1, 1), (1, 1, 1), (2, 1, 1)]);
+        }
+        for node in [0, 1] {
+            group.nodes[node].message(Member::new(2, 1), farewell.clone(), 0);
+        }
+        if !is_late {
+            group.change(3, &[(0, 1, 1), (1, 1, 1)]);
+        }
+        group.run();
+        assert_eq!(group.nodes[0].awaited(), []);
+        assert_eq!(group.want(1, file, Level::Write), [granted(file, Level::Write)]);
+    }
+}
+
 /// What a peer says is counted and dropped, or means something that it may say.
 #[test]
 fn nonsense_changes_nothing() {

@@ -197,6 +197,17 @@ impl Swim {
         self.known(actions)
     }
 
+    /// A member has said that it ends: it is held down at once, and others are told.
+    pub fn left(&mut self, member: Member) -> Vec<Action> {
+        let known = self.engine.iter_members().find(|known| known.id().member == member);
+        let Some(known) = known else { return Vec::new() };
+        let down = foca::Member::new(*known.id(), known.incarnation(), foca::State::Down);
+        let mut actions = Actions::default();
+        // What is wrong with it, the engine knows better.
+        let _ = self.engine.apply_many(std::iter::once(down), true, &mut actions);
+        self.known(actions)
+    }
+
     /// Suspects a member that is known to live: it did not answer. Others are told; unless it
     /// objects within [`Tuning::suspicion`] it is held down, as after a probe that failed.
     pub fn suspect(&mut self, member: Member) -> Vec<Action> {

@@ -3,22 +3,38 @@
 
 use crate::config::{Config, Group as Settings, Hosts};
 use forebay_cluster::{
-    Group, GroupConfig, GroupError, GroupStatus, LinkState, LinkStatus, LookStatus, NodeStatus,
-    PacketCounters, Standing, StoreError,
+    Group, GroupConfig, GroupError, GroupStatus, LeaseDesk, LeaseOrder, LeaseQueue, LinkState, LinkStatus, LookStatus, NodeStatus,
+    PacketCounters, Sharing, Standing, StoreError,
 };
-use forebay_membership::{Rank, Seat};
+use forebay_directory::{Status, Tuning};
+use forebay_membership::{Incarnation, Rank, Seat};
+use forebay_pool::FileId;
 use forebay_pool::clock::Timer;
 use rustix::fd::OwnedFd;
 use serde_json::{Value, json};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::sync::mpsc::{self, Receiver};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// How long an end waits for a beginning that is under way.
 const END: Timer = Timer::seconds(1);
+
+/// What the thread of leases is told.
+pub(crate) enum LeaseEvent {
+    /// Programs of this node wait for more of a file.
+    Asked(FileId),
+    /// A file has left the file table.
+    Removed(forebay_membership::FileId),
+    /// The group has decided.
+    Order(LeaseOrder),
+    /// There is no group, and will be none.
+    Alone,
+    /// The manager ends.
+    End,
+}
 
 /// See the module. Used by several threads.
 pub(crate) struct Grouping {
@@ -27,6 +43,43 @@ pub(crate) struct Grouping {
     part: Arc<Mutex<Part>>,
     /// Its other end goes with the thread that begins the group.
     beginning: Mutex<Option<Receiver<()>>>,
+    /// Where nodes share files: what goes between the group and the thread of leases.
+    leases: Option<LeasePost>,
+}
+
+/// Lives of this node in its group, as its pool knows them.
+pub(crate) struct PoolLife {
+    /// The last one that was granted leases, if the pool was found.
+    pub oldest: Option<Incarnation>,
+    /// Notes the one that begins.
+    pub begun: Box<dyn FnOnce(Incarnation) + Send>,
+}
+
+/// See [`Grouping`].
+struct LeasePost {
+    desk: LeaseDesk,
+    events: Sender<LeaseEvent>,
+    /// The other ends, until they are taken.
+    ends: Mutex<(Option<LeaseQueue>, Option<Receiver<LeaseEvent>>)>,
+}
+
+impl LeasePost {
+    fn new() -> Self {
+        let (desk, queue) = LeaseDesk::new();
+        let (events, received) = mpsc::channel();
+        Self { desk, events, ends: Mutex::new((Some(queue), Some(received))) }
+    }
+
+    /// What a group that begins needs to share files.
+    fn sharing(&self, pool: PoolLife) -> Option<Sharing> {
+        let queue = lock(&self.ends).0.take()?;
+        let PoolLife { oldest, begun } = pool;
+        let events = self.events.clone();
+        // It has ended only if the manager does.
+        let order = Box::new(move |order| _ = events.send(LeaseEvent::Order(order)));
+        let (desk, tuning) = (self.desk.clone(), Tuning::default());
+        Some(Sharing { desk, queue, oldest, begun, tuning, order })
+    }
 }
 
 /// How it stands.
@@ -57,17 +110,35 @@ impl Grouping {
             folder: config.group_folder(),
             part: Arc::new(Mutex::new(part)),
             beginning: Mutex::default(),
+            leases: config.shares_files().then(LeasePost::new),
+        }
+    }
+
+    /// What the thread of leases needs, if there is to be one. Once.
+    pub fn lease_ends(&self) -> Option<(Receiver<LeaseEvent>, LeaseDesk)> {
+        let leases = self.leases.as_ref()?;
+        let received = lock(&leases.ends).1.take()?;
+        Some((received, leases.desk.clone()))
+    }
+
+    /// Tells the thread of leases, where there is one.
+    pub fn tell_leases(&self, event: LeaseEvent) {
+        if let Some(leases) = &self.leases {
+            // It has ended only if the manager does.
+            let _ = leases.events.send(event);
         }
     }
 
     /// Begins a life in the group of several hosts, on a thread of its own.
-    pub fn begin(&self) {
+    pub fn begin(&self, pool: PoolLife) {
         let Settings { hosts: Some(hosts), bind, .. } = &self.settings else { return };
         let Some(folder) = self.folder.clone().filter(|_| !hosts.is_alone()) else { return };
         let Hosts { list, node, .. } = hosts;
         let of = GroupConfig::of(list.clone(), *node, hosts.own_name(), folder);
         let tell = |text: &str| eprintln!("{text}");
-        let config = GroupConfig { bind: bind.unwrap_or(of.bind), tell, ..of };
+        let sharing = self.leases.as_ref().and_then(|leases| leases.sharing(pool));
+        let alone = self.leases.as_ref().map(|leases| leases.events.clone());
+        let config = GroupConfig { bind: bind.unwrap_or(of.bind), tell, sharing, ..of };
         *lock(&self.part) = Part::Beginning;
         let part = Arc::clone(&self.part);
         let (end, ended) = mpsc::channel();
@@ -80,6 +151,7 @@ impl Grouping {
                 (Part::Beginning, Err(error)) => {
                     eprintln!("no group: {error}; this node goes on alone");
                     *part = Part::Failed(error);
+                    let _ = alone.map(|leases| leases.send(LeaseEvent::Alone));
                 }
                 (_, Ok(group)) => {
                     drop(part);
@@ -92,6 +164,7 @@ impl Grouping {
             Ok(_) => *lock(&self.beginning) = Some(ended),
             Err(error) => {
                 *lock(&self.part) = Part::Failed(GroupError::System(format!("no thread: {error}")));
+                self.tell_leases(LeaseEvent::Alone);
             }
         }
     }
@@ -127,6 +200,7 @@ impl Grouping {
             }
             Part::Member(group) => {
                 add_status(&mut report, &group.status());
+                report["leases"] = json!(group.leases().as_ref().map(leases));
                 "member"
             }
         };
@@ -237,5 +311,20 @@ fn packets(packets: &PacketCounters) -> Value {
         "own": packets.own,
         "outdated": packets.outdated,
         "unlisted": packets.unlisted,
+    })
+}
+
+/// What is held and granted: to read, to write, and through the kernel.
+fn leases(status: &Status) -> Value {
+    let lost: usize = status.lost.values().sum();
+    json!({
+        "held": { "read": status.held[0], "write": status.held[1], "direct": status.held[2] },
+        "granted": {
+            "read": status.granted[0], "write": status.granted[1], "direct": status.granted[2],
+        },
+        "wanted": status.wants.0,
+        "waiting": status.waits,
+        "partitions": { "home": status.partitions.0, "frozen": status.partitions.1 },
+        "lost": lost,
     })
 }

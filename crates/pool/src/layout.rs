@@ -71,7 +71,7 @@ pub const NODE_BITS: u32 = 6;
 /// Longest path that is kept of a file, for recovery and for people.
 pub const PATH_BYTES: usize = 760;
 /// Bytes of a path beneath its store's directory that are kept in the file record.
-pub const SHORT_PATH_BYTES: usize = 72;
+pub const SHORT_PATH_BYTES: usize = 68;
 /// Bytes of one in the first table of longer paths.
 pub const LONGER_PATH_BYTES: usize = 192;
 /// Changes of names that are remembered.

@@ -38,6 +38,7 @@ mod index_tests;
 pub mod interruption;
 mod jobs;
 pub mod layout;
+pub mod lease;
 pub mod liveness;
 mod lock_scope;
 mod locks;

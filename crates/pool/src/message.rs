@@ -13,7 +13,7 @@
 use crate::FileId;
 
 /// Raised when the format changes.
-pub const MESSAGE_VERSION: u16 = 8;
+pub const MESSAGE_VERSION: u16 = 9;
 /// Bytes of a message.
 pub const MESSAGE_BYTES: usize = 32;
 
@@ -127,6 +127,12 @@ pub enum Message {
         /// File record.
         file: FileId,
     },
+    /// Processes wait for more of `file` than this node has, see [`crate::lease`]. Comes through
+    /// the queue.
+    Lease {
+        /// File record.
+        file: FileId,
+    },
 }
 
 impl Message {
@@ -168,6 +174,7 @@ impl Message {
             Message::Recording => (19, 0, 0, 0, 0),
             Message::Group => (20, 0, 0, 0, 0),
             Message::Told => (21, 0, 0, 0, 0),
+            Message::Lease { file } => (22, file.raw(), 0, 0, 0),
         };
         let mut packet = [0; MESSAGE_BYTES];
         packet[0..2].copy_from_slice(&MESSAGE_VERSION.to_le_bytes());
@@ -235,6 +242,7 @@ impl Message {
             19 => Message::Recording,
             20 => Message::Group,
             21 => Message::Told,
+            22 => Message::Lease { file: file().ok()? },
             _ => return None,
         })
     }
@@ -273,6 +281,7 @@ mod tests {
             Message::Recording,
             Message::Group,
             Message::Told,
+            Message::Lease { file: FileId::from_raw(6) },
             Message::Expect {
                 file: FileId::from_raw(1),
                 generation: 2,

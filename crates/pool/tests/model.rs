@@ -34,6 +34,7 @@ use layout::{
     FileRecord, IndexNode, SlotChecksums, SparseHeader, TierHeader, description_state, file_state,
     slot_state,
 };
+use lease::{Access, Lease};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
@@ -149,6 +150,8 @@ mod liveness {
     }
 }
 #[allow(dead_code)]
+#[path = "../src/lease.rs"]
+mod lease;
 #[path = "../src/lock_scope.rs"]
 mod lock_scope;
 #[allow(dead_code)]
@@ -226,6 +229,7 @@ mod layout {
     use crate::dirty_pages::DirtyPages;
     use crate::flags::AtomicFlags;
     pub use crate::flags::{DescriptionFlags, FileFlags};
+    use crate::lease::AtomicLease;
     pub use crate::lock_scope::{LockScope, SharedLock};
     use crate::ranks::Position;
     use crate::seq_lock::RobustSeqLock;
@@ -271,6 +275,7 @@ mod layout {
         AtomicU64: AtomicU64::new(0);
         AtomicFileId: AtomicFileId::new(FileId::from_raw(0));
         AtomicFlags<FileFlags>: AtomicFlags::new(FileFlags::NONE);
+        AtomicLease: AtomicLease::default();
         AtomicFlags<DescriptionFlags>: AtomicFlags::new(DescriptionFlags::NONE);
         RobustSeqLock<Position>: RobustSeqLock::unheld();
     }
@@ -312,6 +317,7 @@ mod layout {
             inode: AtomicU64,
             generation: AtomicU32,
             flags: AtomicFlags<FileFlags>,
+            lease: AtomicLease,
             opens: AtomicU32,
             entry0: AtomicU64,
             root: AtomicU64,
@@ -1408,6 +1414,30 @@ impl File {
         inside.is_ok()
     }
 
+    /// Reads the content if this node may: as a thread does that looks once it is inside, or before.
+    fn read_by_lease(&self, looks_inside: bool) {
+        let client = self.clients().get(0);
+        let may = || reading(|| self.record.allows(Access::Read));
+        let may_before = looks_inside || may();
+        let inside = reading(|| client.try_enter(FILE, &self.record, owner(0)));
+        if inside.is_ok() && if looks_inside { may() } else { may_before } {
+            // SAFETY: loom fails the model if another node is here.
+            self.content.with(|content| unsafe { *content });
+        }
+    }
+
+    /// Gives the file back, and another node changes the content.
+    fn give_back(&self) {
+        let clients = self.clients();
+        let look = |_: Owner, _: &_| Ok::<(), ()>(());
+        let held = reading(|| clients.lock_exclusive(FILE, &self.record, owner(3), look));
+        assert!(held.is_ok());
+        self.record.lease.reduce(Lease::Nothing);
+        drop(held);
+        // SAFETY: loom fails the model if a thread of this node is here.
+        self.content.with_mut(|content| unsafe { *content += 1 });
+    }
+
     /// Changes the content, as a thread of slot 2 or 3. False if the other one has the file.
     fn change(&self, slot: u32) -> bool {
         let clients = self.clients();
@@ -1478,6 +1508,32 @@ fn a_new_client_is_not_overlooked() {
         file.change(3);
         visitor.join().unwrap();
     });
+}
+
+fn read_while_given_back(looks_inside: bool) {
+    explore(None, move || {
+        let file = File::new(0);
+        let reader = {
+            let file = file.clone();
+            thread::spawn(move || file.read_by_lease(looks_inside))
+        };
+        file.give_back();
+        reader.join().unwrap();
+        assert!(!file.record.allows(Access::Read));
+    });
+}
+
+/// (g) No thread of this node is at a file any more when another node gets it.
+#[test]
+fn a_file_is_given_back_when_all_threads_have_left_it() {
+    read_while_given_back(true);
+}
+
+/// What the look is made inside the file for.
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn a_thread_that_looks_before_it_enters_reads_what_was_given_back() {
+    read_while_given_back(false);
 }
 
 // ---------------------------------------------------------------------------------------------

@@ -563,27 +563,7 @@ impl Site {
 
     /// Compiles a program of `tests/programs` to `$BIN/NAME`. False, and loud, if that cannot be.
     pub fn compile(&self, source: &str, flags: &[&str]) -> bool {
-        let compiler = if source.ends_with(".cc") { "c++" } else { "cc" };
-        let (name, _) = source.rsplit_once('.').unwrap();
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(source);
-        let made = Command::new(compiler)
-            .args(["-O1", "-w", "-D_GNU_SOURCE", "-o"])
-            .arg(self.root().join(name))
-            .arg(&file)
-            .args(flags)
-            .output();
-        match made {
-            Ok(made) if made.status.success() => true,
-            Ok(made) if flags.contains(&"-static") => {
-                skip(&format!("cannot link {source}: {}", String::from_utf8_lossy(&made.stderr)));
-                false
-            }
-            Ok(made) => panic!("{source}: {}", String::from_utf8_lossy(&made.stderr)),
-            Err(error) => {
-                skip(&format!("{compiler}: {error}"));
-                false
-            }
-        }
+        compile_into(self.root(), source, flags)
     }
 
     /// Processes of this site, known by their environment.
@@ -805,4 +785,30 @@ fn head(path: &Path) -> Option<Vec<u8>> {
     let mut head = Vec::new();
     File::open(path).ok()?.take(128 << 10).read_to_end(&mut head).ok()?;
     Some(head)
+}
+
+/// Compiles a program of `tests/programs` into a folder, under its name without the ending. False, and
+/// loud, where there is no compiler, or none that can do that.
+pub fn compile_into(folder: &Path, source: &str, flags: &[&str]) -> bool {
+    let compiler = if source.ends_with(".cc") { "c++" } else { "cc" };
+    let (name, _) = source.rsplit_once('.').unwrap();
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(source);
+    let made = Command::new(compiler)
+        .args(["-O1", "-w", "-D_GNU_SOURCE", "-o"])
+        .arg(folder.join(name))
+        .arg(&file)
+        .args(flags)
+        .output();
+    match made {
+        Ok(made) if made.status.success() => true,
+        Ok(made) if flags.contains(&"-static") => {
+            skip(&format!("cannot link {source}: {}", String::from_utf8_lossy(&made.stderr)));
+            false
+        }
+        Ok(made) => panic!("{source}: {}", String::from_utf8_lossy(&made.stderr)),
+        Err(error) => {
+            skip(&format!("{compiler}: {error}"));
+            false
+        }
+    }
 }

@@ -18,10 +18,13 @@ const ALLOWED: &[(&str, &[&str], &[&str])] = &[
     ("membership", &[], &["crc32c", "foca", "rand", "serde"]),
     ("fabric", &["membership"], &["crc32c", "ring", "rustix", "rustls"]),
     ("directory", &["membership"], &[]),
-    ("cluster", &["membership", "fabric"], &["ring", "rustix"]),
+    ("cluster", &["membership", "directory", "fabric"], &["ring", "rustix"]),
     (
         "node",
-        &["placement", "pool", "device", "posix", "tiers", "client", "membership", "cluster"],
+        &[
+            "placement", "pool", "device", "posix", "tiers", "client", "membership", "directory",
+            "cluster",
+        ],
         &["*"],
     ),
     ("simulator", &["placement", "membership", "directory"], &[]),

@@ -8,6 +8,7 @@ use crate::waiting::{Wait, surely};
 use core::sync::atomic::Ordering;
 use forebay_pool::crash;
 use forebay_pool::layout::*;
+use forebay_pool::lease::Access;
 use rustix::io::Errno;
 
 impl OpenFile<'_> {
@@ -29,6 +30,7 @@ impl OpenFile<'_> {
     /// # Errors
     /// As of [`OpenFile::with_clean`].
     pub fn with_stored<R>(&self, act: impl FnOnce() -> R) -> Result<R, Errno> {
+        self.session.restarting(|| self.enter_for(Access::Read).map(drop))?;
         let written = self.session.restarting(|| self.write_back_few())?;
         match written && !self.record.has(FileFlags::METADATA_DIRTY) {
             true => Ok(act()),
@@ -38,7 +40,7 @@ impl OpenFile<'_> {
 
     /// `act` is taken where it is called.
     fn with_clean_once<R, F: FnOnce() -> R>(&self, act: &mut Option<F>) -> Result<R, Errno> {
-        self.exclusively(|file| {
+        self.exclusively_for(self.kernel_access(), |file| {
             file.clean()?;
             file.checkpoint()?;
             file.clean_up_store()?;
@@ -253,7 +255,7 @@ impl ExclusiveFile<'_> {
     ///
     /// # Errors
     /// The store's errno: they are what they were.
-    fn resize_from_store(&self) -> Result<(), Errno> {
+    pub(crate) fn resize_from_store(&self) -> Result<(), Errno> {
         let record = self.record;
         let found = store::stat(self.fd);
         if let Ok(stat) = &found {

@@ -13,6 +13,7 @@ use core::sync::atomic::Ordering;
 use forebay_pool::calls::CallKind;
 use forebay_pool::checksums::SlotFiles;
 use forebay_pool::layout::*;
+use forebay_pool::lease::Access;
 use forebay_pool::message::Message;
 use forebay_pool::truncate::StoreOps;
 use forebay_pool::{clock, crash, futex};
@@ -73,7 +74,7 @@ impl OpenFile<'_> {
     }
 
     fn set_size_once(&self, size: u64) -> Result<(), Errno> {
-        self.exclusively(|file| {
+        self.exclusively_for(Access::Write, |file| {
             file.clean_up_store()?;
             file.bring_failing_up(size)?;
             self.record.set(FileFlags::STORE_WRITTEN);

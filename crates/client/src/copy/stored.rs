@@ -13,6 +13,7 @@ use core::sync::atomic::Ordering;
 use forebay_pool::Entry;
 use forebay_pool::calls::CallKind;
 use forebay_pool::layout::*;
+use forebay_pool::lease::Access;
 use rustix::fd::RawFd;
 use rustix::io::{Errno, IoSlice, ReadWriteFlags, pwritev2};
 
@@ -102,7 +103,7 @@ impl End<'_> {
         self.with_file(false, |file| match file {
             Some(file) => {
                 let start_ns = recording::begin_ns();
-                let put = || file.enter(file.session.owner())?.write_from_ram(at, to, length);
+                let put = || file.enter_for(Access::Read)?.write_from_ram(at, to, length);
                 let put = file.session.restarting(put)?;
                 if let Some(bytes) = put.filter(|&bytes| bytes > 0) {
                     file.note_since(CallKind::Read, start_ns, at, bytes);
@@ -122,16 +123,17 @@ impl OpenFile<'_> {
         if !self.may(DescriptionFlags::READ) {
             return Ok(0);
         }
-        let owner = self.session.owner();
-        let stored = self.enter(owner)?.stored(at, length);
+        let stored = self.enter_for(Access::Read)?.stored(at, length);
         if stored > 0 {
             return Ok(stored);
         }
         let ahead = at..at.saturating_add(length.min(AHEAD) as u64);
-        if !self.enter(owner)?.is_worth_storing(ahead.clone()) || !self.write_back_range(&ahead)? {
+        if !self.enter_for(Access::Read)?.is_worth_storing(ahead.clone())
+            || !self.write_back_range(&ahead)?
+        {
             return Ok(0);
         }
-        Ok(self.enter(owner)?.stored(at, length))
+        Ok(self.enter_for(Access::Read)?.stored(at, length))
     }
 }
 

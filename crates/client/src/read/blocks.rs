@@ -9,6 +9,7 @@ use forebay_placement::Destination;
 use forebay_placement::admission::{Origin, Verdict};
 use forebay_pool::Entry;
 use forebay_pool::layout::*;
+use forebay_pool::lease::Access;
 use rustix::io::Errno;
 
 impl EnteredFile<'_> {
@@ -21,6 +22,9 @@ impl EnteredFile<'_> {
     ) -> Option<Result<usize, Errno>> {
         let record = self.record;
         let end = offset.checked_add(length as u64).filter(|&end| end <= i64::MAX as u64)?;
+        if !record.allows(Access::Read) {
+            return None;
+        }
         // To look at the store for more may take the file exclusively.
         let through = self.goes_through(offset, length);
         if !through && self.may_have_grown(end) {

@@ -3,8 +3,9 @@
 use crate::open_file::OpenFile;
 use crate::span::{Readable, Span};
 use core::sync::atomic::Ordering;
+use forebay_pool::crash;
 use forebay_pool::layout::*;
-use forebay_pool::{Owner, crash};
+use forebay_pool::lease::Access;
 use rustix::io::Errno;
 
 impl OpenFile<'_> {
@@ -15,21 +16,17 @@ impl OpenFile<'_> {
         // Any lock is held under a shared lock.
         let _inside = self.enter_beside(owner)?;
         let _end = self.session.segment.lock_append(record, owner)?;
-        self.append_locked(pieces, owner)
+        self.append_locked(pieces)
     }
 
     /// The file ends where it does once it is entered: until then another process may truncate it,
     /// and what a dead process left undone is not done.
-    fn append_locked(
-        &self,
-        pieces: &[Span<'_, Readable>],
-        owner: Owner,
-    ) -> Result<(u64, usize), Errno> {
+    fn append_locked(&self, pieces: &[Span<'_, Readable>]) -> Result<(u64, usize), Errno> {
         let record = self.record;
         let length = self.writable_length(pieces)?;
         crash::point("append.locked");
         let inside = loop {
-            let inside = self.enter(owner)?;
+            let inside = self.enter_for(Access::Write)?;
             if record.has(FileFlags::METADATA_DIRTY) || !self.session.segment.was_lengthened(record)
             {
                 break inside;

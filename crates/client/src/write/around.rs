@@ -8,6 +8,7 @@ use crate::span::{Cursor, Readable};
 use core::sync::atomic::{AtomicU64, Ordering};
 use forebay_pool::guards::BusyEntry;
 use forebay_pool::layout::*;
+use forebay_pool::lease::Access;
 use forebay_pool::{clock, crash};
 use rustix::io::Errno;
 
@@ -21,7 +22,7 @@ impl OpenFile<'_> {
         bytes: usize,
     ) -> Result<usize, Errno> {
         self.session.counters().write_around.fetch_add(1, Ordering::Relaxed);
-        self.exclusively(|file| {
+        self.exclusively_for(Access::Write, |file| {
             let block = offset / self.session.segment.bucket_bytes() as u64;
             let record = self.record;
             if self.session.segment.entry(record, block).is_some() || record.has(FileFlags::DIRECT)

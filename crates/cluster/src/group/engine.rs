@@ -129,6 +129,10 @@ impl Engine {
         if !self.has_begun && (now_ms >= self.begin_ms || finds_ms.is_none()) {
             self.begin(state);
         }
+        for member in self.shared.take_left() {
+            let actions = self.swim.left(member);
+            self.act(state, actions);
+        }
         let doubts_ms = self.ask_lost(state, now_ms);
         self.shared.publish(state, now_ms);
         let timer_ms = self.timers.first_key_value().map(|((due_ms, _), _)| *due_ms);

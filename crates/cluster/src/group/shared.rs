@@ -2,6 +2,7 @@
 
 use crate::clock::now_ms;
 use crate::error::GroupError;
+use crate::leases::LeaseDesk;
 use crate::links::Post;
 use crate::status::{GroupStatus, LookStatus, NodeStatus, PacketCounters, Standing, StoreError};
 use forebay_membership::{HostList, Incarnation, Member, NodeId, Rank, Times, Views};
@@ -10,7 +11,7 @@ use rustix::fd::OwnedFd;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// In [`Shared::acts_until_ms`]: this node has no seat.
@@ -21,8 +22,12 @@ pub struct Shared {
     pub host: String,
     pub folder: PathBuf,
     pub post: Post,
+    /// Of the directory of leases, where files are shared.
+    desk: OnceLock<LeaseDesk>,
     /// Members whose links were lost, for the failure detector.
     lost: Mutex<Vec<Member>>,
+    /// Those that have said that they end.
+    left: Mutex<Vec<Member>>,
     names: Vec<String>,
     state: Mutex<State>,
     /// Until when this node may act, or [`NO_SEAT`].
@@ -125,7 +130,9 @@ impl Shared {
             host,
             folder,
             post: Post::new()?,
+            desk: OnceLock::new(),
             lost: Mutex::default(),
+            left: Mutex::default(),
             names: hosts.names().to_vec(),
             state: Mutex::new(state),
             acts_until_ms: AtomicU64::new(NO_SEAT),
@@ -166,10 +173,31 @@ impl Shared {
         self.wake();
     }
 
+    /// Files are shared.
+    pub fn set_desk(&self, desk: LeaseDesk) {
+        let _ = self.desk.set(desk);
+    }
+
+    /// Of the directory of leases, where files are shared.
+    pub fn desk(&self) -> Option<&LeaseDesk> {
+        self.desk.get()
+    }
+
     /// The link to a member was lost: it is to be asked whether it lives.
     pub fn lose(&self, member: Member) {
         self.lost.lock().unwrap_or_else(PoisonError::into_inner).push(member);
         self.wake();
+    }
+
+    /// A member ends: it need not be asked.
+    pub fn has_left(&self, member: Member) {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner).push(member);
+        self.wake();
+    }
+
+    /// Those that have said that they end since the last call.
+    pub fn take_left(&self) -> Vec<Member> {
+        std::mem::take(&mut self.left.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Those whose links were lost since the last call.
@@ -208,6 +236,9 @@ impl Shared {
         if told != state.told || std::mem::take(&mut state.has_moved) {
             state.told = told;
             self.post.set_members(state.others());
+            if let Some(desk) = self.desk.get() {
+                desk.look();
+            }
         }
     }
 

@@ -11,9 +11,10 @@ use std::fs;
 use std::net::{IpAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 
-pub(super) const GROUP_KEYS: &[&str] = &["hosts", "folder", "bind"];
+pub(super) const GROUP_KEYS: &[&str] = &["hosts", "folder", "bind", "consistency"];
 /// `node` and `job` are not for people: they say what was found out of them.
-pub(super) const CANONICAL_GROUP_KEYS: &[&str] = &["hosts", "folder", "bind", "node", "job"];
+pub(super) const CANONICAL_GROUP_KEYS: &[&str] =
+    &["hosts", "folder", "bind", "consistency", "node", "job"];
 
 /// Longest file of hosts: 65,535 names of 255 bytes with what may stand behind them.
 const HOSTS_FILE_MAX: u64 = 32 << 20;
@@ -32,6 +33,29 @@ pub struct Group {
     pub folder: Option<PathBuf>,
     /// The address of this host that others reach; all that it has if none is named.
     pub bind: Option<IpAddr>,
+    /// What nodes see of each other's files.
+    pub consistency: Consistency,
+}
+
+/// What the nodes of a group see of each other's files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Consistency {
+    /// What the store has when they open a file.
+    #[default]
+    Open,
+    /// What was written before, on whichever node.
+    Strict,
+}
+
+impl Consistency {
+    const ALL: [Self; 2] = [Self::Open, Self::Strict];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Strict => "strict",
+        }
+    }
 }
 
 /// The hosts of a group, and which of them this one is.
@@ -175,6 +199,13 @@ impl Config {
         stores.next().map(|backing| &*backing.path)
     }
 
+    /// Whether other nodes may have files of the stores, too, and all see what each has written.
+    pub fn shares_files(&self) -> bool {
+        let Group { hosts, consistency, .. } = &self.group;
+        hosts.as_ref().is_some_and(|hosts| !hosts.is_alone())
+            && *consistency == Consistency::Strict
+    }
+
     /// Checks that there is a folder for the group of several hosts.
     pub(super) fn check_group(&self, place: &str) -> Result<()> {
         let is_alone = self.group.hosts.as_ref().is_none_or(Hosts::is_alone);
@@ -206,7 +237,7 @@ impl Config {
     /// What is said of the group, as part of the canonical text. It is no part of the instance's
     /// identity: data that is left is to be found by a later job, which has other hosts.
     pub(super) fn write_group(&self, text: &mut String) {
-        let Group { hosts, folder, bind, .. } = &self.group;
+        let Group { hosts, folder, bind, consistency, .. } = &self.group;
         if self.group == Group::default() {
             return;
         }
@@ -223,6 +254,9 @@ impl Config {
         }
         if let Some(bind) = bind {
             let _ = writeln!(text, "bind = \"{bind}\"");
+        }
+        if *consistency != Consistency::default() {
+            let _ = writeln!(text, "consistency = {}", quoted(consistency.name()));
         }
     }
 }
@@ -255,6 +289,18 @@ impl Value<'_> {
             absent,
             folder: section.get("folder").and_then(|value| errors.ok(value.path())),
             bind: section.get("bind").and_then(|value| errors.ok(value.address())),
+            consistency: section
+                .get("consistency")
+                .and_then(|value| errors.ok(value.consistency()))
+                .unwrap_or_default(),
+        })
+    }
+
+    fn consistency(&self) -> reader::Result<Consistency> {
+        let text = self.text()?;
+        let found = Consistency::ALL.into_iter().find(|known| known.name() == text);
+        found.ok_or_else(|| {
+            self.error(format_args!("{text:?} is no consistency; give \"strict\" or \"open\""))
         })
     }
 

@@ -39,7 +39,7 @@ mod variables;
 pub use errors::Errors;
 pub use forebay_placement::schema::Trigger;
 use forebay_pool::layout::STORES_MAX;
-pub use group::{Group, Hosts};
+pub use group::{Consistency, Group, Hosts};
 pub use schema::XSD;
 pub(crate) use types::Result;
 pub use types::{

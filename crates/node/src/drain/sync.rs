@@ -4,6 +4,7 @@
 use crate::drain::flusher::{AwaitedCheckpoint, FlushScope, Flusher, Retry};
 use crate::drain::reconcile::reconcile;
 use crate::journal::Checkpoint;
+use crate::group::LeaseEvent;
 use crate::store::descriptors::StoreHandle;
 use forebay_placement::rounds::sync_passes;
 use forebay_pool::backoff::Backoff;
@@ -39,6 +40,10 @@ impl Flusher {
                 .filter_map(|message| match message {
                     // Whatever it says, it is only a hint.
                     Message::Sync { file } if node.header().has_file(file) => Some(file),
+                    Message::Lease { file } if node.header().has_file(file) => {
+                        node.group.tell_leases(LeaseEvent::Asked(file));
+                        None
+                    }
                     _ => None,
                 })
                 .collect();

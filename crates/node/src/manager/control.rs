@@ -545,7 +545,8 @@ impl Receiver<'_> {
                 | Message::JobBegun { .. }
                 | Message::NoRoom { .. }
                 | Message::Refused
-                | Message::Sync { .. } => {
+                | Message::Sync { .. }
+                | Message::Lease { .. } => {
                     eprintln!("cut off a connection that sent what does not belong there");
                     return false;
                 }

@@ -9,7 +9,7 @@ use crate::config::{Config, Group, TierKind};
 use crate::devices::bandwidth::BandwidthEstimator;
 use crate::devices::faults::Faults;
 use crate::devices::{open_slots, open_store};
-use crate::group::Grouping;
+use crate::group::{Grouping, PoolLife};
 use crate::instance::guard::{Waits, guard};
 use crate::instance::runtime::{Runtime, SERVED};
 use crate::manager::control::Control;
@@ -25,6 +25,7 @@ use crate::organize::stage::Requests;
 use crate::recovery::open::{Fresh, open};
 use crate::recovery::rebuild::Rebuilt;
 use crate::store::descriptors::Descriptors;
+use forebay_membership::Incarnation;
 use forebay_pool::clock::Timer;
 use forebay_pool::message::Message;
 use forebay_pool::{crash, private};
@@ -193,6 +194,8 @@ pub fn serve(
     let leaves = u32::from(node.faults.is_some());
     let stores = node.header().store.iter();
     stores.for_each(|store| store.left_to_manager.store(leaves, Ordering::Relaxed));
+    let shares = u32::from(node.config.shares_files());
+    node.header().shares_files.store(shares, Ordering::Release);
     note_mounts(&node);
     note_markers(&node);
     keep_configs(&node)?;
@@ -220,7 +223,7 @@ pub fn serve(
     let warnings = warnings.chain(unbuffered(&node.segment)).collect();
     ready(Started { rebuilt, warnings })?;
     fresh.into_iter().for_each(Fresh::keep);
-    node.group.begin();
+    node.group.begin(pool_life(&node));
     let ending = Manager { node: &node, options, signals }.run(&mut control);
     end_workers(&node, &requests, workers);
     node.group.end();
@@ -239,6 +242,16 @@ pub fn serve(
         crash::point("manager.removed");
     }
     Ok(ending)
+}
+
+/// Which lives of this node in its group the pool knows.
+fn pool_life(node: &Arc<Node>) -> PoolLife {
+    let last = node.header().group_life.load(Ordering::Acquire);
+    let node = Arc::clone(node);
+    PoolLife {
+        oldest: (last != 0).then_some(Incarnation(last)),
+        begun: Box::new(move |life| node.header().group_life.store(life.0, Ordering::Release)),
+    }
 }
 
 /// The instance as its pool tells it now.

@@ -3,10 +3,12 @@
 //!
 //! May use all other folders; none of them uses this one.
 
+mod clean;
 pub(crate) mod control;
 pub(crate) mod daemon;
 pub(crate) mod housekeeping;
 pub(crate) mod jobs;
+pub(crate) mod leases;
 mod registrar;
 mod rest;
 pub(crate) mod retire;

@@ -9,12 +9,12 @@
 //! Files are brought to the store by a thread of its own: what a client holds it up with must not
 //! keep the control thread from reading descriptors, reaping clients and answering commands.
 
-use crate::drain::{FADING, FlushScope, Flusher, is_fading, reconcile_held};
+use crate::drain::{FADING, Flusher, is_fading};
+use crate::manager::clean::{HELD_BYTES, Left, Outcome, clean_held, is_clean, while_held};
 use crate::manager::housekeeping::complete_intent;
 use crate::node::Node;
-use forebay_placement::rounds::sync_passes;
 use forebay_pool::clock::Timer;
-use forebay_pool::layout::{FileFlags, TIERS_MAX, file_state, retirement};
+use forebay_pool::layout::{FileFlags, retirement};
 use forebay_pool::{FileId, Owner, crash};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -28,9 +28,6 @@ const GIVE_UP: Timer = Timer::seconds(3);
 const GIVE_UP_PASSES: u32 = 20;
 /// Time between two passes.
 const PAUSE: Timer = Timer::ms(10);
-/// Bytes of a file that are flushed while it is held: more are left to the flushers, which stop
-/// no program, at first.
-const HELD_BYTES: u64 = 16 << 20;
 /// After this a file is held whatever it has.
 const LEFT_TO_FLUSHERS: Timer = Timer::seconds(10);
 
@@ -45,15 +42,6 @@ pub(crate) enum Progress {
     Direct,
     /// No process can join any more; the segment can be removed.
     Gone,
-}
-
-/// What became of a file.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Outcome {
-    Done,
-    /// A process is in the middle of it, or a flush is.
-    Busy,
-    Refused,
 }
 
 /// The manager's way to its end.
@@ -193,15 +181,6 @@ impl Drop for Retirement {
     }
 }
 
-/// Whether the store has all of a file, and nothing that a recovery would apply is kept of it.
-fn is_clean(node: &Node, file: FileId) -> bool {
-    let record = node.segment.file(file);
-    !record.has(FileFlags::METADATA_DIRTY)
-        && !record.is_tracked()
-        && !record.has_intent()
-        && !node.is_pending(file)
-}
-
 /// Whether nothing is left to do for a file: it is clean, and if programs go on, `direct`. Scratch
 /// files stay buffered for as long as their programs run.
 fn is_done(node: &Node, file: FileId, direct: bool) -> bool {
@@ -244,71 +223,23 @@ fn finish(
     owner: Owner,
     direct: bool,
 ) -> Outcome {
-    let segment = &node.segment;
-    let record = segment.file(file);
-    let table = segment.enter_table(owner);
-    let mut outcome = Outcome::Busy;
-    if let Some(_exclusive) = segment.try_lock_exclusive(&table, file, owner) {
-        let is_ours = record.state.load(Ordering::Acquire) == file_state::LIVE
-            && record.exclusive.load(Ordering::SeqCst) == owner.raw();
-        // Else it was removed, and may have become another file's, since it was looked for.
-        if is_ours {
-            outcome = finish_held(node, flusher, file, owner, direct);
-        }
-    }
-    outcome
-}
-
-/// The same, of a file that is held.
-fn finish_held(
-    node: &Arc<Node>,
-    flusher: &mut Flusher,
-    file: FileId,
-    owner: Owner,
-    direct: bool,
-) -> Outcome {
-    let segment = &node.segment;
-    let record = segment.file(file);
-    if record.has_intent() {
+    while_held(node, file, owner, |record| {
         // Of an owner that died in the middle of it.
-        if complete_intent(node, file, owner).is_err() {
+        if record.has_intent() && complete_intent(node, file, owner).is_err() {
             return Outcome::Refused;
         }
-    }
-    if record.has(FileFlags::SCRATCH) {
-        if direct {
-            return Outcome::Done;
+        if record.has(FileFlags::SCRATCH) {
+            if direct {
+                return Outcome::Done;
+            }
+            crate::manager::jobs::delete_held(node, file, owner, false);
         }
-        crate::manager::jobs::delete_held(node, file, owner, false);
-    }
-    for _ in 0..sync_passes(TIERS_MAX) {
-        if !node.is_pending(file) {
-            break;
+        let outcome = clean_held(node, flusher, file, owner, Left::Nothing);
+        if outcome == Outcome::Done && direct {
+            node.segment.raise_stat_epoch();
+            record.turn_direct();
+            crash::point("manager.direct");
         }
-        flusher.renew_backoff();
-        flusher.flush(FlushScope::File(file));
-        if record.has(FileFlags::FAILING) {
-            break;
-        }
-    }
-    if !segment.drop_clean_blocks(file, owner) {
-        let refused = record.has(FileFlags::FAILING);
-        return if refused { Outcome::Refused } else { Outcome::Busy };
-    }
-    if record.is_tracked() && flusher.checkpoint_durably(file).is_err() {
-        return Outcome::Refused;
-    }
-    if record.has(FileFlags::METADATA_DIRTY) && flusher.descriptor(file).is_err() {
-        return Outcome::Refused;
-    }
-    reconcile_held(node, file);
-    if !is_clean(node, file) {
-        return Outcome::Refused;
-    }
-    if direct {
-        node.segment.raise_stat_epoch();
-        record.turn_direct();
-        crash::point("manager.direct");
-    }
-    Outcome::Done
+        outcome
+    })
 }

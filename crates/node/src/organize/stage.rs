@@ -14,6 +14,7 @@ use forebay_placement::promote::{Block, Level, promotes};
 use forebay_pool::backoff::Backoff;
 use forebay_pool::guards::BlockGuard;
 use forebay_pool::layout::*;
+use forebay_pool::lease::Access;
 use forebay_pool::message::Message;
 use forebay_pool::{Entry, FileId, Identity, Owner, PageSet, Segment, clock};
 use rustix::fd::OwnedFd;
@@ -176,6 +177,7 @@ impl Stager {
         record.generation.load(Ordering::Acquire) == request.generation
             && record.state.load(Ordering::Acquire) == file_state::LIVE
             && !record.has(FileFlags::DIRECT)
+            && record.allows(Access::Read)
             && self.node.stores[self.node.store_of(request.file)]
                 .stat(request.held.file())
                 .is_ok_and(same)

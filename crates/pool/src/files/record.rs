@@ -2,6 +2,7 @@
 
 use crate::files::Identity;
 use crate::layout::{FileFlags, FileRecord, TierId, file_state};
+use crate::lease::{Access, Lease};
 use crate::sync::{AtomicU32, Ordering, fence};
 use rustix::fd::AsFd;
 
@@ -56,6 +57,13 @@ impl FileRecord {
         if !self.has(FileFlags::DIRECT) {
             self.set(FileFlags::DIRECT | FileFlags::MAPPED);
         }
+    }
+
+    /// Whether this node may do that with it now. A caller that is inside the file, or has it
+    /// exclusively, may until it leaves.
+    #[inline]
+    pub fn allows(&self, access: Access) -> bool {
+        self.lease.load().allows(access)
     }
 
     /// Whether a recovery would apply something of it, from the journal or from slots.
@@ -122,6 +130,7 @@ impl FileRecord {
         ];
         words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         self.flags.store(FileFlags::NONE, Ordering::Relaxed);
+        self.lease.begin(Lease::Whole);
         self.lengtheners.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         let wide = [
             &self.size,

@@ -2,6 +2,7 @@
 
 use super::{LENGTHENERS, SHORT_PATH_BYTES};
 use crate::flags::{AtomicFlags, FileFlags};
+use crate::lease::AtomicLease;
 use crate::ranks::Append;
 use crate::seq_lock::RobustSeqLock;
 use crate::sync::{AtomicU32, AtomicU64};
@@ -33,6 +34,8 @@ pub struct FileRecord {
     pub generation: AtomicU32,
     /// What it is, and what is to be done for it.
     pub flags: AtomicFlags<FileFlags>,
+    /// What this node may do with it while other nodes may have it too, see [`crate::lease`].
+    pub lease: AtomicLease,
     /// Raised under the stripe at each open, see [`crate::opens`].
     pub opens: AtomicU32,
     /// Which store.

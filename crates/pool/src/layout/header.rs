@@ -77,6 +77,11 @@ pub struct Header {
     pub files_high: AtomicU32,
     /// How far the manager is with its end, see [`retirement`].
     pub retired: AtomicU32,
+    /// 1: other nodes may have files of the stores, too, so a new record begins with
+    /// [`crate::lease::Lease::Nothing`].
+    pub shares_files: AtomicU32,
+    /// The life of this node in its group whose manager last granted leases; 0 if none did.
+    pub group_life: AtomicU32,
     /// Where the next search for a free open-file description starts.
     pub description_cursor: AtomicU32,
     /// The node manager's clock in milliseconds, at most 100 of them late, a second after nothing

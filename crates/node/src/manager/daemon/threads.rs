@@ -1,6 +1,8 @@
 //! The process around the threads of a manager: its limits, its threads, its signals.
 
 use crate::drain::Flusher;
+use crate::group::LeaseEvent;
+use crate::manager::leases::LeaseKeeper;
 use crate::manager::registrar::Registrar;
 use crate::node::Node;
 use crate::organize::demote::Demoter;
@@ -63,6 +65,7 @@ pub(super) fn end_workers(node: &Node, requests: &Requests, workers: Vec<JoinHan
     node.segment.wake_placers();
     node.segment.wake_promoter();
     requests.end();
+    node.group.tell_leases(LeaseEvent::End);
     for worker in workers {
         let _ = worker.join();
     }
@@ -100,6 +103,10 @@ pub(super) fn start_workers(
     workers.push(start("stage".into(), Box::new(move || stager.run()))?);
     let registrar = Registrar::new(node);
     workers.push(start("register".into(), Box::new(move || registrar.run()))?);
+    if let Some((events, desk)) = node.group.lease_ends() {
+        let keeper = LeaseKeeper::new(node, events, desk);
+        workers.push(start("leases".into(), Box::new(move || keeper.run()))?);
+    }
     let grower = Grower::new(node, found);
     workers.push(start("grow".into(), Box::new(move || grower.run()))?);
     Ok(workers)

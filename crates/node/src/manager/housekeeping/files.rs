@@ -3,6 +3,8 @@
 use super::Housekeeper;
 use crate::drain::reconcile;
 use crate::manager::jobs;
+use crate::manager::leases::group_file;
+use crate::group::LeaseEvent;
 use crate::store::descriptors;
 use forebay_placement::schema::Lifetime;
 use forebay_pool::FileId;
@@ -277,9 +279,11 @@ impl Housekeeper {
         crash::point("housekeeping.removing");
         // A thread that stages or flushes is inside the file without having it open.
         let Some(exclusive) = try_exclusive() else { return Outcome::Again };
+        let in_group = group_file(record);
         if !segment.remove_file(file, exclusive, self.owner, opens, empty) {
             return Outcome::Again;
         }
+        self.node.group.tell_leases(LeaseEvent::Removed(in_group));
         self.node.descriptors.close(segment, file);
         Outcome::Removed
     }

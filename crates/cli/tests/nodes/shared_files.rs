@@ -1,0 +1,78 @@
+//! Files that programs of several nodes use at once, where the group's consistency is strict: each
+//! sees what was written before, on whichever node.
+
+use crate::harness;
+use crate::namespaces::Nodes;
+use std::fs;
+
+/// Of nodes whose managers flush nothing by themselves.
+fn strict(nodes: &Nodes, count: usize) -> String {
+    let config = nodes.configure("strict.toml", "trigger = \"on-exit\"", "");
+    let group = format!("\n[group]\nhosts = \"n[0-{}]\"\nconsistency = \"strict\"\n", count - 1);
+    let text = fs::read_to_string(&config).unwrap();
+    fs::write(&config, text + &group).unwrap();
+    config
+}
+
+/// A seed to begin with, and of which round.
+fn seed() -> u64 {
+    let given = std::env::var("FOREBAY_NODES_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = given.unwrap_or_else(|| std::process::id().into());
+    println!("FOREBAY_NODES_SEED={seed}");
+    seed
+}
+
+#[test]
+fn what_a_program_of_one_node_has_written_those_of_others_see() {
+    let Some(nodes) = Nodes::new(2) else { return };
+    let config = strict(&nodes, 2);
+    let (one, other) = (&nodes[0], &nodes[1]);
+    let script = "seq 100000 > numbers; cksum < numbers; step written; \
+                  tail -n 1 numbers; stat -c %s numbers; step seen; cat new; [ ! -e gone ] && echo gone";
+    let run = one.spawn_buffered(&config, &[], script);
+    one.at("written");
+    assert_eq!(fs::metadata(nodes.store.join("numbers")).unwrap().len(), 0, "it is buffered");
+    let script = "cksum < numbers; echo more >> numbers; stat -c %s numbers; touch gone";
+    let (ran, status) = other.run_buffered(&config, script);
+    let size = (1..=100_000_u64).map(|number| number.to_string().len() as u64 + 1).sum::<u64>() + 5;
+    let sum = run.stdout();
+    assert_eq!(ran.expect(0).stdout, format!("{sum}{size}\n"));
+    status.assert_live();
+    one.past("written");
+    one.at("seen");
+    other.run_buffered(&config, "echo text > new; rm gone").0.expect(0);
+    one.past("seen");
+    let ran = run.end().expect(0);
+    assert_eq!(ran.stdout, format!("{sum}more\n{size}\ntext\ngone\n"));
+}
+
+#[test]
+fn calls_at_random_on_several_nodes_agree() {
+    let Some(nodes) = Nodes::new(3) else { return };
+    if !harness::compile_into(&nodes.out, "coherent.c", &[]) {
+        return;
+    }
+    let (config, seed) = (strict(&nodes, 3), seed());
+    let run = |number: u64| {
+        let node = &nodes[number as usize];
+        let program = |process: u64| {
+            format!("$OUT/coherent $OUT/model {} 300 first second &", seed * 8 + number * 2 + process)
+        };
+        let script = format!("{}\n{}\nwait -n && wait -n", program(0), program(1));
+        node.spawn_buffered(&config, &[], &script)
+    };
+    let runs: Vec<_> = (0..3).map(run).collect();
+    for run in runs {
+        let ran = run.end().expect(0);
+        assert_eq!(ran.stdout.matches("ok").count(), 2, "seed {seed}: {ran:?}");
+    }
+    // All of it is on the store, and what was there in the end is what the model has.
+    let model = fs::read(nodes.out.join("model")).unwrap();
+    const EACH: usize = 8 + (1 << 20);
+    for (number, name) in ["first", "second"].iter().enumerate() {
+        let model = &model[number * EACH..][..EACH];
+        let size = u64::from_le_bytes(model[..8].try_into().unwrap()) as usize;
+        let stored = fs::read(nodes.store.join(name)).unwrap();
+        assert!(stored == model[8..][..size], "seed {seed}: {name}");
+    }
+}

@@ -1,0 +1,312 @@
+//! The directory of leases with a thread of its own: what the node manager asks for and has done
+//! comes in, what it is to do goes out, and messages go between members.
+
+use crate::clock::now_ms;
+use crate::group::Shared;
+use crate::links::LinkEvent;
+use forebay_directory::{Body, Directory, Effect, Facts, Level, Message, Status, Tuning, Why};
+use forebay_fabric::{Header, Kind};
+use forebay_membership::{FileId, Incarnation, Member, Rank};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Messages about leases.
+const LEASES: Kind = Kind(1);
+
+/// How often a thread that has something to wait for looks what this node is in its group.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// What the node manager asks of the group, or has done for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LeaseCommand {
+    /// A pool that was found has this of a file. Before [`LeaseCommand::Begin`].
+    Adopt {
+        /// The file.
+        file: FileId,
+        /// What it has.
+        level: Level,
+    },
+    /// All that was found is said.
+    Begin,
+    /// Programs wait for this.
+    Want {
+        /// The file.
+        file: FileId,
+        /// How much of it.
+        level: Level,
+    },
+    /// What [`LeaseOrder::Reduce`] asked for is done.
+    Reduced {
+        /// The file.
+        file: FileId,
+        /// What is left.
+        level: Level,
+        /// What the store's file is now.
+        facts: Option<Facts>,
+    },
+    /// Nothing is kept of a file, and nothing wanted.
+    Release {
+        /// The file.
+        file: FileId,
+    },
+    /// The answer to [`LeaseOrder::Measure`].
+    Sized {
+        /// The file.
+        file: FileId,
+        /// As it came.
+        token: (Member, u64),
+        /// `None` if there is nothing of the file.
+        facts: Option<Facts>,
+    },
+}
+
+/// What the group has decided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LeaseOrder {
+    /// Programs may do this with a file.
+    Granted {
+        /// The file.
+        file: FileId,
+        /// What they may.
+        level: Level,
+    },
+    /// What programs wait for is not to be had.
+    Refused {
+        /// The file.
+        file: FileId,
+        /// Why.
+        why: Why,
+    },
+    /// Give a file back but for this.
+    Reduce {
+        /// The file.
+        file: FileId,
+        /// What may be kept.
+        to: Level,
+    },
+    /// Say how large a file is.
+    Measure {
+        /// The file.
+        file: FileId,
+        /// To come back.
+        token: (Member, u64),
+    },
+    /// Others were given this file while this node was out of the group: what it has of it may
+    /// reach neither programs nor the store.
+    Lost {
+        /// The file.
+        file: FileId,
+    },
+}
+
+/// What the thread is told.
+enum Event {
+    Command(LeaseCommand),
+    /// A message of another member, as it came.
+    Message(Member, Vec<u8>),
+    /// There may be a newer view, or this node may be another thing in it.
+    Look,
+    Status(Sender<Status>),
+    Stop,
+}
+
+/// How others reach the directory of this node, also before that begins. May be used by several
+/// threads.
+#[derive(Clone)]
+pub struct LeaseDesk(Sender<Event>);
+
+/// What waits for a directory that has not begun.
+pub struct LeaseQueue(Receiver<Event>);
+
+impl LeaseDesk {
+    /// Both halves.
+    pub fn new() -> (LeaseDesk, LeaseQueue) {
+        let (events, queue) = channel();
+        (LeaseDesk(events), LeaseQueue(queue))
+    }
+
+    /// Never waits. After the end it does nothing.
+    pub fn tell(&self, command: LeaseCommand) {
+        let _ = self.0.send(Event::Command(command));
+    }
+
+    /// Counts of leases. `None` if the thread does not answer in a second, or has ended.
+    pub fn status(&self) -> Option<Status> {
+        let (answer, answered) = channel();
+        self.0.send(Event::Status(answer)).ok()?;
+        answered.recv_timeout(Duration::from_secs(1)).ok()
+    }
+
+    /// Takes what the links have brought, if that is about leases.
+    pub(crate) fn takes(&self, event: &LinkEvent<'_>) -> bool {
+        match event {
+            LinkEvent::Message { from, header, body } if header.kind == LEASES => {
+                let _ = self.0.send(Event::Message(*from, body.to_vec()));
+                true
+            }
+            _ => false,
+        }
+    }
+
+    pub(crate) fn look(&self) {
+        let _ = self.0.send(Event::Look);
+    }
+
+    pub(crate) fn stop(&self) {
+        let _ = self.0.send(Event::Stop);
+    }
+}
+
+/// What a group needs to share files.
+pub struct Sharing {
+    /// How the directory is reached.
+    pub desk: LeaseDesk,
+    /// What waits for it: the other half of the desk.
+    pub queue: LeaseQueue,
+    /// The life of this node whose pool it goes on with, if it does not begin with an empty one.
+    pub oldest: Option<Incarnation>,
+    /// Called with the life that begins, before it can be granted anything.
+    pub begun: Box<dyn FnOnce(Incarnation) + Send>,
+    /// Periods and sizes.
+    pub tuning: Tuning,
+    /// Called with each decision, on the directory's thread; does not wait.
+    pub order: Box<dyn FnMut(LeaseOrder) + Send>,
+}
+
+/// The thread "group-leases".
+pub(crate) struct LeaseThread {
+    directory: Directory,
+    shared: Arc<Shared>,
+    queue: LeaseQueue,
+    /// The newest view that the directory knows.
+    seen: u32,
+    is_fenced: bool,
+    order: Box<dyn FnMut(LeaseOrder) + Send>,
+}
+
+impl LeaseThread {
+    /// Of a node that has a life in its group.
+    pub fn new(sharing: Sharing, shared: Arc<Shared>, me: Member) -> Self {
+        let Sharing { queue, oldest, begun, tuning, order, .. } = sharing;
+        begun(me.incarnation);
+        let directory = Directory::new(me, oldest.unwrap_or(me.incarnation), tuning);
+        Self { directory, shared, queue, seen: 0, is_fenced: true, order }
+    }
+
+    /// Until the group stops.
+    pub fn run(mut self) {
+        let mut has_begun = false;
+        loop {
+            let event = match self.wait() {
+                None => self.queue.0.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(wait) => self.queue.0.recv_timeout(wait),
+            };
+            // Before what has come: as home it acts only while it may.
+            if has_begun {
+                self.look();
+            }
+            match event {
+                Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => return self.leave(),
+                Ok(Event::Command(LeaseCommand::Begin)) => {
+                    has_begun = true;
+                    self.look();
+                }
+                Ok(Event::Command(command)) => self.take(command),
+                Ok(Event::Message(from, body)) => self.message(from, &body),
+                Ok(Event::Status(answer)) => _ = answer.send(self.directory.status()),
+                Ok(Event::Look) | Err(RecvTimeoutError::Timeout) => {}
+            }
+            self.directory.timer(now_ms());
+            self.carry_out();
+        }
+    }
+
+    /// For how long nothing is to be done, if nothing comes.
+    fn wait(&self) -> Option<Duration> {
+        let due_ms = self.directory.next_timer().map(|at_ms| at_ms.saturating_sub(now_ms()));
+        let due = due_ms.map(Duration::from_millis);
+        // Time alone ends both.
+        let looks = self.is_fenced || !self.directory.awaited().is_empty();
+        due.into_iter().chain(looks.then_some(LOOK)).min()
+    }
+
+    /// Tells the directory what this node is in its group now.
+    fn look(&mut self) {
+        let now_ms = now_ms();
+        let directory = &mut self.directory;
+        self.is_fenced = self.shared.rank() != Rank::Inside;
+        directory.fenced(self.is_fenced, now_ms);
+        let state = self.shared.lock();
+        if let Some(view) = state.views.view().filter(|view| view.number > self.seen) {
+            self.seen = view.number;
+            directory.view(view, now_ms);
+        }
+        for seat in directory.awaited() {
+            if state.views.may_take_over(seat, now_ms) {
+                directory.succeeded(seat, now_ms);
+            }
+        }
+    }
+
+    fn take(&mut self, command: LeaseCommand) {
+        let (directory, now_ms) = (&mut self.directory, now_ms());
+        match command {
+            LeaseCommand::Begin => {}
+            LeaseCommand::Adopt { file, level } => directory.adopt(file, level),
+            LeaseCommand::Want { file, level } => directory.want(file, level, now_ms),
+            LeaseCommand::Reduced { file, level, facts } => {
+                directory.reduced(file, level, facts, now_ms);
+            }
+            LeaseCommand::Release { file } => directory.release(file, now_ms),
+            LeaseCommand::Sized { file, token, facts: Some(facts) } => {
+                directory.sized(file, token, facts, now_ms);
+            }
+            LeaseCommand::Sized { .. } => {}
+        }
+    }
+
+    fn message(&mut self, from: Member, body: &[u8]) {
+        match Message::decode(body) {
+            Ok(message) => {
+                let ends = message.body == Body::Farewell;
+                self.directory.message(from, message, now_ms());
+                if ends {
+                    self.shared.has_left(from);
+                }
+            }
+            Err(error) => eprintln!("group: a message about leases of node {}: {error}", from.node.0),
+        }
+    }
+
+    /// The manager ends. What it holds it has given back, or another life goes on with.
+    fn leave(&mut self) {
+        if self.directory.farewell() {
+            self.carry_out();
+        }
+    }
+
+    fn carry_out(&mut self) {
+        let mut buffer = Vec::new();
+        for effect in self.directory.effects() {
+            let order = match effect {
+                Effect::Send(to, message) => {
+                    buffer.clear();
+                    message.encode(&mut buffer);
+                    // What is lost is sent again.
+                    let header = Header { kind: LEASES, view: self.seen, ..Header::default() };
+                    let _ = self.shared.post.send(to, &header, &buffer);
+                    continue;
+                }
+                // The next look is T/8 away at most; nothing here asks for sizes yet.
+                Effect::Behind { .. } | Effect::Glimpsed { .. } => continue,
+                Effect::Granted { file, level, .. } => LeaseOrder::Granted { file, level },
+                Effect::Refused { file, why } => LeaseOrder::Refused { file, why },
+                Effect::Reduce { file, to } => LeaseOrder::Reduce { file, to },
+                Effect::Measure { file, token } => LeaseOrder::Measure { file, token },
+                Effect::Lost { file } => LeaseOrder::Lost { file },
+            };
+            (self.order)(order);
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Making a file clean while it is held exclusively: for the manager's end, and before another node
+//! gets it.
+
+use crate::drain::{FlushScope, Flusher, reconcile_held};
+use crate::manager::housekeeping::complete_intent;
+use crate::node::Node;
+use forebay_placement::rounds::sync_passes;
+use forebay_pool::layout::{FileFlags, FileRecord, TIERS_MAX, file_state};
+use forebay_pool::{FileId, Owner};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Bytes of a file that are flushed while it is held: more are left to the flushers, which stop
+/// no program, at first.
+pub(super) const HELD_BYTES: u64 = 16 << 20;
+
+/// What became of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Done,
+    /// A process is in the middle of it, or a flush is.
+    Busy,
+    /// The store, or the journal, does not take it.
+    Refused,
+}
+
+/// What is kept of a file that is clean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Left {
+    Nothing,
+    /// Blocks, for those that read.
+    Copies,
+}
+
+/// Whether the store has all of a file, and nothing that a recovery would apply is kept of it.
+pub(super) fn is_clean(node: &Node, file: FileId) -> bool {
+    let record = node.segment.file(file);
+    !record.has(FileFlags::METADATA_DIRTY)
+        && !record.is_tracked()
+        && !record.has_intent()
+        && !node.is_pending(file)
+}
+
+/// Calls `act` with the record of a file while no other thread is inside it.
+pub(super) fn while_held(
+    node: &Node,
+    file: FileId,
+    owner: Owner,
+    act: impl FnOnce(&FileRecord) -> Outcome,
+) -> Outcome {
+    let segment = &node.segment;
+    let record = segment.file(file);
+    let table = segment.enter_table(owner);
+    let Some(_exclusive) = segment.try_lock_exclusive(&table, file, owner) else {
+        return Outcome::Busy;
+    };
+    let is_ours = record.state.load(Ordering::Acquire) == file_state::LIVE
+        && record.exclusive.load(Ordering::SeqCst) == owner.raw();
+    // Else it was removed, and may have become another file's, since it was looked for.
+    if is_ours { act(record) } else { Outcome::Busy }
+}
+
+/// Brings all of a file that is held to the store, and keeps no more of it than that.
+pub(super) fn clean_held(
+    node: &Arc<Node>,
+    flusher: &mut Flusher,
+    file: FileId,
+    owner: Owner,
+    left: Left,
+) -> Outcome {
+    let segment = &node.segment;
+    let record = segment.file(file);
+    // Of an owner that died in the middle of it.
+    if record.has_intent() && complete_intent(node, file, owner).is_err() {
+        return Outcome::Refused;
+    }
+    for _ in 0..sync_passes(TIERS_MAX) {
+        if !node.is_pending(file) {
+            break;
+        }
+        flusher.renew_backoff();
+        flusher.flush(FlushScope::File(file));
+        if record.has(FileFlags::FAILING) {
+            break;
+        }
+    }
+    let is_done = match left {
+        Left::Nothing => segment.drop_clean_blocks(file, owner),
+        Left::Copies => !node.is_pending(file),
+    };
+    if !is_done {
+        let refused = record.has(FileFlags::FAILING);
+        return if refused { Outcome::Refused } else { Outcome::Busy };
+    }
+    if record.is_tracked() && flusher.checkpoint_durably(file).is_err() {
+        return Outcome::Refused;
+    }
+    if record.has(FileFlags::METADATA_DIRTY) && flusher.descriptor(file).is_err() {
+        return Outcome::Refused;
+    }
+    reconcile_held(node, file);
+    if is_clean(node, file) { Outcome::Done } else { Outcome::Refused }
+}

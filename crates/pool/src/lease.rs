@@ -1,0 +1,310 @@
+//! What this node may do with a file that other nodes of its group may have too.
+//!
+//! One word of the file's record says it. A process that needs more asks in the same word; the node
+//! manager grants it there, and a process that has the file exclusively takes the grant up: it
+//! looks at the store's file first, which others may have changed. Only with the file exclusive,
+//! and nothing of it buffered beyond what is left, is a lease given back. docs/design/nodes.md has
+//! the protocol between nodes.
+//!
+//! A record without a group is all zero here: everything is allowed.
+//!
+//! ```
+//! use forebay_pool::lease::{Access, AtomicLease, Grant, Lease};
+//!
+//! let lease = AtomicLease::default();
+//! assert!(lease.load().allows(Access::Write));
+//! lease.reduce(Lease::Nothing);
+//! assert!(!lease.load().allows(Access::Read));
+//! lease.ask(Access::Read);
+//! assert_eq!(lease.load().asked(), Some(Access::Read));
+//! lease.grant(Grant::Read);
+//! assert!(!lease.load().allows(Access::Read), "it is not taken up yet");
+//! lease.take_up();
+//! assert!(lease.load().allows(Access::Read) && !lease.load().allows(Access::Write));
+//! ```
+
+use crate::sync::{AtomicU32, Ordering};
+use rustix::io::Errno;
+
+/// What a call does with a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Access {
+    /// It looks at bytes or size.
+    Read,
+    /// It may change them.
+    Write,
+}
+
+/// What this node has of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lease {
+    /// All of it: no other node has anything, or there is none.
+    Whole,
+    /// Its bytes do not change: they may be read and kept.
+    Read,
+    /// Nothing: no byte of it is buffered.
+    Nothing,
+    /// Several nodes use it through the kernel: no byte of it is buffered on any.
+    Direct,
+}
+
+/// What the group has granted, and no process has taken up yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grant {
+    /// [`Lease::Read`].
+    Read,
+    /// [`Lease::Whole`].
+    Whole,
+    /// [`Lease::Direct`].
+    Direct,
+}
+
+impl Grant {
+    /// What it makes of the lease once it is taken up.
+    pub const fn lease(self) -> Lease {
+        match self {
+            Self::Read => Lease::Read,
+            Self::Whole => Lease::Whole,
+            Self::Direct => Lease::Direct,
+        }
+    }
+}
+
+/// The fields of the word, from the lowest bit on.
+const HELD: Field = Field { at: 0, bits: 2 };
+const ASKED: Field = Field { at: 2, bits: 2 };
+const GRANTED: Field = Field { at: 4, bits: 2 };
+const ERRNO: Field = Field { at: 6, bits: 12 };
+const REFUSALS: Field = Field { at: 18, bits: 14 };
+
+/// Some bits of a word.
+#[derive(Clone, Copy)]
+struct Field {
+    at: u32,
+    bits: u32,
+}
+
+impl Field {
+    const fn mask(self) -> u32 {
+        (1 << self.bits) - 1
+    }
+
+    const fn of(self, word: u32) -> u32 {
+        word >> self.at & self.mask()
+    }
+
+    const fn set(self, word: u32, value: u32) -> u32 {
+        word & !(self.mask() << self.at) | (value & self.mask()) << self.at
+    }
+}
+
+/// The word of a file's lease at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseWord(u32);
+
+impl LeaseWord {
+    /// What this node has.
+    pub const fn held(self) -> Lease {
+        match HELD.of(self.0) {
+            0 => Lease::Whole,
+            1 => Lease::Read,
+            2 => Lease::Nothing,
+            _ => Lease::Direct,
+        }
+    }
+
+    /// Whether that is enough.
+    #[inline]
+    pub const fn allows(self, access: Access) -> bool {
+        match self.held() {
+            Lease::Whole | Lease::Direct => true,
+            Lease::Read => matches!(access, Access::Read),
+            Lease::Nothing => false,
+        }
+    }
+
+    /// What processes wait for.
+    pub const fn asked(self) -> Option<Access> {
+        match ASKED.of(self.0) {
+            0 => None,
+            1 => Some(Access::Read),
+            _ => Some(Access::Write),
+        }
+    }
+
+    /// What was granted and waits for a process that takes it up.
+    pub const fn granted(self) -> Option<Grant> {
+        match GRANTED.of(self.0) {
+            0 => None,
+            1 => Some(Grant::Read),
+            2 => Some(Grant::Whole),
+            _ => Some(Grant::Direct),
+        }
+    }
+
+    /// Which refusal was the last: differs from an earlier value if there was one since.
+    pub const fn refusals(self) -> u32 {
+        REFUSALS.of(self.0)
+    }
+
+    /// Why the last one was refused.
+    pub fn refused(self) -> Errno {
+        match ERRNO.of(self.0) {
+            0 => Errno::IO,
+            errno => Errno::from_raw_os_error(errno as i32),
+        }
+    }
+}
+
+/// A file's lease, in its record.
+#[repr(transparent)]
+pub struct AtomicLease(AtomicU32);
+
+impl Default for AtomicLease {
+    fn default() -> Self {
+        Self(AtomicU32::new(0))
+    }
+}
+
+impl AtomicLease {
+    /// What it is now.
+    #[inline]
+    pub fn load(&self) -> LeaseWord {
+        LeaseWord(self.0.load(Ordering::Acquire))
+    }
+
+    fn change(&self, change: impl Fn(u32) -> u32) -> LeaseWord {
+        let mut seen = self.0.load(Ordering::Relaxed);
+        loop {
+            let wanted = change(seen);
+            let order = (Ordering::AcqRel, Ordering::Relaxed);
+            match self.0.compare_exchange_weak(seen, wanted, order.0, order.1) {
+                Ok(_) => return LeaseWord(wanted),
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    /// A record begins, or becomes another file's: with `lease`, and nothing else.
+    pub fn begin(&self, lease: Lease) {
+        self.0.store(HELD.set(0, held_bits(lease)), Ordering::Release);
+    }
+
+    /// A process needs `access`, and waits for it. Returns whether none has asked for as much yet,
+    /// so that the node manager is to be told.
+    pub fn ask(&self, access: Access) -> bool {
+        let bits = asked_bits(access);
+        let before = LeaseWord(self.0.load(Ordering::Relaxed)).asked();
+        self.change(|word| ASKED.set(word, ASKED.of(word).max(bits)));
+        before < Some(access)
+    }
+
+    /// The group has granted this. What is asked for beyond it still is.
+    pub fn grant(&self, grant: Grant) {
+        let (granted, enough) = match grant {
+            Grant::Read => (1, asked_bits(Access::Read)),
+            Grant::Whole => (2, asked_bits(Access::Write)),
+            Grant::Direct => (3, asked_bits(Access::Write)),
+        };
+        self.change(|word| {
+            let left = if ASKED.of(word) <= enough { 0 } else { ASKED.of(word) };
+            GRANTED.set(ASKED.set(word, left), granted)
+        });
+    }
+
+    /// What processes wait for cannot be had.
+    pub fn refuse(&self, why: Errno) {
+        self.change(|word| {
+            let count = REFUSALS.of(word).wrapping_add(1);
+            let word = ERRNO.set(ASKED.set(word, 0), why.raw_os_error() as u32);
+            REFUSALS.set(word, count)
+        });
+    }
+
+    /// What was granted is this node's from now on. The caller has the file exclusively, and the
+    /// record says what the store's file is.
+    pub fn take_up(&self) {
+        self.change(|word| match LeaseWord(word).granted() {
+            Some(grant) => GRANTED.set(HELD.set(word, held_bits(grant.lease())), 0),
+            None => word,
+        });
+    }
+
+    /// This node has `left` from now on, and a grant that was not taken up is gone. The caller has
+    /// the file exclusively, and nothing of it is buffered that `left` does not allow.
+    pub fn reduce(&self, left: Lease) {
+        self.change(|word| GRANTED.set(HELD.set(word, held_bits(left)), 0));
+    }
+}
+
+const fn held_bits(lease: Lease) -> u32 {
+    match lease {
+        Lease::Whole => 0,
+        Lease::Read => 1,
+        Lease::Nothing => 2,
+        Lease::Direct => 3,
+    }
+}
+
+const fn asked_bits(access: Access) -> u32 {
+    match access {
+        Access::Read => 1,
+        Access::Write => 2,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_asked_for_beyond_a_grant_still_is() {
+        let lease = AtomicLease::default();
+        lease.begin(Lease::Nothing);
+        assert!(lease.ask(Access::Read));
+        assert!(!lease.ask(Access::Read), "the manager knows");
+        assert!(lease.ask(Access::Write), "this is more");
+        assert!(!lease.ask(Access::Read));
+        lease.grant(Grant::Read);
+        assert_eq!(lease.load().asked(), Some(Access::Write));
+        lease.take_up();
+        assert_eq!(lease.load().held(), Lease::Read);
+        lease.grant(Grant::Whole);
+        assert_eq!(lease.load().asked(), None);
+        assert_eq!(lease.load().held(), Lease::Read, "until it is taken up");
+        lease.take_up();
+        assert_eq!(lease.load().held(), Lease::Whole);
+        assert_eq!(lease.load().granted(), None);
+    }
+
+    #[test]
+    fn a_refusal_is_seen_with_its_reason_and_changes_nothing_else() {
+        let lease = AtomicLease::default();
+        lease.begin(Lease::Read);
+        let before = lease.load().refusals();
+        lease.ask(Access::Write);
+        lease.refuse(Errno::IO);
+        let word = lease.load();
+        assert_ne!(word.refusals(), before);
+        assert_eq!((word.refused(), word.asked(), word.held()), (Errno::IO, None, Lease::Read));
+        // The count wraps, and nothing else moves.
+        for _ in 0..1 << 14 {
+            lease.refuse(Errno::TIMEDOUT);
+        }
+        assert_eq!(lease.load().refusals(), word.refusals());
+        assert_eq!(lease.load().held(), Lease::Read);
+    }
+
+    #[test]
+    fn a_grant_that_was_not_taken_up_goes_with_the_lease() {
+        let lease = AtomicLease::default();
+        lease.begin(Lease::Nothing);
+        lease.ask(Access::Write);
+        lease.grant(Grant::Whole);
+        lease.reduce(Lease::Nothing);
+        lease.take_up();
+        assert_eq!(lease.load().held(), Lease::Nothing);
+        lease.reduce(Lease::Direct);
+        assert!(lease.load().allows(Access::Write));
+    }
+}
