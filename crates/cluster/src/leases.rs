@@ -7,8 +7,8 @@ use crate::links::LinkEvent;
 use forebay_directory::{Body, Directory, Effect, Facts, Level, Message, Status, Tuning, Why};
 use forebay_fabric::{Header, Kind};
 use forebay_membership::{FileId, Incarnation, Member, Rank};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 /// Messages about leases.
@@ -275,7 +275,9 @@ impl LeaseThread {
                     self.shared.has_left(from);
                 }
             }
-            Err(error) => eprintln!("group: a message about leases of node {}: {error}", from.node.0),
+            Err(error) => {
+                eprintln!("group: a message about leases of node {}: {error}", from.node.0)
+            }
         }
     }
 

@@ -99,7 +99,7 @@ pub struct Status {
     pub awaited: Vec<Seat>,
     /// Files that may have been written by a node that has gone, as home, by node.
     pub lost: BTreeMap<NodeId, usize>,
-    /// Partitions in which all files that nobody holds may have been, as home, by node.
+    /// Partitions in which all files that no member holds may have been, as home, by node.
     pub doubted: BTreeMap<NodeId, usize>,
     /// Messages sent, by kind: see [`KINDS`].
     pub sent: [u64; KINDS.len()],

@@ -3,8 +3,8 @@
 
 use crate::config::{Config, Group as Settings, Hosts};
 use forebay_cluster::{
-    Group, GroupConfig, GroupError, GroupStatus, LeaseDesk, LeaseOrder, LeaseQueue, LinkState, LinkStatus, LookStatus, NodeStatus,
-    PacketCounters, Sharing, Standing, StoreError,
+    Group, GroupConfig, GroupError, GroupStatus, LeaseDesk, LeaseOrder, LeaseQueue, LinkState,
+    LinkStatus, LookStatus, NodeStatus, PacketCounters, Sharing, Standing, StoreError,
 };
 use forebay_directory::{Status, Tuning};
 use forebay_membership::{Incarnation, Rank, Seat};

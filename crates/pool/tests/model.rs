@@ -1414,7 +1414,7 @@ impl File {
         inside.is_ok()
     }
 
-    /// Reads the content if this node may: as a thread does that looks once it is inside, or before.
+    /// Reads the content if this node may: as a thread that looks once it is inside, or before.
     fn read_by_lease(&self, looks_inside: bool) {
         let client = self.clients().get(0);
         let may = || reading(|| self.record.allows(Access::Read));

@@ -56,7 +56,7 @@ fn planted_faults_are_noticed() {
     }
 }
 
-/// An open asks the home and is answered; who is the home asks nobody to read. A file that has a
+/// An open asks the home and is answered; who is the home asks no other to read. A file that has a
 /// writer is taken back first.
 #[test]
 fn an_open_costs_two_messages_or_four() {

@@ -787,8 +787,8 @@ fn head(path: &Path) -> Option<Vec<u8>> {
     Some(head)
 }
 
-/// Compiles a program of `tests/programs` into a folder, under its name without the ending. False, and
-/// loud, where there is no compiler, or none that can do that.
+/// Compiles a program of `tests/programs` into a folder, under its name without the ending. False,
+/// and loud, where there is no compiler, or none that can do that.
 pub fn compile_into(folder: &Path, source: &str, flags: &[&str]) -> bool {
     let compiler = if source.ends_with(".cc") { "c++" } else { "cc" };
     let (name, _) = source.rsplit_once('.').unwrap();

@@ -22,7 +22,14 @@ const ALLOWED: &[(&str, &[&str], &[&str])] = &[
     (
         "node",
         &[
-            "placement", "pool", "device", "posix", "tiers", "client", "membership", "directory",
+            "placement",
+            "pool",
+            "device",
+            "posix",
+            "tiers",
+            "client",
+            "membership",
+            "directory",
             "cluster",
         ],
         &["*"],

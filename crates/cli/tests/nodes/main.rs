@@ -6,5 +6,5 @@ mod harness;
 mod groups;
 mod namespaces;
 mod shared_device;
-mod shared_files;
 mod store;
+mod strict;

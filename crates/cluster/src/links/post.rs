@@ -237,9 +237,8 @@ impl Post {
         let until_ms = now_ms() + limit.as_millis() as u64;
         let is_settled = || {
             let book = self.book();
-            let is_out = |entry: &Entry| {
-                entry.queue.is_empty() || entry.shown.state != LinkState::Up
-            };
+            let is_out =
+                |entry: &Entry| entry.queue.is_empty() || entry.shown.state != LinkState::Up;
             book.sleeps && book.members.values().all(is_out)
         };
         while !is_settled() && now_ms() < until_ms {

@@ -202,8 +202,7 @@ impl Config {
     /// Whether other nodes may have files of the stores, too, and all see what each has written.
     pub fn shares_files(&self) -> bool {
         let Group { hosts, consistency, .. } = &self.group;
-        hosts.as_ref().is_some_and(|hosts| !hosts.is_alone())
-            && *consistency == Consistency::Strict
+        hosts.as_ref().is_some_and(|hosts| !hosts.is_alone()) && *consistency == Consistency::Strict
     }
 
     /// Checks that there is a folder for the group of several hosts.

@@ -3,8 +3,8 @@
 
 use crate::drain::flusher::{AwaitedCheckpoint, FlushScope, Flusher, Retry};
 use crate::drain::reconcile::reconcile;
-use crate::journal::Checkpoint;
 use crate::group::LeaseEvent;
+use crate::journal::Checkpoint;
 use crate::store::descriptors::StoreHandle;
 use forebay_placement::rounds::sync_passes;
 use forebay_pool::backoff::Backoff;

@@ -1,9 +1,9 @@
 //! Does to the records of files what the group has decided about them, and tells the group what
-//! programs ask for. One thread: what a program holds up is tried again, and holds up no other file.
+//! programs ask for. One thread: what a program holds up is tried again, and stops no other file.
 
 use crate::drain::Flusher;
-use crate::manager::clean::{HELD_BYTES, Left, Outcome, clean_held, is_clean, while_held};
 use crate::group::LeaseEvent;
+use crate::manager::clean::{HELD_BYTES, Left, Outcome, clean_held, is_clean, while_held};
 use crate::node::Node;
 use forebay_cluster::{LeaseCommand, LeaseDesk, LeaseOrder};
 use forebay_directory::{Facts, Level, Why};
@@ -59,11 +59,7 @@ pub(crate) fn group_file(record: &FileRecord) -> GroupFile {
 }
 
 impl LeaseKeeper {
-    pub fn new(
-        node: &Arc<Node>,
-        events: Receiver<LeaseEvent>,
-        desk: LeaseDesk,
-    ) -> LeaseKeeper {
+    pub fn new(node: &Arc<Node>, events: Receiver<LeaseEvent>, desk: LeaseDesk) -> LeaseKeeper {
         LeaseKeeper {
             node: Arc::clone(node),
             events,

@@ -2,9 +2,9 @@
 
 use super::Housekeeper;
 use crate::drain::reconcile;
+use crate::group::LeaseEvent;
 use crate::manager::jobs;
 use crate::manager::leases::group_file;
-use crate::group::LeaseEvent;
 use crate::store::descriptors;
 use forebay_placement::schema::Lifetime;
 use forebay_pool::FileId;

@@ -56,7 +56,10 @@ fn calls_at_random_on_several_nodes_agree() {
     let run = |number: u64| {
         let node = &nodes[number as usize];
         let program = |process: u64| {
-            format!("$OUT/coherent $OUT/model {} 300 first second &", seed * 8 + number * 2 + process)
+            format!(
+                "$OUT/coherent $OUT/model {} 300 first second &",
+                seed * 8 + number * 2 + process
+            )
         };
         let script = format!("{}\n{}\nwait -n && wait -n", program(0), program(1));
         node.spawn_buffered(&config, &[], &script)
