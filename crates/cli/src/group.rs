@@ -22,7 +22,7 @@ const NODES_SHOWN: usize = 16;
 #[derive(clap::Args, Clone)]
 pub struct GroupArguments {
     /// Hosts whose node managers form a group: names such as n[1-4], or a file of them; without it
-    /// those of [group] in the configuration, else those that Slurm, PBS or LSF give the job
+    /// those of the configuration, else those that Slurm, PBS or LSF give the job
     #[arg(long, value_name = "HOSTS")]
     hosts: Option<String>,
 }

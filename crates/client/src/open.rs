@@ -638,6 +638,10 @@ impl OpenFile<'_> {
             // Last: what is left of the old file by a process that dies here must not reach the new
             // one.
             record.born_ns.store(born, Ordering::Release);
+            if session.shares_files() {
+                // What came for the old one until now.
+                record.lease.begin(Lease::Nothing);
+            }
             Ok(())
         })
     }

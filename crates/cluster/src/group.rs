@@ -28,7 +28,7 @@ use std::time::Duration;
 /// How long the store may take to let a node begin.
 const BEGIN: Duration = Duration::from_secs(30);
 /// How long a stop waits for messages that are on their way out.
-const SETTLE: Duration = Duration::from_millis(200);
+const SETTLE: Duration = Duration::from_secs(1);
 /// How long a stop waits for what is under way at the store.
 const END: Duration = Duration::from_secs(1);
 /// Groups have their ports from this one on; which one follows from the group's secret.

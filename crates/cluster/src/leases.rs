@@ -2,6 +2,7 @@
 //! comes in, what it is to do goes out, and messages go between members.
 
 use crate::clock::now_ms;
+use crate::error::GroupError;
 use crate::group::Shared;
 use crate::links::LinkEvent;
 use forebay_directory::{Body, Directory, Effect, Facts, Level, Message, Status, Tuning, Why};
@@ -276,7 +277,8 @@ impl LeaseThread {
                 }
             }
             Err(error) => {
-                eprintln!("group: a message about leases of node {}: {error}", from.node.0)
+                let text = format!("a message about leases of node {}: {error}", from.node.0);
+                self.shared.tell(&GroupError::System(text));
             }
         }
     }

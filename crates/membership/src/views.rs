@@ -170,6 +170,8 @@ pub struct Views {
     differ: BTreeMap<NodeId, Option<Incarnation>>,
     /// Members of the view that answer, in whichever life; this node is one.
     present: usize,
+    /// Members of the view that have said that they end: they are in no other part of it.
+    left: BTreeSet<Member>,
     /// Since when the view is not as it should be.
     wanted: Option<Wanted>,
     /// Since when those of the view that live are no majority.
@@ -199,6 +201,7 @@ impl Views {
             rests_until_ms: now_ms,
             differ: BTreeMap::new(),
             present: 0,
+            left: BTreeSet::new(),
             wanted: Some(Wanted { since_ms: now_ms, changed_ms: now_ms }),
             scattered_ms: None,
             asked: None,
@@ -268,6 +271,18 @@ impl Views {
     pub fn down(&mut self, member: Member, now_ms: u64) {
         if self.lives(member) {
             self.answers(member.node, None, now_ms);
+        }
+    }
+
+    /// A member has said that it ends: the next view is without it, and the others need not wait
+    /// for a majority that it would be part of.
+    pub fn left(&mut self, member: Member, now_ms: u64) {
+        if self.view.as_ref().is_some_and(|view| view.has(member)) && member != self.me {
+            self.left.insert(member);
+        }
+        match self.lives(member) {
+            true => self.answers(member.node, None, now_ms),
+            false => self.note(false, now_ms),
         }
     }
 
@@ -411,9 +426,19 @@ impl Views {
         self.note(has_changed, now_ms);
     }
 
-    /// Whether the next view is to be without a node of this one.
+    /// Whether the next view is to be without a node of this one that has not said that it ends.
     fn leaves_out(&self) -> bool {
-        self.differ.values().any(Option::is_none)
+        let has_left = |node: &NodeId| {
+            let life = self.view.as_ref().and_then(|view| view.life_of(*node));
+            life.is_some_and(|incarnation| self.left.contains(&Member { node: *node, incarnation }))
+        };
+        self.differ.iter().any(|(node, life)| life.is_none() && !has_left(node))
+    }
+
+    /// Members of the view that do not answer, and need not.
+    fn have_left(&self) -> usize {
+        let is_silent = |member: &&Member| !self.living.contains_key(&member.node);
+        self.left.iter().filter(is_silent).count()
     }
 
     fn note(&mut self, has_changed: bool, now_ms: u64) {
@@ -427,7 +452,7 @@ impl Views {
         // A node that has come back in another life is no less there.
         let count = self.view.as_ref().map_or(0, |view| view.seats.len());
         self.scattered_ms = match self.scattered_ms {
-            _ if 2 * self.present > count || count == 0 => None,
+            _ if 2 * (self.present + self.have_left()) > count || count == 0 => None,
             None => Some(now_ms),
             since_ms => since_ms,
         };
@@ -436,6 +461,8 @@ impl Views {
     /// Compares all nodes with a view that is new.
     fn compare_all(&mut self, now_ms: u64) {
         self.differ.clear();
+        let view = self.view.as_ref();
+        self.left.retain(|member| view.is_some_and(|view| view.has(*member)));
         let is_there =
             |member: &Member| member.node == self.me.node || self.living.contains_key(&member.node);
         self.present = self.view.iter().flat_map(View::members).filter(is_there).count();
@@ -589,5 +616,49 @@ impl Views {
         self.gone.retain(|_, since_ms| now_ms - *since_ms < kept_ms);
         self.view = Some(view);
         self.compare_all(now_ms);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// When the one of two members that stays proposes a view of its own, after the other one is
+    /// gone at 1000 ms; it looks all the time.
+    fn proposes_ms(goes: impl Fn(&mut Views, Member, u64)) -> u64 {
+        let (me, other) = (Member::new(0, 1), Member::new(1, 1));
+        let seats = [me, other].map(|member| Seat { member, since: 1 }).to_vec();
+        let view = View { number: 1, seats };
+        let mut views = Views::new(me, Times::default(), 0);
+        views.up(other, 0);
+        for now_ms in (0..120_000).step_by(10) {
+            if now_ms == 1_000 {
+                goes(&mut views, other, now_ms);
+            }
+            match views.poll(now_ms) {
+                Some(Ask::Look) => {
+                    let newest = Some(view.clone());
+                    let found = Found { newest, pleas: Vec::new(), looks: now_ms };
+                    views.looked(Some(found), now_ms);
+                }
+                Some(Ask::Propose(next)) => {
+                    assert_eq!(next.members().collect::<Vec<_>>(), [me]);
+                    return now_ms;
+                }
+                Some(Ask::Plead(_)) => views.pleaded(true, now_ms),
+                Some(Ask::Inquire(..)) | None => {}
+            }
+        }
+        panic!("it never proposes");
+    }
+
+    #[test]
+    fn a_member_that_has_said_that_it_ends_is_not_waited_for() {
+        let times = Times::default();
+        let left_ms = proposes_ms(|views, member, now_ms| views.left(member, now_ms));
+        assert!(left_ms <= 1_000 + times.settle + 2 * times.look, "{left_ms}");
+        // One that does not answer may be the half that goes on.
+        let lost_ms = proposes_ms(|views, member, now_ms| views.down(member, now_ms));
+        assert!(lost_ms >= 1_000 + times.patience, "{lost_ms}");
     }
 }

@@ -43,7 +43,7 @@ fn what_a_program_of_one_node_has_written_those_of_others_see() {
     other.run_buffered(&config, "echo text > new; rm gone").0.expect(0);
     one.past("seen");
     let ran = run.end().expect(0);
-    assert_eq!(ran.stdout, format!("{sum}more\n{size}\ntext\ngone\n"));
+    assert_eq!(ran.stdout, format!("{sum}more\n{size}\ntext\ngone\n"), "{ran:?}");
 }
 
 #[test]
@@ -78,4 +78,27 @@ fn calls_at_random_on_several_nodes_agree() {
         let stored = fs::read(nodes.store.join(name)).unwrap();
         assert!(stored == model[8..][..size], "seed {seed}: {name}");
     }
+}
+
+/// Programs of both nodes go on when a manager is killed: its run starts another one, which gives
+/// back what the first one was granted.
+#[test]
+fn a_manager_that_is_killed_is_followed_by_one_that_gives_files_back() {
+    let Some(nodes) = Nodes::new(2) else { return };
+    let config = strict(&nodes, 2);
+    let (one, other) = (&nodes[0], &nodes[1]);
+    let script = "$FOREBAY status > $OUT/manager; seq 50000 > file; cksum < file; \
+                  step written; seq 60000 > later; cksum < later; step later";
+    let run = one.spawn_buffered(&config, &[], script);
+    one.at("written");
+    let status = harness::Status::parse(fs::read_to_string(nodes.out.join("manager")).unwrap());
+    let inside = status.manager;
+    one.run(&format!("kill -9 {inside}")).expect(0);
+    one.past("written");
+    one.at("later");
+    let sums = run.stdout();
+    let ran = other.spawn_buffered(&config, &[], "cksum < file; cksum < later").end().expect(0);
+    assert_eq!(ran.stdout, sums);
+    one.past("later");
+    run.end().expect(0);
 }

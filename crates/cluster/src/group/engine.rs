@@ -132,6 +132,7 @@ impl Engine {
         for member in self.shared.take_left() {
             let actions = self.swim.left(member);
             self.act(state, actions);
+            state.views.left(member, now_ms);
         }
         let doubts_ms = self.ask_lost(state, now_ms);
         self.shared.publish(state, now_ms);

@@ -231,14 +231,14 @@ impl Post {
         self.wake(&mut book);
     }
 
-    /// Waits until nothing waits for a link that is up, and the thread sleeps, so that all of it
-    /// went into the sockets; not longer than this.
+    /// Waits until nothing waits for a link that is up, or that may come up, and the thread sleeps,
+    /// so that all of it went into the sockets; not longer than this.
     pub(crate) fn settle(&self, limit: Duration) {
         let until_ms = now_ms() + limit.as_millis() as u64;
         let is_settled = || {
             let book = self.book();
             let is_out =
-                |entry: &Entry| entry.queue.is_empty() || entry.shown.state != LinkState::Up;
+                |entry: &Entry| entry.queue.is_empty() || entry.shown.state == LinkState::Waiting;
             book.sleeps && book.members.values().all(is_out)
         };
         while !is_settled() && now_ms() < until_ms {

@@ -171,28 +171,40 @@ impl LeaseKeeper {
                 (reducing.to, reducing.next) = (reducing.to.min(to), now);
             }
             LeaseOrder::Measure { file, token } => {
-                let facts = self.find(file).map(|found| facts_of(self.node.segment.file(found)));
+                let facts = self.with_record(file, |_, record| facts_of(record));
                 self.desk.tell(LeaseCommand::Sized { file, token, facts });
             }
             LeaseOrder::Lost { file } => self.lose(file),
         }
     }
 
-    /// The record that a file of the group has here.
-    fn find(&self, file: GroupFile) -> Option<FileId> {
+    /// Calls `act` with the record that a file of the group has here, while that cannot become
+    /// another file's. `None` if there is none.
+    fn with_record<R>(
+        &self,
+        file: GroupFile,
+        act: impl FnOnce(FileId, &FileRecord) -> R,
+    ) -> Option<R> {
         let segment = &self.node.segment;
         let header = segment.header();
         let store = header.store[..header.stores as usize].get(usize::from(file.store))?;
         let identity = Identity { device: store.device, inode: file.inode };
         let _inside = segment.enter_table(self.owner);
-        let found = segment.with_file(identity, self.owner, |found| found).ok().flatten();
-        found.filter(|&found| group_file(segment.file(found)) == file)
+        let found = segment.with_file(identity, self.owner, |found| {
+            let found = found?;
+            let record = segment.file(found);
+            (group_file(record) == file).then(|| act(found, record))
+        });
+        found.ok().flatten()
+    }
+
+    /// The record that a file of the group has here now.
+    fn find(&self, file: GroupFile) -> Option<FileId> {
+        self.with_record(file, |found, _| found)
     }
 
     fn grant(&mut self, file: GroupFile, level: Level) {
         self.reducing.remove(&file);
-        let Some(found) = self.find(file) else { return self.release(file) };
-        let record = self.node.segment.file(found);
         let grant = match level {
             Level::None => return,
             Level::Read => Grant::Read,
@@ -200,8 +212,12 @@ impl LeaseKeeper {
             Level::Direct => Grant::Direct,
         };
         crash::point("lease.granting");
-        record.lease.grant(grant);
-        if level == Level::Direct && record.has(FileFlags::DIRECT) {
+        let granted = self.with_record(file, |found, record| {
+            record.lease.grant(grant);
+            (found, record.has(FileFlags::DIRECT))
+        });
+        let Some((found, is_direct)) = granted else { return self.release(file) };
+        if level == Level::Direct && is_direct {
             // Programs use it through the kernel as it is.
             let take_up = |record: &FileRecord| {
                 record.lease.take_up();
@@ -213,14 +229,13 @@ impl LeaseKeeper {
     }
 
     fn refuse(&self, file: GroupFile, why: Why) {
-        let Some(found) = self.find(file) else { return };
         let errno = match why {
             Why::Lost(_) => Errno::IO,
             Why::Full => Errno::NOLCK,
             Why::Superseded => Errno::STALE,
             Why::Late => Errno::TIMEDOUT,
         };
-        self.node.segment.file(found).lease.refuse(errno);
+        self.with_record(file, |_, record| record.lease.refuse(errno));
         self.wake();
     }
 
@@ -228,8 +243,8 @@ impl LeaseKeeper {
     /// has given this node up: what it has of the file is the older. That is said, and programs are
     /// refused.
     fn lose(&self, file: GroupFile) {
-        let Some(found) = self.find(file) else { return };
-        let path = self.node.shown_path(self.node.segment.file(found));
+        let path = self.with_record(file, |_, record| self.node.shown_path(record));
+        let Some(path) = path else { return };
         eprintln!("{path}: other nodes were given it while this one was out of its group");
         self.refuse(file, Why::Superseded);
     }

@@ -10,6 +10,7 @@ use forebay_pool::BucketId;
 use forebay_pool::backoff::Backoff;
 use forebay_pool::checksums::SlotFiles;
 use forebay_pool::layout::FileFlags;
+use forebay_pool::lease::Lease;
 use forebay_pool::slot_record::RECORD_BYTES;
 use forebay_pool::{SlotRecord, crash, liveness};
 use rustix::io::Errno;
@@ -48,6 +49,10 @@ pub(crate) fn take_over(node: &Node) {
         let told = FileFlags::REGISTERED | FileFlags::TO_FIND;
         record.clear(told | FileFlags::HELD | FileFlags::FAILING);
         node.retry_now(file);
+        if !node.config.shares_files() {
+            // No other node is asked for anything: what a group of earlier has left counts no more.
+            record.lease.begin(Lease::Whole);
+        }
         if record.awaits_sync() {
             // What waiting processes were promised the predecessor knew: it took the flags.
             record.set(FileFlags::DURABLE);
