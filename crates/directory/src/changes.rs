@@ -14,6 +14,9 @@ use crate::partitions::Partitions;
 use forebay_membership::{FileId, Incarnation, Member, NodeId, PARTITIONS, Partition, Seat, View};
 use std::collections::BTreeMap;
 
+/// Lives that have ended with nothing: so many are remembered.
+const ENDED_MAX: usize = 1 << 16;
+
 /// What is known of a member that a view has left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Gone {
@@ -65,12 +68,11 @@ impl Directory {
         let seats = before.as_ref().map_or(&[][..], |group| &group.view.seats);
         let left: Vec<Seat> = seats.iter().copied().filter(|seat| !self.is_in(*seat)).collect();
         for seat in left {
-            if !self.left.contains(&seat) {
+            if !self.ended.contains(&seat.member) {
                 self.gone.entry(seat).or_default();
             }
         }
         let is_here = |seat: &Seat| view.seat_of(seat.member.node) == Some(*seat);
-        self.left.retain(is_here);
         self.gone.retain(|seat, _| !is_here(seat));
 
         self.change_places(before.as_ref(), is_same, own);
@@ -454,7 +456,9 @@ impl Directory {
             .is_some_and(|(life, view)| seat.member.incarnation <= *life && seat.since <= *view);
         let known = self.group.as_ref().and_then(|group| group.view.seat_of(seat.member.node));
         // One of a later seat than the view's has only begun.
-        if is_given_up || known.is_some_and(|known| known.since <= seat.since) {
+        // A later life of a node does not know how the one before has ended.
+        let has_ended = self.ended.contains(&seat.member);
+        if is_given_up || has_ended || known.is_some_and(|known| known.since <= seat.since) {
             return false;
         }
         if self.gone.len() >= 1 << 16 && !self.gone.contains_key(&seat) {
@@ -648,7 +652,10 @@ impl Directory {
 
     /// A member leaves with nothing: no other need wait for it.
     pub(crate) fn farewell_from(&mut self, from: Seat, now_ms: u64) {
-        self.left.insert(from);
+        self.ended.insert(from.member);
+        if self.ended.len() > ENDED_MAX {
+            self.ended.pop_first();
+        }
         for record in self.records.values_mut() {
             record.holds.remove(&from);
             record.waiters.retain(|waiter| waiter.seat != from);

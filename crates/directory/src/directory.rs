@@ -183,8 +183,8 @@ pub struct Directory {
     pub(crate) seat: Option<Seat>,
     /// Members that views have left out.
     pub(crate) gone: BTreeMap<Seat, Gone>,
-    /// Those that have said that they go with nothing.
-    pub(crate) left: BTreeSet<Seat>,
+    /// Lives that have said that they end with nothing.
+    pub(crate) ended: BTreeSet<Member>,
     /// Nodes that were given up: everything up to this life and this view.
     pub(crate) given_up: BTreeMap<NodeId, (Incarnation, u32)>,
 
@@ -268,7 +268,7 @@ impl Directory {
             group: None,
             seat: None,
             gone: BTreeMap::new(),
-            left: BTreeSet::new(),
+            ended: BTreeSet::new(),
             given_up: BTreeMap::new(),
             thawed: Partitions::default(),
             frozen: Partitions::default(),

@@ -534,6 +534,35 @@ fn who_has_left_with_nothing_is_not_waited_for_in_another_view() {
     }
 }
 
+/// A later life of a node, which has seen the view of the one before, does not know that this has
+/// ended with nothing; the others do.
+#[test]
+fn who_has_left_with_nothing_is_not_doubted_for_a_later_life_of_its_node() {
+    let mut group = Group::of(2);
+    let farewell = Message { view: 1, body: Body::Farewell };
+    group.nodes[0].message(Member::new(1, 1), farewell, 0);
+    let old = group.view.clone();
+    let second = Member::new(1, 2);
+    group.nodes[1] = Directory::new(second, second.incarnation, Tuning::default());
+    group.nodes[1].view(&old, 0);
+    group.change(2, &[(0, 1, 1), (1, 2, 2)]);
+    let file = file_of(1, 2);
+    // It waits until that one cannot act any more.
+    assert_eq!(group.want(1, file, Level::Write), []);
+    group.nodes[1].succeeded(Seat { member: Member::new(1, 1), since: 1 }, 0);
+    group.run();
+    assert_eq!(group.seen[1], [granted(file, Level::Write)]);
+    group.nodes[1].release(file, 0);
+    group.run();
+    let farewell = Message { view: 2, body: Body::Farewell };
+    group.nodes[0].message(second, farewell, 0);
+    group.cut = vec![1];
+    group.change(3, &[(0, 1, 1)]);
+    assert_eq!(group.nodes[0].awaited(), []);
+    assert_eq!(group.nodes[0].status().doubted.len(), 0);
+    assert_eq!(group.want(0, file, Level::Write), [granted(file, Level::Write)]);
+}
+
 /// What a peer says is counted and dropped, or means something that it may say.
 #[test]
 fn nonsense_changes_nothing() {
