@@ -61,7 +61,7 @@ fn calls_at_random_on_several_nodes_agree() {
                 seed * 8 + number * 2 + process
             )
         };
-        let script = format!("{}\n{}\nwait %1 && wait %2", program(0), program(1));
+        let script = format!("{} one=$!\n{} wait $one && wait $!", program(0), program(1));
         node.spawn_buffered(&config, &[], &script)
     };
     let runs: Vec<_> = (0..3).map(run).collect();
