@@ -1012,13 +1012,16 @@ fn a_group_is_read_and_travels_in_the_canonical_text() {
     let plain = site.load(&with("")).unwrap();
     assert_eq!(plain.group, Group::default());
     assert_eq!(plain.group_folder(), None);
-    let text = format!("[group]\nhosts = \"other,{own}\"\nfolder = \"bb/g\"\nbind = \"127.0.0.1\"");
+    let text = format!(
+        "[group]\nhosts = \"other,{own}\"\nfolder = \"bb/g\"\nbind = \"127.0.0.1\"\nconsistency = \"strict\""
+    );
     let config = site.load(&with(&text)).unwrap();
     let hosts = config.group.hosts.clone().unwrap();
     assert_eq!((hosts.list.names(), hosts.node.0), (&["other".to_owned(), own.clone()][..], 1));
     assert_eq!((hosts.own_name(), hosts.is_alone()), (&own[..], false));
     assert_eq!(config.group_folder(), Some(site.path("bb/g")));
     assert_eq!(config.group.bind, Some("127.0.0.1".parse().unwrap()));
+    assert!(config.shares_files() && !plain.shares_files());
     assert_eq!(Config::parse(&config.canonical()).unwrap(), config);
     // A later job with other hosts finds what this one has left.
     assert_eq!(config.instance_id(), plain.instance_id());
@@ -1116,7 +1119,11 @@ fn groups_that_cannot_be() {
         |group: &str, message: &str| site.refuses(&with(&format!("[group]\n{group}")), message);
     refuses(
         "host = \"a\"",
-        "site.toml:2: group.host: unknown key; known here: hosts, folder, bind",
+        "site.toml:2: group.host: unknown key; known here: hosts, folder, bind, consistency",
+    );
+    refuses(
+        "consistency = \"close\"",
+        "site.toml:2: group.consistency: \"close\" is no consistency; give \"strict\" or \"open\"",
     );
     refuses("hosts = 2", "site.toml:2: group.hosts: is of type integer; give a text in quotes");
     refuses(
