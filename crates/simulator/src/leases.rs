@@ -7,7 +7,8 @@
 //! use forebay_simulator::leases::{Leases, simulate};
 //!
 //! let outcome = simulate(&Leases::random(7)).unwrap();
-//! assert!(outcome.writes > 100);
+//! // A short run: tests make thousands of them.
+//! assert!(outcome.reads > 50 && outcome.writes > 50);
 //! ```
 //!
 //! A file has one number as its content, which each write raises, and which is its size, too. A
