@@ -4,7 +4,7 @@ mod engine;
 mod keeper;
 mod shared;
 
-pub(crate) use shared::Shared;
+pub(crate) use shared::{Parted, Shared};
 
 use crate::error::GroupError;
 use crate::faults::Faults;
@@ -198,7 +198,7 @@ impl Group {
         };
         let lost = {
             let shared = Arc::clone(&shared);
-            Box::new(move |member| shared.lose(member))
+            Box::new(move |member| shared.note_parted(Parted::Unlinked(member)))
         };
         if let Some(sharing) = sharing {
             let desk = sharing.desk.clone();

@@ -3,7 +3,7 @@
 
 use crate::clock::now_ms;
 use crate::error::GroupError;
-use crate::group::Shared;
+use crate::group::{Parted, Shared};
 use crate::links::LinkEvent;
 use forebay_directory::{Body, Directory, Effect, Facts, Level, Message, Status, Tuning, Why};
 use forebay_fabric::{Header, Kind};
@@ -273,7 +273,7 @@ impl LeaseThread {
                 let ends = message.body == Body::Farewell;
                 self.directory.message(from, message, now_ms());
                 if ends {
-                    self.shared.has_left(from);
+                    self.shared.note_parted(Parted::Left(from));
                 }
             }
             Err(error) => {

@@ -28,7 +28,7 @@ pub const FOREBAY: &str = env!("CARGO_BIN_EXE_forebay");
 pub const LIMIT: Duration = Duration::from_secs(400);
 /// How long a test waits for what must happen.
 pub const LONG: Duration = Duration::from_secs(60);
-/// How long a site may take to be tidy after its last command.
+/// How long what a test made may take to be tidy after its last command.
 const TIDY: Duration = Duration::from_secs(30);
 
 /// Says that a test does not run, where the test harness cannot hide it.
@@ -640,36 +640,52 @@ impl Site {
 
     /// What the node managers said.
     pub fn log(&self) -> String {
-        let entries = fs::read_dir(self.runtime()).into_iter().flatten().flatten();
-        let logs = entries.map(|entry| match entry.path().is_dir() {
-            true => entry.path().join("log"),
-            false => entry.path(),
-        });
-        logs.map(|log| fs::read_to_string(log).unwrap_or_default()).collect()
+        logs_of(&self.runtime())
     }
 }
 
 impl Drop for Site {
     fn drop(&mut self) {
-        let since = Instant::now();
-        let mut left = self.leftovers();
-        while !left.is_empty() && !std::thread::panicking() && since.elapsed() < TIDY {
-            std::thread::sleep(Duration::from_millis(20));
-            left = self.leftovers();
-        }
-        if left.is_empty() {
-            return;
-        }
-        let log = self.log();
-        let pools = self.pools();
-        self.processes().into_iter().for_each(|pid| kill(pid, Signal::KILL));
-        pools.into_iter().for_each(|pool| drop(fs::remove_file(pool)));
-        let report = format!("left behind: {left:#?}\nlog: {log}");
-        match std::thread::panicking() {
-            true => eprintln!("{report}"),
-            false => panic!("{report}"),
-        }
+        expect_tidy(
+            || self.leftovers(),
+            || {
+                let log = self.log();
+                let pools = self.pools();
+                self.processes().into_iter().for_each(|pid| kill(pid, Signal::KILL));
+                pools.into_iter().for_each(|pool| drop(fs::remove_file(pool)));
+                format!("log: {log}")
+            },
+        );
     }
+}
+
+/// Waits until nothing is left of what a test made. What is left after that fails the test, with
+/// what `clean_up` says; of a test that has failed already it is only shown.
+pub fn expect_tidy(leftovers: impl Fn() -> Vec<String>, clean_up: impl FnOnce() -> String) {
+    let since = Instant::now();
+    let mut left = leftovers();
+    while !left.is_empty() && !std::thread::panicking() && since.elapsed() < TIDY {
+        std::thread::sleep(Duration::from_millis(20));
+        left = leftovers();
+    }
+    if left.is_empty() {
+        return;
+    }
+    let report = format!("left behind: {left:#?}\n{}", clean_up());
+    match std::thread::panicking() {
+        true => eprintln!("{report}"),
+        false => panic!("{report}"),
+    }
+}
+
+/// What the node managers of a runtime folder said, those that have ended, too.
+pub fn logs_of(runtime: &Path) -> String {
+    let entries = fs::read_dir(runtime).into_iter().flatten().flatten();
+    let logs = entries.map(|entry| match entry.path().is_dir() {
+        true => entry.path().join("log"),
+        false => entry.path(),
+    });
+    logs.map(|log| fs::read_to_string(log).unwrap_or_default()).collect()
 }
 
 /// Lets a command of a site run as another user, which only root can.

@@ -15,13 +15,11 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// What nodes are made with.
 const PROGRAMS: &[&str] = &["unshare", "nsenter", "mount", "hostname", "ip", "bash"];
-/// How long a node may take to be tidy after its last command.
-const TIDY: Duration = Duration::from_secs(30);
 /// Most nodes: the last byte of an address.
 const NODES_MAX: usize = 200;
 
@@ -248,22 +246,8 @@ impl Nodes {
 
 impl Drop for Nodes {
     fn drop(&mut self) {
-        let since = Instant::now();
-        let mut left = self.leftovers();
-        while !left.is_empty() && !std::thread::panicking() && since.elapsed() < TIDY {
-            std::thread::sleep(Duration::from_millis(20));
-            left = self.leftovers();
-        }
-        if left.is_empty() {
-            return;
-        }
-        let logs: String =
-            self.nodes.iter().map(|node| format!("{node}: {}", node.log())).collect();
-        let report = format!("left behind: {left:#?}\n{logs}");
-        match std::thread::panicking() {
-            true => eprintln!("{report}"),
-            false => panic!("{report}"),
-        }
+        let logs = || self.nodes.iter().map(|node| format!("{node}: {}", node.log())).collect();
+        harness::expect_tidy(|| self.leftovers(), logs);
     }
 }
 
@@ -424,13 +408,7 @@ impl Node {
 
     /// What its node managers said.
     pub fn log(&self) -> String {
-        let folder = self.root.join(format!("n{}/run", self.number));
-        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-        let logs = entries.map(|entry| match entry.path().is_dir() {
-            true => entry.path().join("log"),
-            false => entry.path(),
-        });
-        logs.map(|log| fs::read_to_string(log).unwrap_or_default()).collect()
+        harness::logs_of(&self.root.join(format!("n{}/run", self.number)))
     }
 }
 

@@ -1,7 +1,7 @@
 //! The thread "group": packets, timers, and what follows from them.
 
 use super::keeper::{CARDS, Done, Task};
-use super::shared::{Shared, State};
+use super::shared::{Parted, Shared, State};
 use crate::clock::now_ms;
 use crate::error::GroupError;
 use crate::faults::Faults;
@@ -129,10 +129,15 @@ impl Engine {
         if !self.has_begun && (now_ms >= self.begin_ms || finds_ms.is_none()) {
             self.begin(state);
         }
-        for member in self.shared.take_left() {
-            let actions = self.swim.left(member);
-            self.act(state, actions);
-            state.views.left(member, now_ms);
+        for parted in self.shared.take_parted() {
+            match parted {
+                Parted::Unlinked(member) => self.doubt(state, member, now_ms),
+                Parted::Left(member) => {
+                    let actions = self.swim.left(member);
+                    self.act(state, actions);
+                    state.views.left(member, now_ms);
+                }
+            }
         }
         let doubts_ms = self.ask_lost(state, now_ms);
         self.shared.publish(state, now_ms);
@@ -305,15 +310,17 @@ impl Engine {
         let _ = self.tasks.send(Task::Ask(ask, now_ms, lists));
     }
 
+    /// The link to a member was lost: if it is held for living it is to be asked.
+    fn doubt(&mut self, state: &mut State, member: Member, now_ms: u64) {
+        let contact = state.contact(member.node);
+        if contact.is_some_and(|contact| contact.up == Some(member.incarnation)) {
+            self.doubts.entry(member).or_insert(Doubt { asked: 0, next_ms: now_ms });
+        }
+    }
+
     /// Asks members whose links were lost whether they live, which any packet says. Those that do
     /// not answer are suspected, as after a probe. Returns when to ask again.
     fn ask_lost(&mut self, state: &mut State, now_ms: u64) -> Option<u64> {
-        for member in self.shared.take_lost() {
-            let contact = state.contact(member.node);
-            if contact.is_some_and(|contact| contact.up == Some(member.incarnation)) {
-                self.doubts.entry(member).or_insert(Doubt { asked: 0, next_ms: now_ms });
-            }
-        }
         let due = self.doubts.iter().filter(|(_, doubt)| doubt.next_ms <= now_ms);
         let due: Vec<_> = due.map(|(member, doubt)| (*member, *doubt)).collect();
         let view = state.views.view().map_or(0, |view| view.number);

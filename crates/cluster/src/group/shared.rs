@@ -24,10 +24,8 @@ pub struct Shared {
     pub post: Post,
     /// Of the directory of leases, where files are shared.
     desk: OnceLock<LeaseDesk>,
-    /// Members whose links were lost, for the failure detector.
-    lost: Mutex<Vec<Member>>,
-    /// Those that have said that they end.
-    left: Mutex<Vec<Member>>,
+    /// For the failure detector.
+    parted: Mutex<Vec<Parted>>,
     names: Vec<String>,
     state: Mutex<State>,
     /// Until when this node may act, or [`NO_SEAT`].
@@ -37,6 +35,14 @@ pub struct Shared {
     leaves: AtomicBool,
     wake: OwnedFd,
     tell: fn(&str),
+}
+
+/// What other threads have seen of a member.
+pub enum Parted {
+    /// The link to it was lost: it is to be asked whether it lives.
+    Unlinked(Member),
+    /// It has said that it ends: it need not be asked.
+    Left(Member),
 }
 
 /// What is known of the group.
@@ -131,8 +137,7 @@ impl Shared {
             folder,
             post: Post::new()?,
             desk: OnceLock::new(),
-            lost: Mutex::default(),
-            left: Mutex::default(),
+            parted: Mutex::default(),
             names: hosts.names().to_vec(),
             state: Mutex::new(state),
             acts_until_ms: AtomicU64::new(NO_SEAT),
@@ -183,26 +188,15 @@ impl Shared {
         self.desk.get()
     }
 
-    /// The link to a member was lost: it is to be asked whether it lives.
-    pub fn lose(&self, member: Member) {
-        self.lost.lock().unwrap_or_else(PoisonError::into_inner).push(member);
+    /// A member may be gone, or is.
+    pub fn note_parted(&self, parted: Parted) {
+        self.parted.lock().unwrap_or_else(PoisonError::into_inner).push(parted);
         self.wake();
     }
 
-    /// A member ends: it need not be asked.
-    pub fn has_left(&self, member: Member) {
-        self.left.lock().unwrap_or_else(PoisonError::into_inner).push(member);
-        self.wake();
-    }
-
-    /// Those that have said that they end since the last call.
-    pub fn take_left(&self) -> Vec<Member> {
-        std::mem::take(&mut self.left.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Those whose links were lost since the last call.
-    pub fn take_lost(&self) -> Vec<Member> {
-        std::mem::take(&mut self.lost.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Those since the last call.
+    pub fn take_parted(&self) -> Vec<Parted> {
+        std::mem::take(&mut self.parted.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// This node is to end its life in the folder when it stops.

@@ -5,14 +5,18 @@ use crate::drain::{FlushScope, Flusher, reconcile_held};
 use crate::manager::housekeeping::complete_intent;
 use crate::node::Node;
 use forebay_placement::rounds::sync_passes;
+use forebay_pool::clock::Timer;
 use forebay_pool::layout::{FileFlags, FileRecord, TIERS_MAX, file_state};
 use forebay_pool::{FileId, Owner};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// Bytes of a file that are flushed while it is held: more are left to the flushers, which stop
 /// no program, at first.
-pub(super) const HELD_BYTES: u64 = 16 << 20;
+const HELD_BYTES: u64 = 16 << 20;
+/// After this a file is held whatever it has.
+const LEFT_TO_FLUSHERS: Timer = Timer::seconds(10);
 
 /// What became of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +43,11 @@ pub(super) fn is_clean(node: &Node, file: FileId) -> bool {
         && !record.is_tracked()
         && !record.has_intent()
         && !node.is_pending(file)
+}
+
+/// Whether a file, for which was waited so long, has more to be flushed than while it is held.
+pub(super) fn is_left_to_flushers(node: &Node, file: FileId, waited: Duration) -> bool {
+    waited < LEFT_TO_FLUSHERS.as_duration() && node.segment.pending_bytes(file) > HELD_BYTES
 }
 
 /// Calls `act` with the record of a file while no other thread is inside it.

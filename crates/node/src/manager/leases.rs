@@ -3,7 +3,7 @@
 
 use crate::drain::Flusher;
 use crate::group::LeaseEvent;
-use crate::manager::clean::{HELD_BYTES, Left, Outcome, clean_held, is_clean, while_held};
+use crate::manager::clean::{Left, Outcome, clean_held, is_clean, is_left_to_flushers, while_held};
 use crate::node::Node;
 use forebay_cluster::{LeaseCommand, LeaseDesk, LeaseOrder};
 use forebay_directory::{Facts, Level, Why};
@@ -25,8 +25,6 @@ use std::time::{Duration, Instant};
 const RETRY: (Timer, Timer) = (Timer::ms(1), Timer::ms(200));
 /// A grant that no program has taken up is given back after this: it may have ended.
 const TAKE_UP: Timer = Timer::ms(100);
-/// After this a file is held, whatever it has to flush.
-const LEFT_TO_FLUSHERS: Timer = Timer::seconds(10);
 
 /// A file that is being given back.
 struct Reducing {
@@ -291,8 +289,7 @@ impl LeaseKeeper {
             self.desk.tell(LeaseCommand::Want { file, level: Level::Direct });
             return Outcome::Done;
         }
-        let is_large = node.segment.pending_bytes(found) > HELD_BYTES;
-        if is_large && waited < LEFT_TO_FLUSHERS.as_duration() {
+        if is_left_to_flushers(&node, found, waited) {
             if !std::mem::replace(&mut reducing.is_asked, true) {
                 node.segment.request_sync(found, None, false);
                 node.want_work();

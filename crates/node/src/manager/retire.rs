@@ -10,7 +10,7 @@
 //! keep the control thread from reading descriptors, reaping clients and answering commands.
 
 use crate::drain::{FADING, Flusher, is_fading};
-use crate::manager::clean::{HELD_BYTES, Left, Outcome, clean_held, is_clean, while_held};
+use crate::manager::clean::{Left, Outcome, clean_held, is_clean, is_left_to_flushers, while_held};
 use crate::manager::housekeeping::complete_intent;
 use crate::node::Node;
 use forebay_pool::clock::Timer;
@@ -28,8 +28,6 @@ const GIVE_UP: Timer = Timer::seconds(3);
 const GIVE_UP_PASSES: u32 = 20;
 /// Time between two passes.
 const PAUSE: Timer = Timer::ms(10);
-/// After this a file is held whatever it has.
-const LEFT_TO_FLUSHERS: Timer = Timer::seconds(10);
 
 /// How far the manager is with its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,9 +135,8 @@ impl Retirement {
             return Progress::Refused(left.len());
         }
         if Instant::now() >= self.again {
-            let waits = waited < LEFT_TO_FLUSHERS.as_duration();
             let node = Arc::clone(node);
-            let pass = move || pass(&node, &left, direct, waits);
+            let pass = move || pass(&node, &left, direct, waited);
             let started = std::thread::Builder::new().name("retire".to_owned()).spawn(pass);
             self.pass = started.ok();
             self.again = Instant::now() + PAUSE.as_duration();
@@ -193,7 +190,7 @@ fn is_done(node: &Node, file: FileId, direct: bool) -> bool {
 }
 
 /// Brings files to the store, one after the other. Returns those that cannot be.
-fn pass(node: &Arc<Node>, files: &[FileId], direct: bool, waits: bool) -> HashSet<FileId> {
+fn pass(node: &Arc<Node>, files: &[FileId], direct: bool, waited: Duration) -> HashSet<FileId> {
     let mut flusher = Flusher::new(node);
     let owner = Node::new_owner();
     let mut refused = HashSet::new();
@@ -203,7 +200,7 @@ fn pass(node: &Arc<Node>, files: &[FileId], direct: bool, waits: bool) -> HashSe
         }
         let outcome = if node.segment.file(file).has(FileFlags::FAILING) && !node.may_retry(file) {
             Outcome::Refused
-        } else if waits && node.segment.pending_bytes(file) > HELD_BYTES {
+        } else if is_left_to_flushers(node, file, waited) {
             Outcome::Busy
         } else {
             finish(node, &mut flusher, file, owner, direct)
