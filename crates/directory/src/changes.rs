@@ -635,6 +635,13 @@ impl Directory {
         is_over
     }
 
+    /// A life that has gone has ended with nothing, as the group's folder says: its farewell did
+    /// not come here.
+    pub fn ended(&mut self, member: Member, now_ms: u64) {
+        self.farewell_of(member, now_ms);
+        self.settle(now_ms);
+    }
+
     /// A node that this one knows as a member, or as one that has gone, leaves with nothing.
     pub(crate) fn farewell_of(&mut self, from: Member, now_ms: u64) {
         let is_it = |seat: &Seat| seat.member == from && from != self.me;
@@ -644,7 +651,9 @@ impl Directory {
             (Some(seat), _) => self.farewell_from(seat, now_ms),
             (None, Some(seat)) => {
                 self.farewell_from(seat, now_ms);
-                self.succeeded(seat, now_ms);
+                self.forget(seat);
+                self.end_caution();
+                self.process_all(now_ms);
             }
             (None, None) => self.counts.dropped += 1,
         }
@@ -657,7 +666,11 @@ impl Directory {
             self.ended.pop_first();
         }
         for record in self.records.values_mut() {
-            record.holds.remove(&from);
+            let held = record.holds.remove(&from);
+            if held.is_some_and(|hold| hold.level == Level::Write) {
+                // It has flushed it; only word of that was lost.
+                record.facts = None;
+            }
             record.waiters.retain(|waiter| waiter.seat != from);
         }
         for seats in self.notes.values_mut() {

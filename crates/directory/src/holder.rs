@@ -241,13 +241,18 @@ impl Directory {
 
     /// The shell has brought a file down to this level: what is above is flushed, and dropped. The
     /// facts are those of a file that it has written. It may do so unasked. Of a direct file
-    /// nothing is left, whatever the level.
+    /// nothing is left, unless the level is direct: then the kernel uses the file for a mapping,
+    /// which cannot be taken away, nothing is kept of it here, and programs wait until this node
+    /// [wants](Directory::want) it direct and was granted it.
     pub fn reduced(&mut self, file: FileId, level: Level, facts: Option<Facts>, now_ms: u64) {
-        let Some(held) = self.held.get_mut(&file).filter(|held| level < held.level) else { return };
+        let stays = level == Level::Direct;
+        let is_it = |held: &&mut Held| held.level != Level::None && (stays || level < held.level);
+        let Some(held) = self.held.get_mut(&file).filter(is_it) else { return };
         let was_written = held.level == Level::Write;
-        let level = if held.level == Level::Direct { Level::None } else { level };
+        let level = if held.level == Level::Direct && !stays { Level::None } else { level };
         held.level = level;
-        held.reducing = held.reducing.filter(|to| level > *to);
+        held.is_firm &= !stays;
+        held.reducing = held.reducing.filter(|to| !stays && level > *to);
         let (serial, request) = (held.serial, held.request);
         let facts = facts.filter(|_| was_written);
         if was_written {
@@ -335,7 +340,8 @@ impl Directory {
 
     fn ask_size(&mut self, token: u64, now_ms: u64) {
         let Some(glimpse) = self.glimpses.get_mut(&token) else { return };
-        glimpse.due_ms = now_ms + glimpse.every_ms;
+        // Not later than it is given up, however often the view changes.
+        glimpse.due_ms = (now_ms + glimpse.every_ms).min(glimpse.until_ms.max(now_ms));
         glimpse.every_ms = (2 * glimpse.every_ms).min(8 * self.tuning.retry_ms);
         let (file, due_ms) = (glimpse.file, glimpse.due_ms);
         self.at(due_ms, Task::Glimpse(token));

@@ -182,15 +182,18 @@ impl Directory {
     ) {
         let Some(record) = self.records.get_mut(&file) else { return };
         let Some(hold) = record.holds.get_mut(&from) else { return };
-        if hold.serial != serial || level > hold.level {
+        let stays = level == Level::Direct && hold.level != Level::None;
+        if hold.serial != serial || level > hold.level && !stays {
             return;
         }
         if hold.level == Level::Write {
             // Without them what it left is on the store.
-            record.facts = facts;
+            record.facts = facts.filter(|_| !stays);
         }
         hold.level = level;
-        hold.revoke = hold.revoke.filter(|to| level > *to);
+        hold.revoke = hold.revoke.filter(|to| level > *to && !stays);
+        // A mapping that cannot be taken away: all others use the kernel from now on, too.
+        hold.is_asked |= stays;
         if level == Level::None {
             record.holds.remove(&from);
         }
@@ -378,8 +381,9 @@ impl Directory {
         if !revoked.is_empty() {
             return Next::Revoke(revoked);
         }
-        if level != Level::Read && self.cautious.has(partition) {
-            // One that has gone may still read, and those who knew it have gone, too.
+        if self.cautious.has(partition) {
+            // One that has gone may still read, or use the kernel, and those who knew it have
+            // gone, too.
             return Next::Wait;
         }
         let witness = self.group.as_ref().and_then(|group| group.place(partition, 1));

@@ -46,6 +46,8 @@ pub enum Planted {
     StaleGrantTaken,
     /// A home says the size that it knows itself, without a question to the writer.
     SizeOfOneNode,
+    /// A home does not hear that a holder cannot give a file back, because it is mapped.
+    MappingForgotten,
 }
 
 /// A group, its files, and what happens.
@@ -234,6 +236,8 @@ struct Node {
     runs: bool,
     is_stopped: bool,
     cached: BTreeMap<FileId, Cached>,
+    /// Files that some program has mapped shared.
+    mapped: BTreeSet<FileId>,
     looked_ms: Option<u64>,
     entered_ms: u64,
     gone_since: BTreeMap<Seat, u64>,
@@ -409,6 +413,8 @@ impl<'a> World<'a> {
         let peer = &mut self.nodes[usize::from(node)];
         if is_fenced {
             peer.directory.fenced(true, now_ms);
+            // A mapping goes on, and others are given the file: that is not modelled.
+            peer.mapped.clear();
         }
         match event {
             Event::Message(from, message) => peer.directory.message(from, message, now_ms),
@@ -423,10 +429,7 @@ impl<'a> World<'a> {
                 self.after(takes_ms, node, Event::Looked { began_ms: now_ms });
             }
             Event::Looked { began_ms } => self.looked(node, began_ms),
-            Event::Fence => {
-                let is_over = self.is_fenced(node);
-                self.nodes[usize::from(node)].directory.fenced(is_over, now_ms);
-            }
+            Event::Fence => peer.directory.fenced(is_fenced, now_ms),
             Event::Reduce(file, to) => self.reduce(node, file, to),
             Event::Measured(file, token) => {
                 let value = self.value(node, file);
@@ -456,6 +459,9 @@ impl<'a> World<'a> {
             }
             peer.directory.remember(&folder);
             peer.directory.view(&view, now_ms);
+            if peer.directory.view_number().is_none() {
+                peer.mapped.clear();
+            }
             peer.directory.fenced(false, now_ms);
             for seat in peer.directory.awaited() {
                 let entered_ms = peer.entered_ms;
@@ -508,6 +514,12 @@ impl<'a> World<'a> {
         self.flush(node, file);
         let value = self.value(node, file);
         let peer = &mut self.nodes[usize::from(node)];
+        if peer.mapped.contains(&file) {
+            peer.cached.remove(&file);
+            peer.directory.reduced(file, Level::Direct, None, now_ms);
+            peer.directory.want(file, Level::Direct, now_ms);
+            return;
+        }
         if to == Level::None {
             peer.cached.remove(&file);
         }
@@ -620,7 +632,7 @@ impl<'a> World<'a> {
         if !level.covers(needed(what)) {
             return Ok(());
         }
-        let is_direct = level == Level::Direct;
+        let is_direct = level == Level::Direct || self.is_mapped(node, file);
         self.note(|| format!("node {node} does {what:?} under {level:?} with {}", file.inode));
         match what {
             Do::Read | Do::Size => {
@@ -635,21 +647,40 @@ impl<'a> World<'a> {
                     cached.entry(file).or_insert(Cached { value, is_dirty: false });
                 }
             }
-            Do::Write | Do::Map => {
-                self.values += 1;
-                self.outcome.writes += 1;
-                let value = self.values;
-                self.newest.insert(file, value);
-                if is_direct {
-                    self.store.insert(file, value);
-                } else {
-                    let cached = Cached { value, is_dirty: true };
-                    self.nodes[usize::from(node)].cached.insert(file, cached);
-                }
+            Do::Map => {
+                self.flush(node, file);
+                let peer = &mut self.nodes[usize::from(node)];
+                peer.cached.remove(&file);
+                peer.mapped.insert(file);
+                self.store_new(file);
+            }
+            Do::Write if is_direct => self.store_new(file),
+            Do::Write => {
+                let cached = Cached { value: self.new_value(file), is_dirty: true };
+                self.nodes[usize::from(node)].cached.insert(file, cached);
             }
             Do::Flush | Do::Release => {}
         }
         Ok(())
+    }
+
+    /// What a file has after one more write.
+    fn new_value(&mut self, file: FileId) -> u64 {
+        self.values += 1;
+        self.outcome.writes += 1;
+        self.newest.insert(file, self.values);
+        self.values
+    }
+
+    /// A write through the kernel.
+    fn store_new(&mut self, file: FileId) {
+        let value = self.new_value(file);
+        self.store.insert(file, value);
+    }
+
+    /// Whether a program of a node has a file mapped, so that it stores to it at any time.
+    fn is_mapped(&self, node: u16, file: FileId) -> bool {
+        self.nodes[usize::from(node)].mapped.contains(&file)
     }
 
     /// A program of some node wants to do something.
@@ -675,6 +706,11 @@ impl<'a> World<'a> {
         }
         let can_ask = peer.runs && !peer.is_stopped;
         match what {
+            // No lease is looked at.
+            Do::Map if peer.mapped.contains(&file) && !is_fenced => {
+                self.note(|| format!("node {node} stores to the mapped {}", file.inode));
+                self.store_new(file);
+            }
             Do::Read | Do::Write | Do::Map if may.covers(needed(what)) => {
                 self.act(node, file, what)?;
             }
@@ -696,6 +732,7 @@ impl<'a> World<'a> {
                 self.flush(node, file);
                 let peer = &mut self.nodes[usize::from(node)];
                 peer.cached.remove(&file);
+                peer.mapped.remove(&file);
                 peer.directory.release(file, now_ms);
             }
             Do::Flush if can_ask && !is_fenced => self.flush(node, file),
@@ -774,6 +811,11 @@ impl<'a> World<'a> {
                     self.deliver(soon_us, to, from, Message { view, body });
                 }
             }
+            (Planted::MappingForgotten, Body::Released { level, .. }) => {
+                if *level == Level::Direct {
+                    *level = Level::None;
+                }
+            }
             (Planted::SizeOfOneNode, Body::Glimpse { file, request }) => {
                 let (file, request, sized) = (*file, *request, Sized::Store);
                 let body = Body::Size { file, request, sized };
@@ -832,7 +874,8 @@ impl<'a> World<'a> {
     fn end(&mut self, node: u16, has_pool: bool) {
         let now_ms = self.now_ms();
         let peer = &mut self.nodes[usize::from(node)];
-        if !peer.runs && (has_pool || peer.cached.is_empty()) {
+        let has_nothing = peer.directory.all_held().is_empty();
+        if !peer.runs && (has_pool || has_nothing) {
             return;
         }
         peer.runs = false;
@@ -855,6 +898,7 @@ impl<'a> World<'a> {
         let peer = &mut self.nodes[usize::from(node)];
         (peer.directory, peer.pool_since) = (new, old + 1);
         peer.cached.clear();
+        peer.mapped.clear();
     }
 
     /// A node is well again.
@@ -1063,8 +1107,7 @@ impl<'a> World<'a> {
 
 fn needed(what: Do) -> Level {
     match what {
-        Do::Write => Level::Write,
-        Do::Map => Level::Direct,
+        Do::Write | Do::Map => Level::Write,
         _ => Level::Read,
     }
 }
@@ -1085,6 +1128,7 @@ fn node(member: Member, pool_since: u32) -> Node {
         runs: true,
         is_stopped: false,
         cached: BTreeMap::new(),
+        mapped: BTreeSet::new(),
         looked_ms: None,
         entered_ms: 0,
         gone_since: BTreeMap::new(),

@@ -48,6 +48,7 @@ fn planted_faults_are_noticed() {
         (Planted::ClaimsSkipped, 100),
         (Planted::StaleGrantTaken, 20),
         (Planted::SizeOfOneNode, 20),
+        (Planted::MappingForgotten, 20),
     ];
     for (planted, seeds) in cases {
         let noticed = noticed(planted, seeds);
