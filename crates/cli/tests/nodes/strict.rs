@@ -48,6 +48,16 @@ fn what_a_program_of_one_node_has_written_those_of_others_see() {
 
 #[test]
 fn calls_at_random_on_several_nodes_agree() {
+    random_calls("");
+}
+
+/// A file that is mapped shared on one node is used through the kernel by all.
+#[test]
+fn calls_and_mappings_at_random_on_several_nodes_agree() {
+    random_calls("MAPS=1 ");
+}
+
+fn random_calls(kind: &str) {
     let Some(nodes) = Nodes::new(3) else { return };
     if !harness::compile_into(&nodes.out, "coherent.c", &[]) {
         return;
@@ -57,7 +67,7 @@ fn calls_at_random_on_several_nodes_agree() {
         let node = &nodes[number as usize];
         let program = |process: u64| {
             format!(
-                "$OUT/coherent $OUT/model {} 300 first second &",
+                "{kind}$OUT/coherent $OUT/model {} 300 first second &",
                 seed * 8 + number * 2 + process
             )
         };

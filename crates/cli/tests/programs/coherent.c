@@ -1,7 +1,8 @@
 /*
  * Random calls on files that processes of several nodes share: coherent MODEL SEED STEPS FILE...
  * Each call is made with a lock on MODEL, a file outside of the store that has what FILE... should have, so that
- * whatever was done before, by any process of any node, has to be seen. "ok" and counts go to stdout.
+ * whatever was done before, by any process of any node, has to be seen. With MAPS in the environment files are used
+ * through shared mappings, too. "ok" and counts go to stdout.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -61,7 +62,9 @@ int main(int argc, char **argv)
 	seed = strtoull(argv[2], NULL, 10);
 	state = seed * 2654435761u + 1;
 	int steps = atoi(argv[3]);
-	unsigned long long counts[8] = { 0 };
+	unsigned long long counts[10] = { 0 };
+	unsigned char *maps[FILES] = { NULL };
+	int kinds = getenv("MAPS") ? 28 : 20;
 	int lock = open(argv[1], O_RDWR | O_CREAT, 0600);
 	if (lock < 0 || ftruncate(lock, FILES * sizeof(struct model)))
 		fail("%s", argv[1]);
@@ -75,7 +78,7 @@ int main(int argc, char **argv)
 			fail("%s", argv[4 + i]);
 	}
 	for (int step = 0; step < steps; step++) {
-		int i = below(files), what = below(20);
+		int i = below(files), what = below(kinds);
 		const char *name = argv[4 + i];
 		struct model *model = &models[i];
 		size_t at = below(4) ? below(300000) : below(SIZE_MAX_OF_FILE / 2);
@@ -138,6 +141,28 @@ int main(int argc, char **argv)
 			if (fsync(fd[i]))
 				fail("%s: fsync", name);
 			counts[6]++;
+		} else if (what == 20) {
+			if (maps[i] && munmap(maps[i], SIZE_MAX_OF_FILE))
+				fail("%s: munmap", name);
+			maps[i] = NULL;
+		} else if (what > 20) {
+			if (!maps[i]) {
+				maps[i] = mmap(NULL, SIZE_MAX_OF_FILE, PROT_READ | PROT_WRITE, MAP_SHARED, fd[i], 0);
+				if (maps[i] == MAP_FAILED)
+					fail("%s: mmap", name);
+			}
+			if (at >= model->size)
+				goto next;
+			if (bytes > model->size - at)
+				bytes = model->size - at;
+			if (what < 25) {
+				for (size_t j = 0; j < bytes; j++)
+					maps[i][at + j] = model->content[at + j] = (unsigned char)below(256);
+				counts[8]++;
+			} else {
+				compare(name, model, maps[i] + at, at, bytes);
+				counts[9]++;
+			}
 		} else {
 			struct stat seen;
 			if (stat(name, &seen) || (unsigned long long)seen.st_size != model->size)

@@ -98,6 +98,8 @@ impl LeaseKeeper {
                 Lease::Whole => Level::Write,
                 Lease::Read => Level::Read,
                 Lease::Direct => Level::Direct,
+                // It was being made direct everywhere.
+                Lease::Nothing if record.has(FileFlags::DIRECT) => Level::Direct,
                 Lease::Nothing => Level::None,
             };
             self.desk.tell(LeaseCommand::Adopt { file: group_file(record), level });
@@ -216,8 +218,9 @@ impl LeaseKeeper {
         });
         let Some((found, is_direct)) = granted else { return self.release(file) };
         if level == Level::Direct && is_direct {
-            // Programs use it through the kernel as it is.
+            // Programs use it through the kernel as it is, also after the last of its mappings.
             let take_up = |record: &FileRecord| {
+                record.turn_direct();
                 record.lease.take_up();
                 Outcome::Done
             };
@@ -286,8 +289,17 @@ impl LeaseKeeper {
         }
         if record.has(FileFlags::DIRECT) {
             // Mappings and programs without Forebay are not taken anything from: all use it so.
-            self.desk.tell(LeaseCommand::Want { file, level: Level::Direct });
-            return Outcome::Done;
+            let outcome = while_held(&node, found, owner, |record| {
+                crash::point("lease.staying");
+                record.lease.reduce(Lease::Nothing);
+                Outcome::Done
+            });
+            if outcome == Outcome::Done {
+                let (level, facts) = (Level::Direct, None);
+                self.desk.tell(LeaseCommand::Reduced { file, level, facts });
+                self.desk.tell(LeaseCommand::Want { file, level });
+            }
+            return outcome;
         }
         if is_left_to_flushers(&node, found, waited) {
             if !std::mem::replace(&mut reducing.is_asked, true) {
