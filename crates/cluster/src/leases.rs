@@ -244,7 +244,9 @@ impl LeaseThread {
             directory.view(view, now_ms);
         }
         for seat in directory.awaited() {
-            if state.views.may_take_over(seat, now_ms) {
+            if state.views.has_left(seat.member) {
+                directory.ended(seat.member, now_ms);
+            } else if state.views.may_take_over(seat, now_ms) {
                 directory.succeeded(seat, now_ms);
             }
         }
@@ -283,10 +285,12 @@ impl LeaseThread {
         }
     }
 
-    /// The manager ends. What it holds it has given back, or another life goes on with.
+    /// The manager ends. What it holds it has given back, or another life goes on with: then the
+    /// folder does not say that it has ended.
     fn leave(&mut self) {
-        if self.directory.farewell() {
-            self.carry_out();
+        match self.directory.farewell() {
+            true => self.carry_out(),
+            false => self.shared.stay(),
         }
     }
 

@@ -80,7 +80,7 @@ impl Seen {
             Newest::Same => view.cloned(),
             Newest::Whole(newest) => Some(newest),
         };
-        Found { newest, pleas: self.pleas, looks: self.looks }
+        Found { newest, pleas: self.pleas, looks: self.looks, ..Found::default() }
     }
 }
 

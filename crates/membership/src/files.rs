@@ -38,7 +38,7 @@ pub enum GroupFile {
     View(u32),
     /// A life of a node, and how often it has looked.
     Member(Member, u64),
-    /// A life of a node that has ended by itself.
+    /// A life of a node that has ended by itself, and has left nothing behind.
     Left(Member),
     /// A plea in the view of this number, by this node.
     Plea(u32, NodeId),
@@ -88,7 +88,7 @@ impl Found {
     /// were listed after it was read.
     pub fn of_folder(newest: Option<View>, names: impl IntoIterator<Item = GroupFile>) -> Self {
         let Some(view) = newest else { return Self::default() };
-        let mut pleas = Vec::new();
+        let (mut pleas, mut left) = (Vec::new(), Vec::new());
         let mut looks = BTreeMap::<Member, u64>::new();
         for file in names {
             match file {
@@ -101,13 +101,14 @@ impl Found {
                     let most = looks.entry(member).or_default();
                     *most = number.max(*most);
                 }
+                GroupFile::Left(member) if view.has(member) => left.push(member),
                 _ => {}
             }
         }
         pleas.sort_unstable();
         pleas.dedup();
         let looks = looks.into_values().fold(0, u64::wrapping_add);
-        Self { newest: Some(view), pleas, looks }
+        Self { newest: Some(view), pleas, looks, left }
     }
 }
 

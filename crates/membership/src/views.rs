@@ -106,6 +106,8 @@ pub struct Found {
     /// A number that becomes another with each look of a member of that view: the view is alive,
     /// whether this node reaches its members or not.
     pub looks: u64,
+    /// Members of that view that have ended with nothing, as far as the folder was listed.
+    pub left: Vec<Member>,
 }
 
 /// What a node wants done; one at a time, and each is answered.
@@ -170,8 +172,9 @@ pub struct Views {
     differ: BTreeMap<NodeId, Option<Incarnation>>,
     /// Members of the view that answer, in whichever life; this node is one.
     present: usize,
-    /// Members of the view that have said that they end: they are in no other part of it.
-    left: BTreeSet<Member>,
+    /// The newest life of each node that has ended with nothing: it is in no other part of the
+    /// view, and nothing that it had is lost.
+    left: BTreeMap<NodeId, Incarnation>,
     /// Since when the view is not as it should be.
     wanted: Option<Wanted>,
     /// Since when those of the view that live are no majority.
@@ -201,7 +204,7 @@ impl Views {
             rests_until_ms: now_ms,
             differ: BTreeMap::new(),
             present: 0,
-            left: BTreeSet::new(),
+            left: BTreeMap::new(),
             wanted: Some(Wanted { since_ms: now_ms, changed_ms: now_ms }),
             scattered_ms: None,
             asked: None,
@@ -256,7 +259,8 @@ impl Views {
     pub fn last_seen(&self, now_ms: u64) -> Option<(u64, Found)> {
         let age_ms = now_ms.saturating_sub(self.looked_ms?);
         let pleas = self.pleas.keys().copied().collect();
-        Some((age_ms, Found { newest: self.view.clone(), pleas, looks: self.others.0 }))
+        let (newest, looks) = (self.view.clone(), self.others.0);
+        Some((age_ms, Found { newest, pleas, looks, ..Found::default() }))
     }
 
     /// The failure detector says that a node lives.
@@ -277,13 +281,19 @@ impl Views {
     /// A member has said that it ends: the next view is without it, and the others need not wait
     /// for a majority that it would be part of.
     pub fn left(&mut self, member: Member, now_ms: u64) {
-        if self.view.as_ref().is_some_and(|view| view.has(member)) && member != self.me {
-            self.left.insert(member);
+        if member != self.me {
+            let newest = self.left.entry(member.node).or_insert(member.incarnation);
+            *newest = member.incarnation.max(*newest);
         }
         match self.lives(member) {
             true => self.answers(member.node, None, now_ms),
             false => self.note(false, now_ms),
         }
+    }
+
+    /// Whether it is known that a life has ended with nothing.
+    pub fn has_left(&self, member: Member) -> bool {
+        self.left.get(&member.node) == Some(&member.incarnation)
     }
 
     /// What is to be done now, if anything is.
@@ -430,15 +440,16 @@ impl Views {
     fn leaves_out(&self) -> bool {
         let has_left = |node: &NodeId| {
             let life = self.view.as_ref().and_then(|view| view.life_of(*node));
-            life.is_some_and(|incarnation| self.left.contains(&Member { node: *node, incarnation }))
+            life.is_some_and(|incarnation| self.has_left(Member { node: *node, incarnation }))
         };
         self.differ.iter().any(|(node, life)| life.is_none() && !has_left(node))
     }
 
     /// Members of the view that do not answer, and need not.
     fn have_left(&self) -> usize {
-        let is_silent = |member: &&Member| !self.living.contains_key(&member.node);
-        self.left.iter().filter(is_silent).count()
+        let members = self.view.iter().flat_map(View::members);
+        let is_silent = |member: &Member| !self.living.contains_key(&member.node);
+        members.filter(|member| self.has_left(*member) && is_silent(member)).count()
     }
 
     fn note(&mut self, has_changed: bool, now_ms: u64) {
@@ -461,8 +472,6 @@ impl Views {
     /// Compares all nodes with a view that is new.
     fn compare_all(&mut self, now_ms: u64) {
         self.differ.clear();
-        let view = self.view.as_ref();
-        self.left.retain(|member| view.is_some_and(|view| view.has(*member)));
         let is_there =
             |member: &Member| member.node == self.me.node || self.living.contains_key(&member.node);
         self.present = self.view.iter().flat_map(View::members).filter(is_there).count();
@@ -502,10 +511,11 @@ impl Views {
         } else {
             // Of a group that there is, a member takes it in: if any of them still looks.
             let place = self.living.range(..self.me.node).count();
-            let is_other = |member: Member| member.node != self.me.node;
+            let is_other = |member: Member| member.node != self.me.node && !self.has_left(member);
             let begin_ms = match &self.view {
                 Some(view) if view.members().any(is_other) => self.others.1 + times.patience,
-                // There is no group yet, or one of an earlier life of this node alone.
+                // There is no group yet, or one of an earlier life of this node alone, or one
+                // that has ended.
                 _ => wanted.since_ms + times.settle,
             };
             (begin_ms, place)
@@ -578,7 +588,7 @@ impl Views {
 
     /// Takes what a look has found; whether it was a good one.
     fn see(&mut self, found: Found, began_ms: u64, now_ms: u64) -> bool {
-        let Found { newest, pleas, looks } = found;
+        let Found { newest, pleas, looks, left } = found;
         let number = |view: &Option<View>| view.as_ref().map_or(0, |view| view.number);
         match number(&newest).cmp(&number(&self.view)) {
             // A store, or a member, that shows what is older than what was seen.
@@ -591,6 +601,11 @@ impl Views {
             }
         }
         self.looked_ms = self.looked_ms.max(Some(began_ms));
+        for member in left {
+            if member != self.me && !self.has_left(member) {
+                self.left(member, now_ms);
+            }
+        }
         for node in pleas {
             if !self.living.contains_key(&node) {
                 self.pleas.entry(node).or_insert(now_ms + self.times.grace);
@@ -638,7 +653,7 @@ mod tests {
             match views.poll(now_ms) {
                 Some(Ask::Look) => {
                     let newest = Some(view.clone());
-                    let found = Found { newest, pleas: Vec::new(), looks: now_ms };
+                    let found = Found { newest, looks: now_ms, ..Found::default() };
                     views.looked(Some(found), now_ms);
                 }
                 Some(Ask::Propose(next)) => {
@@ -660,5 +675,36 @@ mod tests {
         // One that does not answer may be the half that goes on.
         let lost_ms = proposes_ms(|views, member, now_ms| views.down(member, now_ms));
         assert!(lost_ms >= 1_000 + times.patience, "{lost_ms}");
+    }
+
+    /// When a node that is in no view makes one of its own, where the only member of the newest view
+    /// does not look any more.
+    fn begins_ms(has_left: bool) -> u64 {
+        let (me, other) = (Member::new(0, 1), Member::new(1, 1));
+        let view = View { number: 1, seats: vec![Seat { member: other, since: 1 }] };
+        let mut views = Views::new(me, Times::default(), 0);
+        for now_ms in (0..120_000).step_by(10) {
+            match views.poll(now_ms) {
+                Some(Ask::Look) => {
+                    let newest = Some(view.clone());
+                    let left = if has_left { vec![other] } else { Vec::new() };
+                    views.looked(Some(Found { newest, left, ..Found::default() }), now_ms);
+                }
+                Some(Ask::Propose(next)) => {
+                    assert_eq!(next.members().collect::<Vec<_>>(), [me]);
+                    assert_eq!(views.has_left(other), has_left);
+                    return now_ms;
+                }
+                _ => {}
+            }
+        }
+        panic!("it never proposes");
+    }
+
+    #[test]
+    fn a_view_whose_members_have_all_ended_is_not_waited_for() {
+        let times = Times::default();
+        assert!(begins_ms(true) <= 2 * times.settle + 2 * times.look);
+        assert!(begins_ms(false) >= times.patience);
     }
 }

@@ -185,7 +185,7 @@ fn a_look_counts_first_and_finds_the_newest_view() {
     assert!(!store.names().iter().any(|name| name.starts_with("tmp.")));
     let newest = Some(view(50, &members));
     // Looks of members are counted where the folder is listed.
-    let found = |looks| Found { newest: newest.clone(), pleas: Vec::new(), looks };
+    let found = |looks| Found { newest: newest.clone(), looks, ..Found::default() };
     assert_eq!(one.look(true), Ok(found(2)));
     assert_eq!(two.look(true), Ok(found(3)));
     assert_eq!(two.look(false), Ok(found(0)));

@@ -204,6 +204,12 @@ impl Shared {
         self.leaves.store(true, Ordering::Release);
     }
 
+    /// It leaves something behind that its next life goes on with: for the others it ends as one
+    /// that was killed.
+    pub fn stay(&self) {
+        self.leaves.store(false, Ordering::Release);
+    }
+
     pub fn leaves(&self) -> bool {
         self.leaves.load(Ordering::Acquire)
     }
