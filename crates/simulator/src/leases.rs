@@ -811,10 +811,10 @@ impl<'a> World<'a> {
                     self.deliver(soon_us, to, from, Message { view, body });
                 }
             }
-            (Planted::MappingForgotten, Body::Released { level, .. }) => {
-                if *level == Level::Direct {
-                    *level = Level::None;
-                }
+            (Planted::MappingForgotten, Body::Released { level, .. })
+                if *level == Level::Direct =>
+            {
+                *level = Level::None;
             }
             (Planted::SizeOfOneNode, Body::Glimpse { file, request }) => {
                 let (file, request, sized) = (*file, *request, Sized::Store);
