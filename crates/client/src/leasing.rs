@@ -14,7 +14,7 @@ use crate::waiting::Wait;
 use core::sync::atomic::Ordering;
 use forebay_pool::clock::Timer;
 use forebay_pool::layout::*;
-use forebay_pool::lease::{Access, Grant, Lease, LeaseWord};
+use forebay_pool::lease::{Access, Grant, Lease};
 use forebay_pool::{FileId, Identity, clock, crash, futex};
 use rustix::io::Errno;
 
@@ -79,8 +79,8 @@ impl OpenFile<'_> {
     pub(crate) fn obtain(&self, access: Access) -> Result<(), Errno> {
         let wait = LeaseWait::begin(self.session, self.id, self.record, access);
         loop {
-            let lease = wait.on(|| self.is_current())?;
-            if lease.allows(access) {
+            wait.on(|| self.is_current())?;
+            if self.record.allows(access) {
                 return Ok(());
             }
             if !self.is_current() {
@@ -134,8 +134,7 @@ impl Session {
         let lacking = self.with_record(identity, |file| {
             let file = file?;
             let record = self.segment.file(file);
-            let lacks = lacks(record.lease.load(), Access::Read);
-            lacks.then(|| (file, record.generation.load(Ordering::Acquire)))
+            lacks(record, Access::Read).then(|| (file, record.generation.load(Ordering::Acquire)))
         })?;
         let Some((file, generation)) = lacking else { return Ok(false) };
         let record = self.segment.file(file);
@@ -148,8 +147,8 @@ impl Session {
 }
 
 /// Whether processes have to wait for the group before they do that.
-fn lacks(lease: LeaseWord, access: Access) -> bool {
-    !lease.allows(access) && lease.granted().is_none()
+fn lacks(record: &FileRecord, access: Access) -> bool {
+    !record.allows(access) && record.lease.load().granted().is_none()
 }
 
 /// A wait for the group.
@@ -171,16 +170,16 @@ impl<'s> LeaseWait<'s> {
     }
 
     /// Waits until something was granted, or this node may, or the record `is_same` no more.
-    fn on(&self, is_same: impl Fn() -> bool) -> Result<LeaseWord, Errno> {
+    fn on(&self, is_same: impl Fn() -> bool) -> Result<(), Errno> {
         let segment = &self.session.segment;
         let done_word = &segment.header().work_done;
         let mut told_ns = None;
         loop {
             let done = done_word.load(Ordering::Acquire);
-            let lease = self.record.lease.load();
-            if !lacks(lease, self.access) || !is_same() {
-                return Ok(lease);
+            if !lacks(self.record, self.access) || !is_same() {
+                return Ok(());
             }
+            let lease = self.record.lease.load();
             if lease.refusals() != self.refusals {
                 return Err(lease.refused());
             }

@@ -99,6 +99,14 @@ pub enum LeaseOrder {
         /// The file.
         file: FileId,
     },
+    /// This node has not looked for too long, or is in no view: what it has beside others may be
+    /// out of date, and no program may use it.
+    Unsure,
+    /// It has looked, and has this still, as before.
+    Sure {
+        /// The file.
+        file: FileId,
+    },
 }
 
 /// What the thread is told.
@@ -227,16 +235,22 @@ impl LeaseThread {
     fn wait(&self) -> Option<Duration> {
         let due_ms = self.directory.next_timer().map(|at_ms| at_ms.saturating_sub(now_ms()));
         let due = due_ms.map(Duration::from_millis);
-        // Time alone ends both.
+        // Time alone ends these.
         let looks = self.is_fenced || !self.directory.awaited().is_empty();
-        due.into_iter().chain(looks.then_some(LOOK)).min()
+        let fence = self.shared.acts_until_ms().map(|at_ms| at_ms.saturating_sub(now_ms()));
+        let fence = fence.filter(|_| !looks).map(Duration::from_millis);
+        due.into_iter().chain(looks.then_some(LOOK)).chain(fence).min()
     }
 
     /// Tells the directory what this node is in its group now.
     fn look(&mut self) {
         let now_ms = now_ms();
         let directory = &mut self.directory;
+        let was_fenced = self.is_fenced;
         self.is_fenced = self.shared.rank() != Rank::Inside;
+        if self.is_fenced && !was_fenced {
+            (self.order)(LeaseOrder::Unsure);
+        }
         directory.fenced(self.is_fenced, now_ms);
         let state = self.shared.lock();
         if let Some(view) = state.views.view().filter(|view| view.number > self.seen) {
@@ -248,6 +262,13 @@ impl LeaseThread {
                 directory.ended(seat.member, now_ms);
             } else if state.views.may_take_over(seat, now_ms) {
                 directory.succeeded(seat, now_ms);
+            }
+        }
+        drop(state);
+        if was_fenced && !self.is_fenced {
+            let held = directory.all_held().into_iter();
+            for (file, _) in held.filter(|(file, level)| directory.usable(*file) == *level) {
+                (self.order)(LeaseOrder::Sure { file });
             }
         }
     }

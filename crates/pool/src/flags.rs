@@ -218,6 +218,9 @@ impl FileFlags {
     /// A hint: no mapping of it is left, and a process that uses it may buffer it again. Counts
     /// only beside `MAPPED`, and is looked into before it is believed.
     pub const UNMAPPED: FileFlags = FileFlags(1 << 30);
+    /// What this node may read by its lease may be out of date: the manager has not looked for too
+    /// long which nodes the group has. Programs wait until it has. Set and cleared by the manager.
+    pub const UNSURE: FileFlags = FileFlags(1 << 31);
 }
 
 flag_set!(FileFlags);

@@ -4,6 +4,7 @@
 use crate::harness;
 use crate::namespaces::Nodes;
 use std::fs;
+use std::path::{Path, PathBuf};
 
 /// Of nodes whose managers flush nothing by themselves.
 fn strict(nodes: &Nodes, count: usize) -> String {
@@ -88,6 +89,49 @@ fn random_calls(kind: &str) {
         let stored = fs::read(nodes.store.join(name)).unwrap();
         assert!(stored == model[8..][..size], "seed {seed}: {name}");
     }
+}
+
+/// What a directory has whose name begins so.
+fn find(directory: &Path, begins: &str) -> Option<PathBuf> {
+    let mut paths = fs::read_dir(directory).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
+    paths.find(|path| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(begins))
+    })
+}
+
+/// A node that cannot look at the group's folder may have been left out: what it has in memory
+/// beside others, programs do not get until it has looked again.
+#[test]
+fn copies_of_a_node_that_is_fenced_are_not_read() {
+    let Some(nodes) = Nodes::new(2) else { return };
+    let config = strict(&nodes, 2);
+    let (one, other) = (&nodes[0], &nodes[1]);
+    let run = one.spawn_buffered(&config, &[], "seq 1000 > file; cksum < file; step wrote");
+    one.at("wrote");
+    let script = "cksum < file; step read; cksum < file > $OUT/again; step again";
+    let reader = other.spawn_buffered(&config, &[], script);
+    other.at("read");
+    // Its card is not where it looks.
+    let aside = nodes.out.join("card");
+    let card = harness::wait_for("the card of node 1", harness::LONG, || {
+        let card = find(&find(&nodes.store, ".forebay-group-")?, "member.1.")?;
+        // It has another name with each look.
+        fs::rename(&card, &aside).is_ok().then_some(card)
+    });
+    harness::wait_for("node 1 is fenced", harness::LONG, || {
+        other.status().text.contains("FENCED").then_some(())
+    });
+    other.past("read");
+    // It has the time to go wrong; right it is whatever the time.
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    assert_eq!(fs::read_to_string(nodes.out.join("again")).unwrap(), "");
+    fs::rename(&aside, card).unwrap();
+    other.at("again");
+    other.past("again");
+    one.past("wrote");
+    let sum = run.end().expect(0).stdout;
+    assert_eq!(reader.end().expect(0).stdout, sum);
+    assert_eq!(fs::read_to_string(nodes.out.join("again")).unwrap(), sum);
 }
 
 /// Programs of both nodes go on when a manager is killed: its run starts another one, which gives

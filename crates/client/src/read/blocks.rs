@@ -65,7 +65,8 @@ impl EnteredFile<'_> {
         let segment = &self.session.segment;
         let (block, within) = segment.block_at(offset);
         let part = Part { block, within, bytes: piece.len() };
-        let unusual = record.has(FileFlags::DIRECT)
+        let flags = record.flags.load(Ordering::Acquire);
+        let unusual = flags.intersects(FileFlags::DIRECT | FileFlags::UNSURE)
             || record.rule.load(Ordering::Relaxed) != 0
             || piece.len() == 0
             || part.end() > segment.bucket_bytes()

@@ -242,6 +242,12 @@ impl Shared {
         }
     }
 
+    /// Until when it is [`Rank::Inside`] by its last look, if it has a seat.
+    pub fn acts_until_ms(&self) -> Option<u64> {
+        let until_ms = self.acts_until_ms.load(Ordering::Acquire);
+        (until_ms != NO_SEAT).then_some(until_ms)
+    }
+
     pub fn rank(&self) -> Rank {
         match self.acts_until_ms.load(Ordering::Acquire) {
             // It may not go on behind the back of one that holds it for stopped.

@@ -102,6 +102,7 @@ impl LeaseKeeper {
                 Lease::Nothing if record.has(FileFlags::DIRECT) => Level::Direct,
                 Lease::Nothing => Level::None,
             };
+            doubt(record);
             self.desk.tell(LeaseCommand::Adopt { file: group_file(record), level });
             self.ask(file);
         }
@@ -112,6 +113,8 @@ impl LeaseKeeper {
     fn end(&mut self) {
         let node = Arc::clone(&self.node);
         for file in node.segment.files().live() {
+            // No manager comes that could say that it is sure.
+            node.segment.file(file).clear(FileFlags::UNSURE);
             let give_back = |record: &FileRecord| {
                 if !is_clean(&node, file) {
                     return Outcome::Refused;
@@ -134,7 +137,10 @@ impl LeaseKeeper {
         segment.header().shares_files.store(0, Ordering::Release);
         self.is_alone = true;
         self.reducing.clear();
-        segment.files().live().for_each(|file| self.ask(file));
+        for file in segment.files().live() {
+            segment.file(file).clear(FileFlags::UNSURE);
+            self.ask(file);
+        }
     }
 
     /// Asks the group for what programs wait for.
@@ -175,6 +181,14 @@ impl LeaseKeeper {
                 self.desk.tell(LeaseCommand::Sized { file, token, facts });
             }
             LeaseOrder::Lost { file } => self.lose(file),
+            LeaseOrder::Unsure => {
+                let segment = &self.node.segment;
+                segment.files().live().for_each(|file| doubt(segment.file(file)));
+            }
+            LeaseOrder::Sure { file } => {
+                self.with_record(file, |_, record| record.clear(FileFlags::UNSURE));
+                self.wake();
+            }
         }
     }
 
@@ -213,6 +227,7 @@ impl LeaseKeeper {
         };
         crash::point("lease.granting");
         let granted = self.with_record(file, |found, record| {
+            record.clear(FileFlags::UNSURE);
             record.lease.grant(grant);
             (found, record.has(FileFlags::DIRECT))
         });
@@ -323,6 +338,9 @@ impl LeaseKeeper {
                 crash::point("lease.reducing");
                 facts = Some(facts_of(record));
                 record.lease.reduce(lease);
+                if lease == Lease::Nothing {
+                    record.clear(FileFlags::UNSURE);
+                }
             }
             outcome
         });
@@ -333,6 +351,16 @@ impl LeaseKeeper {
             self.ask(found);
         }
         outcome
+    }
+}
+
+/// What this node has of a file beside others may be out of date, also what was granted and not
+/// taken up yet.
+fn doubt(record: &FileRecord) {
+    let lease = record.lease.load();
+    let is_beside = |lease: Lease| matches!(lease, Lease::Read | Lease::Direct);
+    if is_beside(lease.held()) || lease.granted().is_some_and(|grant| is_beside(grant.lease())) {
+        record.set(FileFlags::UNSURE);
     }
 }
 

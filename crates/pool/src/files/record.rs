@@ -63,7 +63,9 @@ impl FileRecord {
     /// exclusively, may until it leaves.
     #[inline]
     pub fn allows(&self, access: Access) -> bool {
-        self.lease.load().allows(access)
+        let lease = self.lease.load();
+        // What a node alone has, no other is given.
+        lease.allows(access) && (lease.held() == Lease::Whole || !self.has(FileFlags::UNSURE))
     }
 
     /// Whether a recovery would apply something of it, from the journal or from slots.
