@@ -280,6 +280,9 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
                 if let Some(why) = now.describe_unmarked(&before).or(nothing) {
                     eprintln!("forebay: {why}");
                 }
+                if let Some(conflicts) = now.describe_conflicts(&before, &runtime) {
+                    eprintln!("forebay: {conflicts}");
+                }
                 if summary {
                     eprintln!("forebay: {}", now.describe(&before, ended.elapsed()));
                 }

@@ -15,13 +15,16 @@ pub struct Counts {
     all: Vec<Count>,
     /// Of each directory: opens of files there that cannot be buffered.
     unmarked: Vec<(String, u32)>,
+    /// How often a file that was buffered was found changed on the store by others.
+    conflicts: u64,
 }
 
 impl Counts {
     /// Those of now; all zero without a pool.
     pub fn now(runtime: &Runtime) -> Counts {
         let Some(observer) = observe(runtime) else { return Counts::default() };
-        Counts { all: observer.counters(), unmarked: observer.unmarked() }
+        let (all, unmarked) = (observer.counters(), observer.unmarked());
+        Counts { all, unmarked, conflicts: observer.conflicts().into() }
     }
 
     fn of(&self, name: &str) -> u64 {
@@ -64,6 +67,19 @@ impl Counts {
             }
         }
         (!said.is_empty()).then(|| said.join("\n"))
+    }
+
+    /// That others have written to files since `before` while they were buffered here, if so.
+    pub fn describe_conflicts(&self, before: &Counts, runtime: &Runtime) -> Option<String> {
+        let found = self.conflicts.saturating_sub(before.conflicts);
+        (found > 0).then(|| {
+            format!(
+                "{} changed on the store by others while it was buffered; {} says which. Of each 4 KiB that both \
+                 wrote, what was written here is there",
+                counted(found, "time a file was found", "times a file was found"),
+                runtime.readable_log().display()
+            )
+        })
     }
 
     /// That no file was opened since `before`, if so: the directory may be another one than was

@@ -201,8 +201,12 @@ impl Config {
 
     /// Whether other nodes may have files of the stores, too, and all see what each has written.
     pub fn shares_files(&self) -> bool {
-        let Group { hosts, consistency, .. } = &self.group;
-        hosts.as_ref().is_some_and(|hosts| !hosts.is_alone()) && *consistency == Consistency::Strict
+        self.is_in_group() && self.group.consistency == Consistency::Strict
+    }
+
+    /// Whether other nodes are to be of one group with this one.
+    pub fn is_in_group(&self) -> bool {
+        self.group.hosts.as_ref().is_some_and(|hosts| !hosts.is_alone())
     }
 
     /// Checks that there is a folder for the group of several hosts.

@@ -82,7 +82,7 @@ fn tell(node: &Node, file: FileId, what: &str) {
     node.header().conflicts.fetch_add(1, Ordering::AcqRel);
     let path = node.shown_path(record);
     eprintln!(
-        "conflict: {path}: changed on the store by another program: {what}; what is buffered of it is \
-         written over that, the rest stays theirs"
+        "conflict: {path}: changed on the store by another program: {what}; the pages of 4 KiB that were \
+         written here are written over that, the others stay theirs"
     );
 }

@@ -123,7 +123,11 @@ pub fn serve(
     let drains = options.drain_and_end || runtime.has_left();
     let mut waits = Waits::new(options.report.as_ref());
     refuse_overlap(&config, runtime, drains, &mut waits)?;
-    let guard = guard(config.backing.iter().map(|backing| backing.path.as_path()), &mut waits)?;
+    let mut guard = guard(config.backing.iter().map(|backing| backing.path.as_path()), &mut waits)?;
+    if config.is_in_group() {
+        // The mark is one of another node's manager.
+        guard.warning = None;
+    }
     // One with another runtime folder may have made its pool before we had the mark, and has none
     // itself while it removes that.
     *runtime = look_again(runtime)?;
