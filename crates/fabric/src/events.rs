@@ -66,7 +66,7 @@ pub enum Outcome {
 pub enum Differs {
     /// The version of what is sent.
     Version,
-    /// The group's name. Another secret is [`Down::Tls`].
+    /// The group's name. Another secret is [`Down::Tls`], with every fabric.
     Group,
     /// The node: another one has that address.
     Node,
@@ -86,7 +86,8 @@ pub enum Down {
     Unreachable,
     /// The connection was not made within [`CONNECT_TIME`](crate::CONNECT_TIME).
     Timeout,
-    /// TLS failed: the peer does not have the group's secret, or what came was changed on its way.
+    /// TLS failed, or the proof that stands for it with UCX: the peer does not have the group's
+    /// secret, or what came was changed on its way.
     Tls,
     /// The peer is not the one that was asked for.
     Mismatch(Differs),
@@ -148,7 +149,7 @@ pub enum Refusal {
     /// More requests than a side may have under way, answers that are not read, or more than
     /// [`LINKS_MAX`](crate::LINKS_MAX) links.
     Flood,
-    /// A connection that did not get through TLS: another secret, or no TLS at all.
+    /// A connection that did not get through TLS, or proved nothing: another secret, or none.
     Tls,
     /// A connection whose first frame names another version, group or receiver.
     Hello,
@@ -179,6 +180,9 @@ pub enum FabricError {
     /// An address that is none, or longer than [`ADDRESS_MAX`](crate::ADDRESS_MAX); a group's name
     /// that is too long.
     Address(String),
+    /// Something else listens there.
+    #[cfg(feature = "ucx")]
+    InUse(std::net::SocketAddr),
     /// It cannot listen there, or the process has no descriptors left.
     System(String),
 }
@@ -191,6 +195,8 @@ impl std::fmt::Display for FabricError {
             FabricError::Region => f.write_str("no such region"),
             FabricError::Length => write!(f, "a body has at most {BODY_MAX} bytes"),
             FabricError::Kind => f.write_str("the kind is one of the fabric's own"),
+            #[cfg(feature = "ucx")]
+            FabricError::InUse(at) => write!(f, "cannot listen at {at}: it is in use"),
             FabricError::Address(what) | FabricError::System(what) => f.write_str(what),
         }
     }

@@ -4,6 +4,7 @@
 //! - [`Fabric`] is what the node manager sees; `tests/conformance.rs` says what each
 //!   implementation does.
 //! - [`Tls`] is TLS 1.3 over TCP: both sides prove that they know the group's secret.
+//! - `Ucx` is UCX over RDMA, or over TCP on a network that is trusted; with the feature `ucx`.
 //! - [`Network`] makes fabrics in one process on a virtual clock, for simulation and tests.
 //! - [`Faulty`] lets any other go wrong by a script.
 //!
@@ -14,11 +15,14 @@ mod events;
 mod faulty;
 mod flow;
 mod header;
+mod hello;
 mod memory;
 mod regions;
 mod script;
 mod table;
 mod tls;
+#[cfg(feature = "ucx")]
+mod ucx;
 
 pub use events::{Counters, Differs, Down, Event, FabricError, LinkStatus, Outcome, Refusal};
 pub use faulty::Faulty;
@@ -26,6 +30,8 @@ pub use header::{BODY_MAX, HEADER_BYTES, Header, Kind, VERSION};
 pub use memory::{Memory, Network};
 pub use script::{Fault, FaultScript, Operation, Rule, ScriptError, When, parse_script};
 pub use tls::{GroupKey, Tls};
+#[cfg(feature = "ucx")]
+pub use ucx::{LICENSE as UCX_LICENSE, Over, Ucx, begin as begin_ucx, rdma_devices};
 
 use forebay_membership::Member;
 use std::os::fd::BorrowedFd;
@@ -127,7 +133,7 @@ pub struct Identity {
 /// peers have made and are not links, and 64 that are told why they end. What the caller does not
 /// poll stays in the sockets.
 pub trait Fabric: Send {
-    /// What it is, for people: `tls`, `memory`.
+    /// What it is, for people: `tls`, `ucx`, `memory`.
     fn name(&self) -> &'static str;
 
     /// The node that it speaks for.

@@ -6,22 +6,20 @@
 
 mod calls;
 mod conn;
-mod hello;
 mod keys;
 mod session;
 mod socket;
 
-pub(crate) use hello::differ;
 pub use keys::GroupKey;
 
 use crate::flow::{Core, Flow, Roll, Timer};
+use crate::hello::Hello;
 use crate::table::Table;
 use crate::{
     ADDRESS_MAX, CONNECT_TIME, Down, FabricError, GROUP_MAX, Identity, Link, Outcome, Refusal,
 };
 use conn::{Conn, Shared, Target};
 use forebay_membership::Member;
-use hello::Hello;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::OwnedFd;
 use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};

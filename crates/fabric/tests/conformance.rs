@@ -647,3 +647,9 @@ conformance! {
     faulty_tls: Subject::tls(FAULTS);
     faulty_memory: Subject::memory(FAULTS);
 }
+
+#[cfg(feature = "ucx")]
+conformance! {
+    ucx: Subject::ucx(None);
+    faulty_ucx: Subject::ucx(FAULTS);
+}

@@ -339,7 +339,7 @@ impl State {
         if identity.group != group {
             return Err(Down::Mismatch(Differs::Group));
         }
-        crate::tls::differ(identity.member, wanted)
+        crate::hello::differ(identity.member, wanted)
     }
 
     /// Sends from one end of a wire, if it is still there.

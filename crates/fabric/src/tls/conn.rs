@@ -1,11 +1,11 @@
 //! One TCP connection: from its first packet to its last.
 
-use super::hello::{Greeting, Hello};
 use super::keys::GroupKey;
 use super::session::{Out, Session};
 use super::socket::{self, Moved};
 use crate::flow::{Core, FRAME_BULK, Flow, Roll, Sink, TimerId};
 use crate::header::HEADER_BYTES;
+use crate::hello::{Greeting, Hello, no_proof};
 use crate::{Down, Event, Link, Refusal};
 use forebay_membership::Member;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -206,7 +206,7 @@ impl Conn {
                 return flow.accept(core, bytes, now);
             }
             if named.is_none() {
-                *named = greeting.take(&mut bytes, hello, wanted)?;
+                *named = greeting.take(&mut bytes, hello, wanted, no_proof)?;
             }
             early.extend_from_slice(bytes);
             Ok(())

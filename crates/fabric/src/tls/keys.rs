@@ -30,6 +30,8 @@ const PKCS8_HEAD: [u8; 16] =
 
 /// What the key is derived for: another use of the secret gets another key.
 const PURPOSE: &[u8] = b"forebay fabric tls 1";
+#[cfg(feature = "ucx")]
+const PROOF_PURPOSE: &[u8] = b"forebay fabric ucx 1";
 
 /// The name that TLS wants, and no verifier looks at.
 const SERVER_NAME: &str = "forebay.invalid";
@@ -41,6 +43,8 @@ pub struct GroupKey {
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
     public: Vec<u8>,
+    #[cfg(feature = "ucx")]
+    proof: ring::hmac::Key,
 }
 
 struct SeedBytes;
@@ -65,8 +69,8 @@ impl GroupKey {
         let failed = |_| Error::General("HKDF failed".into());
         let mut pkcs8 = [0; 48];
         pkcs8[..16].copy_from_slice(&PKCS8_HEAD);
-        let derived = Salt::new(HKDF_SHA256, &[]).extract(secret);
-        let derived = derived.expand(&[PURPOSE], SeedBytes).map_err(failed)?;
+        let extracted = Salt::new(HKDF_SHA256, &[]).extract(secret);
+        let derived = extracted.expand(&[PURPOSE], SeedBytes).map_err(failed)?;
         derived.fill(&mut pkcs8[16..]).map_err(failed)?;
         let key = any_eddsa_type(&PrivatePkcs8KeyDer::from(&pkcs8[..]))?;
         let public = key.public_key().ok_or(Error::General("no public key".into()))?.to_vec();
@@ -96,7 +100,22 @@ impl GroupKey {
             .with_client_cert_verifier(verifier)
             .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(pair)));
         server.send_tls13_tickets = 0;
-        Ok(Self { client: Arc::new(client), server: Arc::new(server), public })
+        Ok(Self {
+            client: Arc::new(client),
+            server: Arc::new(server),
+            public,
+            #[cfg(feature = "ucx")]
+            proof: {
+                let purpose = &[PROOF_PURPOSE];
+                extracted.expand(purpose, ring::hmac::HMAC_SHA256).map_err(failed)?.into()
+            },
+        })
+    }
+
+    /// What proves that this side has the secret, where the carrier does not.
+    #[cfg(feature = "ucx")]
+    pub(crate) fn proof(&self) -> &ring::hmac::Key {
+        &self.proof
     }
 
     /// What names a group among those that could have this secret.

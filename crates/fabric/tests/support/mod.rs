@@ -28,12 +28,34 @@ pub fn seed() -> u64 {
     seed
 }
 
+/// What is put around a fabric.
+trait Wrap {
+    fn wrap<F: Fabric + 'static>(&mut self, fabric: F) -> Box<dyn Fabric>;
+}
+
+/// Nothing.
+struct Bare;
+
+impl Wrap for Bare {
+    fn wrap<F: Fabric + 'static>(&mut self, fabric: F) -> Box<dyn Fabric> {
+        Box::new(fabric)
+    }
+}
+
+impl Wrap for FaultScript {
+    fn wrap<F: Fabric + 'static>(&mut self, fabric: F) -> Box<dyn Fabric> {
+        Box::new(Faulty::new(fabric, self.clone()))
+    }
+}
+
 /// Fabrics of one kind that can reach each other, and what happened at each.
 pub struct Subject {
     /// Nothing but its nodes makes anything happen: no thread, no other process.
     is_alone: bool,
-    /// None for TLS, whose clock is the real one.
+    /// None for those whose clock is the real one.
     pub network: Option<Network>,
+    #[cfg(feature = "ucx")]
+    is_ucx: bool,
     script: Option<&'static str>,
     pub nodes: Vec<Box<dyn Fabric>>,
     pub events: Vec<Vec<Event>>,
@@ -41,7 +63,21 @@ pub struct Subject {
 
 impl Subject {
     pub fn tls(script: Option<&'static str>) -> Self {
-        Self { is_alone: true, network: None, script, nodes: Vec::new(), events: Vec::new() }
+        Self {
+            is_alone: true,
+            network: None,
+            #[cfg(feature = "ucx")]
+            is_ucx: false,
+            script,
+            nodes: Vec::new(),
+            events: Vec::new(),
+        }
+    }
+
+    /// UCX over TCP. It has a thread of its own.
+    #[cfg(feature = "ucx")]
+    pub fn ucx(script: Option<&'static str>) -> Self {
+        Self { is_alone: false, is_ucx: true, ..Self::tls(script) }
     }
 
     /// One with peers that are not its nodes.
@@ -58,7 +94,7 @@ impl Subject {
     pub fn make(&self, member: Member, group: &str, at: Option<&str>) -> Box<dyn Fabric> {
         match self.script {
             Some(text) => self.make_faulty(member, group, at, text).0,
-            None => self.make_bare(member, group, at, |fabric| fabric, |fabric| fabric),
+            None => self.make_bare(member, group, at, &mut Bare),
         }
     }
 
@@ -72,28 +108,31 @@ impl Subject {
     ) -> (Box<dyn Fabric>, FaultScript) {
         let script = FaultScript::new();
         script.replace(parse_script(text).unwrap());
-        let tls = |fabric| Faulty::new(fabric, script.clone());
-        let memory = |fabric| Faulty::new(fabric, script.clone());
-        (self.make_bare(member, group, at, tls, memory), script)
+        (self.make_bare(member, group, at, &mut script.clone()), script)
     }
 
-    fn make_bare<T: Fabric + 'static, M: Fabric + 'static>(
+    fn make_bare(
         &self,
         member: Member,
         group: &str,
         at: Option<&str>,
-        tls: impl FnOnce(Tls) -> T,
-        memory: impl FnOnce(forebay_fabric::Memory) -> M,
+        wrap: &mut impl Wrap,
     ) -> Box<dyn Fabric> {
         let identity = Identity { member, group: group.into() };
         match &self.network {
             Some(network) => {
                 let default = format!("{}.{}", member.node.0, member.incarnation.0);
-                Box::new(memory(network.join(identity, at.unwrap_or(&default)).unwrap()))
+                wrap.wrap(network.join(identity, at.unwrap_or(&default)).unwrap())
             }
             None => {
                 let listen = at.unwrap_or("127.0.0.1:0").parse().unwrap();
-                Box::new(tls(Tls::new(identity, &SECRET, &[listen]).unwrap()))
+                #[cfg(feature = "ucx")]
+                if self.is_ucx {
+                    let over = forebay_fabric::Over::TrustedNetwork;
+                    let made = forebay_fabric::Ucx::new(identity, &SECRET, &[listen], over);
+                    return wrap.wrap(made.unwrap());
+                }
+                wrap.wrap(Tls::new(identity, &SECRET, &[listen]).unwrap())
             }
         }
     }

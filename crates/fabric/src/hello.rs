@@ -15,14 +15,14 @@ const FOR_ONE: u16 = 1;
 const NO_LINK: u16 = 2;
 
 /// Who this side is.
-pub(super) struct Hello {
-    pub(super) group: [u8; 32],
-    pub(super) me: Member,
+pub(crate) struct Hello {
+    pub(crate) group: [u8; 32],
+    pub(crate) me: Member,
 }
 
 impl Hello {
     /// The frame: the header names the sender. Without a roll there will be no link.
-    pub(super) fn frame(&self, to: Option<Member>, roll: Option<&Roll>) -> Vec<u8> {
+    pub(crate) fn frame(&self, to: Option<Member>, roll: Option<&Roll>) -> Vec<u8> {
         let mut body = Vec::new();
         body.extend(self.group);
         let wanted = to.unwrap_or_default();
@@ -80,20 +80,38 @@ pub(crate) fn differ(found: Member, wanted: Member) -> Result<(), Down> {
     Ok(())
 }
 
-/// Gathers the first frame.
+/// For carriers that have proved it already.
+pub(crate) fn no_proof(_frame: &[u8], _proof: &[u8]) -> Result<(), Down> {
+    Ok(())
+}
+
+/// Gathers the first frame, and so many bytes behind it that prove who sent it.
 #[derive(Default)]
-pub(super) struct Greeting(Vec<u8>);
+pub(crate) struct Greeting {
+    bytes: Vec<u8>,
+    proof_bytes: usize,
+}
 
 impl Greeting {
+    /// One with a proof of this length behind the frame.
+    #[cfg(feature = "ucx")]
+    pub(crate) fn with_proof(proof_bytes: usize) -> Self {
+        Self { bytes: Vec::new(), proof_bytes }
+    }
+
     /// Takes bytes from the start of `bytes`, which is moved on; the peer, once it is known.
-    pub(super) fn take(
+    /// `check` looks at frame and proof before anything that the frame says is believed.
+    pub(crate) fn take(
         &mut self,
         bytes: &mut &[u8],
         hello: &Hello,
         wanted: Option<Member>,
+        check: impl FnOnce(&[u8], &[u8]) -> Result<(), Down>,
     ) -> Result<Option<(Member, Roll)>, Down> {
         self.take_to(bytes, HEADER_BYTES);
-        let Some(head) = self.0.first_chunk::<HEADER_BYTES>().copied() else { return Ok(None) };
+        let Some(head) = self.bytes.first_chunk::<HEADER_BYTES>().copied() else {
+            return Ok(None);
+        };
         let len = Header::body_bytes(&head).map_err(|why| match why {
             Refusal::Version => Down::Mismatch(Differs::Version),
             other => Down::Refused(other),
@@ -101,16 +119,19 @@ impl Greeting {
         if len > FIXED + Roll::BYTES_MAX {
             return Err(Down::Refused(Refusal::Length));
         }
-        self.take_to(bytes, HEADER_BYTES + len);
-        if self.0.len() < HEADER_BYTES + len {
+        let frame_end = HEADER_BYTES + len;
+        self.take_to(bytes, frame_end + self.proof_bytes);
+        if self.bytes.len() < frame_end + self.proof_bytes {
             return Ok(None);
         }
-        hello.check(&head, &self.0[HEADER_BYTES..], wanted).map(Some)
+        let (frame, proof) = self.bytes.split_at(frame_end);
+        check(frame, proof)?;
+        hello.check(&head, &frame[HEADER_BYTES..], wanted).map(Some)
     }
 
     fn take_to(&mut self, bytes: &mut &[u8], len: usize) {
-        let (now, later) = bytes.split_at(len.saturating_sub(self.0.len()).min(bytes.len()));
-        self.0.extend_from_slice(now);
+        let (now, later) = bytes.split_at(len.saturating_sub(self.bytes.len()).min(bytes.len()));
+        self.bytes.extend_from_slice(now);
         *bytes = later;
     }
 }
@@ -131,7 +152,7 @@ mod tests {
     fn told(at: &Hello, wanted: Option<Member>, all: &[u8], piece: usize) -> Result<Member, Down> {
         let mut greeting = Greeting::default();
         for mut bytes in all.chunks(piece) {
-            if let Some((peer, said)) = greeting.take(&mut bytes, at, wanted)? {
+            if let Some((peer, said)) = greeting.take(&mut bytes, at, wanted, no_proof)? {
                 assert_eq!(said, roll());
                 return Ok(peer);
             }

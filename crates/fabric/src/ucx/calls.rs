@@ -1,0 +1,183 @@
+//! What the thread that has the fabric calls.
+
+use super::Ucx;
+use super::conn::Target;
+use crate::flow::Flow;
+use crate::{
+    ADDRESS_MAX, Access, CONNECT_TIME, Counters, Down, Event, Fabric, FabricError, Header, Link,
+    LinkStatus, LocalSpan, Region, RemoteSpan,
+};
+use forebay_membership::Member;
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::time::{Itimerspec, TimerfdTimerFlags, Timespec, timerfd_settime};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Turns of UCX in one poll: some 4 MiB of bulk.
+const TURNS: u32 = 16;
+
+impl Fabric for Ucx {
+    fn name(&self) -> &'static str {
+        "ucx"
+    }
+
+    fn member(&self) -> Member {
+        self.shared.core.me
+    }
+
+    fn address(&self) -> &str {
+        &self.address
+    }
+
+    fn connect(&mut self, peer: Member, to: &str) -> Result<Link, FabricError> {
+        if to.len() > ADDRESS_MAX {
+            return Err(FabricError::Address(format!("{to} is longer than {ADDRESS_MAX}")));
+        }
+        let addresses: Result<VecDeque<SocketAddr>, _> = to.split(',').map(str::parse).collect();
+        let wrong = |_| FabricError::Address(format!("{to:?} is not a list of IP:PORT"));
+        let addresses = addresses.map_err(wrong)?;
+        let each = CONNECT_TIME / addresses.len().max(1) as u32;
+        let key = self.conns.insert(None);
+        if !self.begin_connecting(key, Target { peer, addresses, each }) {
+            self.conns.remove(key);
+            self.shared.core.down(Link(key), Down::Unreachable);
+        }
+        Ok(Link(key))
+    }
+
+    fn send(&mut self, link: Link, header: &Header, body: &[u8]) -> Result<(), FabricError> {
+        let (shared, flow) = self.flow(link).ok_or(FabricError::Closed)?;
+        flow.send(&shared.core, header, body, shared.now())?;
+        self.pump(link.0);
+        Ok(())
+    }
+
+    unsafe fn expose(
+        &mut self,
+        at: *mut u8,
+        bytes: usize,
+        access: Access,
+    ) -> Result<Region, FabricError> {
+        // SAFETY: the caller promises what is asked for there.
+        unsafe { self.shared.core.regions.expose(at, bytes, access) }
+    }
+
+    fn withdraw(&mut self, region: Region) -> Result<(), FabricError> {
+        self.shared.core.regions.remove(region)?;
+        for key in self.conns.keys() {
+            if let Some((shared, flow)) = self.flow(Link(key))
+                && let Err(why) = flow.withdrawn(&mut shared.core, region)
+            {
+                self.fail(key, why);
+            }
+        }
+        Ok(())
+    }
+
+    fn pull(
+        &mut self,
+        link: Link,
+        from: RemoteSpan,
+        into: LocalSpan,
+        token: u64,
+        within: Duration,
+    ) -> Result<(), FabricError> {
+        self.begin_transfer(link, token, |core, flow, now| {
+            flow.pull(core, (from, into), token, (now, within))
+        })
+    }
+
+    fn push(
+        &mut self,
+        link: Link,
+        from: LocalSpan,
+        to: RemoteSpan,
+        token: u64,
+        within: Duration,
+    ) -> Result<(), FabricError> {
+        self.begin_transfer(link, token, |core, flow, now| {
+            flow.push(core, (from, to), token, (now, within))
+        })
+    }
+
+    fn poll(&mut self, events: &mut Vec<Event>) -> usize {
+        let mut times = [0; 8];
+        // Nothing to read is as good.
+        let _ = rustix::io::read(&self.timer, &mut times);
+        for _ in 0..TURNS {
+            let has_moved = self.shared.engine.progress();
+            let has_news = self.shared.engine.has_news();
+            self.go_through();
+            self.accept();
+            self.go_on();
+            if !has_moved && !has_news {
+                break;
+            }
+        }
+        self.expire();
+        let before = events.len();
+        events.extend(self.shared.core.events.drain(..));
+        events.len() - before
+    }
+
+    fn wait_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    fn arm(&mut self) -> bool {
+        let has_more = !self.busy.is_empty() || self.shared.engine.has_news();
+        if !self.shared.core.events.is_empty() || has_more || !self.shared.engine.arm() {
+            return false;
+        }
+        let Some(first) = self.shared.core.timers.first() else { return true };
+        if self.armed.is_some_and(|at| at <= first) {
+            return true;
+        }
+        let now = self.now();
+        if first <= now {
+            return false;
+        }
+        let wait = first - now;
+        let wait = Timespec {
+            tv_sec: wait.as_secs().try_into().unwrap_or(i64::MAX),
+            tv_nsec: wait.subsec_nanos().into(),
+        };
+        let times = Itimerspec { it_interval: Timespec::default(), it_value: wait };
+        if timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &times).is_ok() {
+            self.armed = Some(first);
+        }
+        true
+    }
+
+    fn close(&mut self, link: Link) {
+        self.remove(link.0);
+        self.shared.core.forget(link);
+    }
+
+    fn now(&self) -> Duration {
+        self.shared.now()
+    }
+
+    fn wake_in(&mut self, time: Duration) {
+        let at = self.now().saturating_add(time);
+        self.shared.core.wake_at(at);
+    }
+
+    fn spoil(&mut self, link: Link) -> bool {
+        let Some((_, conn)) = self.conn(link.0) else { return false };
+        conn.spoils = true;
+        true
+    }
+
+    fn counters(&self) -> Counters {
+        let unfinished = self.shared.unfinished.len() + self.waiting.len();
+        Counters { unfinished, ..self.shared.core.counters }
+    }
+
+    fn links(&self) -> Vec<LinkStatus> {
+        let conns = self.conns.iter().filter_map(|(_, conn)| conn.as_ref());
+        let flows = conns.filter(|conn| !conn.is_leaving).filter_map(|conn| conn.flow.as_ref());
+        flows.map(Flow::status).collect()
+    }
+}
