@@ -25,6 +25,10 @@ use std::time::{Duration, Instant};
 /// The systems, as a peer is told which it is.
 const TLS: &str = "tls";
 const SOCKETS: &str = "sockets";
+const UCX: &str = "ucx";
+
+/// Those that this build has.
+const SYSTEMS: &[&str] = if cfg!(feature = "ucx") { &[SOCKETS, TLS, UCX] } else { &[SOCKETS, TLS] };
 
 const ROUNDS: u32 = 5;
 /// Bytes of a request behind its header, and of its answer.
@@ -63,7 +67,7 @@ pub fn fabric(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Measured, 
     ));
     let mut round = 0;
     while measured.next_round(options, &mut round) {
-        for system in [SOCKETS, TLS] {
+        for &system in SYSTEMS {
             say(&format!("round {round}: {system}"));
             let meeting = site.path("peer");
             let _ = fs::remove_file(&meeting);
@@ -73,14 +77,20 @@ pub fn fabric(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Measured, 
             peer.wait(|| meeting.exists())?;
             let said = fs::read_to_string(&meeting).map_err(|e| failed(&meeting, &e))?;
             let mut client: Box<dyn Client> = match system {
-                TLS => Box::new(OverTls::connect(&said)?),
-                _ => Box::new(OverSockets::connect(&said)?),
+                SOCKETS => Box::new(OverSockets::connect(&said)?),
+                _ => Box::new(OverFabric::connect(system, &said)?),
             };
             measure(&mut measured, options, system, &mut *client)?;
         }
     }
     for (work, most) in [(REQUEST, 30e-6), (BLOCK, 250e-6), (BLOCK_CPU, 0.9)] {
         measured.claims.push(Claim::at_most(work, TLS, most));
+    }
+    if SYSTEMS.contains(&UCX) {
+        measured.notes.push(format!("{UCX}: UCX over TCP, with neither encryption nor signatures"));
+        for (work, most) in [(REQUEST, 25e-6), (BLOCK, 110e-6), (BLOCK_CPU, 0.25)] {
+            measured.claims.push(Claim::at_most(work, UCX, most));
+        }
     }
     Ok(measured)
 }
@@ -151,15 +161,24 @@ fn pattern(at: u64) -> u8 {
 
 /// A fabric whose thread sleeps until something happens.
 struct Waiting {
-    fabric: Tls,
+    fabric: Box<dyn Fabric>,
     events: Vec<Event>,
 }
 
 impl Waiting {
-    fn new(node: u16) -> Result<Waiting, String> {
+    fn new(system: &str, node: u16) -> Result<Waiting, String> {
         let identity = Identity { member: Member::new(node, 1), group: "bench".to_owned() };
         let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let fabric = Tls::new(identity, &SECRET, &[listen]).map_err(said)?;
+        let fabric: Box<dyn Fabric> = match system {
+            #[cfg(feature = "ucx")]
+            UCX => {
+                let over = forebay_fabric::Over::TrustedNetwork;
+                let made = forebay_fabric::Ucx::new(identity, &SECRET, &[listen], over);
+                Box::new(made.map_err(said)?)
+            }
+            TLS => Box::new(Tls::new(identity, &SECRET, &[listen]).map_err(said)?),
+            _ => return Err(format!("{system}: no such system in this build")),
+        };
         Ok(Waiting { fabric, events: Vec::new() })
     }
 
@@ -186,7 +205,7 @@ fn said(error: FabricError) -> String {
     error.to_string()
 }
 
-struct OverTls {
+struct OverFabric {
     waiting: Waiting,
     link: Link,
     theirs: Region,
@@ -194,14 +213,14 @@ struct OverTls {
     memory: Vec<u8>,
 }
 
-impl OverTls {
+impl OverFabric {
     /// By what the peer has said of itself.
-    fn connect(said_by_peer: &str) -> Result<OverTls, String> {
+    fn connect(system: &str, said_by_peer: &str) -> Result<OverFabric, String> {
         let wrong = || format!("not a peer: {said_by_peer}");
         let (address, region) = said_by_peer.trim().split_once(' ').ok_or_else(wrong)?;
         let theirs = Region::from_number(region.parse().map_err(|_| wrong())?);
         let mut memory = vec![0; MEMORY as usize];
-        let mut waiting = Waiting::new(2)?;
+        let mut waiting = Waiting::new(system, 2)?;
         // SAFETY: the memory outlives the fabric, which is dropped first, and stays where it is; it
         // is looked at between transfers only.
         let ours =
@@ -211,11 +230,11 @@ impl OverTls {
             Event::Up { .. } => {}
             other => return Err(format!("no link: {other:?}")),
         }
-        Ok(OverTls { waiting, link, theirs, ours: ours.map_err(said)?, memory })
+        Ok(OverFabric { waiting, link, theirs, ours: ours.map_err(said)?, memory })
     }
 }
 
-impl Client for OverTls {
+impl Client for OverFabric {
     fn request(&mut self) -> Result<(), String> {
         let header = Header { kind: Kind(1), ..Header::default() };
         self.waiting.fabric.send(self.link, &header, &[7; REQUEST_BYTES]).map_err(said)?;
@@ -297,9 +316,8 @@ impl Client for OverSockets {
 /// An unknown `system`, or what could not be made.
 pub fn peer(system: &str, meeting: &Path) -> Result<(), String> {
     match system {
-        TLS => serve_tls(meeting),
         SOCKETS => serve_sockets(meeting),
-        _ => Err(format!("{system}: no such system")),
+        _ => serve_fabric(system, meeting),
     }
 }
 
@@ -310,9 +328,9 @@ fn announce(meeting: &Path, text: &str) -> Result<(), String> {
     done.map_err(|e| failed(meeting, &e))
 }
 
-fn serve_tls(meeting: &Path) -> Result<(), String> {
+fn serve_fabric(system: &str, meeting: &Path) -> Result<(), String> {
     let mut memory: Vec<u8> = (0..MEMORY).map(pattern).collect();
-    let mut waiting = Waiting::new(1)?;
+    let mut waiting = Waiting::new(system, 1)?;
     // SAFETY: the memory outlives the fabric, declared after it, and is not used otherwise.
     let region =
         unsafe { waiting.fabric.expose(memory.as_mut_ptr(), memory.len(), Access::ReadWrite) };

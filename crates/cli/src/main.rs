@@ -47,6 +47,7 @@ use std::process::ExitCode;
 /// their own paths in the background.
 #[derive(Parser)]
 #[command(version, arg_required_else_help = true)]
+#[cfg_attr(feature = "ucx", command(long_version = NOTICES.as_str()))]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -111,7 +112,19 @@ enum Command {
     Node(manager::NodeArguments),
 }
 
+/// What the licence of UCX asks of programs that have it in them.
+#[cfg(feature = "ucx")]
+static NOTICES: std::sync::LazyLock<String> = std::sync::LazyLock::new(|| {
+    let version = env!("CARGO_PKG_VERSION");
+    format!("{version}\n\nThis build contains UCX:\n\n{}", forebay_node::UCX_LICENSE)
+});
+
 fn main() -> ExitCode {
+    #[cfg(feature = "ucx")]
+    // SAFETY: the first thing in `main`: there is one thread.
+    unsafe {
+        forebay_node::begin_ucx();
+    }
     output::pass_on_closed();
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,

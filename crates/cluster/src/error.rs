@@ -63,6 +63,15 @@ pub enum GroupError {
         /// What the resolver says.
         why: String,
     },
+    /// Another node has links of another kind, so there are none to it.
+    Transport {
+        /// The other host.
+        host: String,
+        /// What it has.
+        theirs: &'static str,
+        /// What this node has.
+        ours: &'static str,
+    },
     /// No socket, thread or descriptor.
     System(String),
 }
@@ -87,6 +96,11 @@ impl fmt::Display for GroupError {
                 write!(f, "node {} is none of the {hosts} hosts of the list", node.0)
             }
             Self::Name { address, why } => write!(f, "{address}: {why}"),
+            Self::Transport { host, theirs, ours } => write!(
+                f,
+                "host {host} has links by {theirs}, this one by {ours}: give all nodes of the \
+                 group the same fabric in [group]"
+            ),
             Self::System(why) => write!(f, "{why}"),
         }
     }

@@ -14,7 +14,7 @@ use crate::links::{LinkHandler, Links, Post, SendError};
 use crate::packets::{Packets, tag_of};
 use crate::status::GroupStatus;
 use engine::Engine;
-use forebay_fabric::{Fabric, Faulty, Header, Identity, Tls};
+use forebay_fabric::{Fabric, FaultScript, Faulty, Header, Identity, Tls};
 use forebay_membership::{HostList, Member, NodeId, Rank, Times, Tuning};
 use keeper::Keeper;
 use std::io::{ErrorKind, Write};
@@ -41,6 +41,50 @@ const PORTS_TRIED: u16 = 256;
 const TRIES: usize = 16;
 /// How a card begins the address of the socket of its node's group.
 const TRANSPORT: &str = "udp/";
+/// How it begins the address of its node's links by UCX. Without one they are by TLS, at the same
+/// address as the socket.
+const UCX_TRANSPORT: &str = "ucx/";
+
+/// By what nodes have links to each other. All nodes of a group have to have the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// TLS over TCP.
+    #[default]
+    Tls,
+    /// UCX over RDMA devices; over TCP only where the network is trusted, for who reaches the host
+    /// can write the manager's memory there.
+    Ucx {
+        /// Everyone who can reach this host is trusted.
+        trusted_network: bool,
+    },
+}
+
+impl Transport {
+    /// Whether this build has UCX.
+    pub const HAS_UCX: bool = cfg!(feature = "ucx");
+
+    /// The name by which people give it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Tls => "tls",
+            Self::Ucx { .. } => "ucx",
+        }
+    }
+
+    /// What a card says of links at this address, which the group's socket has, too.
+    fn card_address(self, at: &str) -> String {
+        match self {
+            Self::Tls => format!("{TRANSPORT}{at}"),
+            Self::Ucx { .. } => format!("{TRANSPORT}{at},{UCX_TRANSPORT}{at}"),
+        }
+    }
+
+    /// The name of that which a card's address says.
+    fn name_in_card(address: &str) -> &'static str {
+        let is_ucx = address.split(',').any(|part| part.starts_with(UCX_TRANSPORT));
+        if is_ucx { "ucx" } else { "tls" }
+    }
+}
 
 /// How a node takes part in a group.
 pub struct GroupConfig {
@@ -55,6 +99,8 @@ pub struct GroupConfig {
     /// The address of this host that the others reach. An unspecified one is all that it has; the
     /// others then reach it by its name.
     pub bind: IpAddr,
+    /// By what nodes have links.
+    pub transport: Transport,
     /// Periods of the failure detector.
     pub tuning: Tuning,
     /// Periods of views: the same on all nodes.
@@ -79,6 +125,7 @@ impl GroupConfig {
             host: host.to_owned(),
             folder: folder.into(),
             bind: Ipv4Addr::UNSPECIFIED.into(),
+            transport: Transport::default(),
             tuning: Tuning::default(),
             times: Times::default(),
             faults: Faults::default(),
@@ -133,7 +180,7 @@ struct Begun {
     me: Member,
     secret: [u8; 32],
     socket: UdpSocket,
-    fabric: Tls,
+    fabric: Box<dyn Fabric>,
     address: String,
 }
 
@@ -148,7 +195,7 @@ impl Group {
     /// does not answer or refuses, or there is no socket or thread.
     pub fn start(config: GroupConfig) -> Result<Self, GroupError> {
         let GroupConfig { hosts, me, host, folder, bind, tuning, times, .. } = config;
-        let GroupConfig { faults, tell, mut handler, sharing, .. } = config;
+        let GroupConfig { faults, tell, mut handler, sharing, transport, .. } = config;
         if hosts.name_of(me).is_none() {
             return Err(GroupError::Unlisted { node: me, hosts: hosts.names().len() });
         }
@@ -163,11 +210,13 @@ impl Group {
             let valid = Duration::from_millis(times.valid);
             spawn("group-store", move || {
                 let _end = end;
-                match begin(&shared, me, bind, valid) {
+                let of_links = Making { bind, transport, script: links };
+                match begin(&shared, me, &of_links, valid) {
                     Ok((life, new)) => {
                         let is_ipv4 = bind.is_ipv4();
                         if begun.send(Ok(new)).is_ok() {
-                            Keeper { life, before, is_ipv4, results, shared }.run(&task_queue);
+                            Keeper { life, before, is_ipv4, transport, results, shared }
+                                .run(&task_queue);
                         }
                     }
                     Err(error) => {
@@ -192,10 +241,6 @@ impl Group {
         })??;
         let packets = Packets::new(&new.secret, new.me);
         shared.begin(new.me, new.address, times);
-        let fabric: Box<dyn Fabric> = match links {
-            Some(script) => Box::new(Faulty::new(new.fabric, script)),
-            None => Box::new(new.fabric),
-        };
         let lost = {
             let shared = Arc::clone(&shared);
             Box::new(move |member| shared.note_parted(Parted::Unlinked(member)))
@@ -210,7 +255,7 @@ impl Group {
             let leases = LeaseThread::new(sharing, Arc::clone(&shared), new.me);
             group.leases = Some(spawn("group-leases", move || leases.run())?);
         }
-        let links = Links::new(shared.post.clone(), fabric, handler, lost);
+        let links = Links::new(shared.post.clone(), new.fabric, handler, lost);
         let faults = Faults { loses, ..Faults::default() };
         let queues = (tasks, result_queue);
         let engine = Engine::new(shared, new.socket, packets, tuning, (faults, queues))?;
@@ -292,13 +337,13 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<(
 fn begin(
     shared: &Shared,
     me: NodeId,
-    bind: IpAddr,
+    making: &Making,
     valid: Duration,
 ) -> Result<(Life, Begun), GroupError> {
     for _ in 0..TRIES {
         let folder = GroupFolder::open(&shared.folder)?;
         let same = folder.again()?;
-        let begun = begin_in(folder, shared, me, bind, valid);
+        let begun = begin_in(folder, shared, me, making, valid);
         // The last member of what was there may have removed it meanwhile, with all that is in it.
         if same.is_in_place()? {
             return begun;
@@ -315,41 +360,132 @@ fn begin_in(
     folder: GroupFolder,
     shared: &Shared,
     me: NodeId,
-    bind: IpAddr,
+    making: &Making,
     valid: Duration,
 ) -> Result<(Life, Begun), GroupError> {
     let secret = folder.secret()?;
     let tag = tag_of(&secret);
-    let (socket, listener) = sockets(bind, tag)?;
+    let mut listens = making.listens()?;
+    let socket = sockets(making.bind, tag, &mut listens)?;
     let failed = |error| GroupError::System(format!("a UDP socket: {error}"));
     let own = socket.local_addr().map_err(failed)?;
-    let at = match bind.is_unspecified() {
+    let at = match making.bind.is_unspecified() {
         true => format!("{}:{}", shared.host, own.port()),
         false => own.to_string(),
     };
-    let address = format!("{TRANSPORT}{at}");
+    let address = making.transport.card_address(&at);
     let life = folder.begin(me, &shared.host, &address, valid)?;
     let member = life.me();
-    let identity = Identity { member, group: format!("{:016x}", u64::from_le_bytes(tag)) };
-    let failed = |error| GroupError::System(format!("links: {error}"));
-    let fabric = Tls::on(identity, &secret, vec![listener], &at).map_err(failed)?;
+    let fabric = making.fabric(listens, member, &secret, &at)?;
     Ok((life, Begun { me: member, secret, socket, fabric, address }))
 }
 
-/// Sockets of packets and of links, at one port: the first one that is free for both, from the
-/// group's own on. Who knows where packets go so knows where to connect.
-fn sockets(bind: IpAddr, tag: [u8; 8]) -> Result<(UdpSocket, TcpListener), GroupError> {
+/// How links are made.
+struct Making {
+    bind: IpAddr,
+    transport: Transport,
+    /// What goes wrong with them on purpose.
+    script: Option<FaultScript>,
+}
+
+/// What peers connect to.
+enum Listens {
+    /// None before it listens.
+    Tls(Option<TcpListener>),
+    #[cfg(feature = "ucx")]
+    Ucx(forebay_fabric::UcxListener),
+}
+
+impl Listens {
+    /// Listens; false if something else does so there.
+    fn at(&mut self, at: SocketAddr) -> Result<bool, GroupError> {
+        match self {
+            Self::Tls(listener) => match TcpListener::bind(at) {
+                Ok(bound) => {
+                    *listener = Some(bound);
+                    Ok(true)
+                }
+                Err(error) if error.kind() == ErrorKind::AddrInUse => Ok(false),
+                Err(error) => Err(GroupError::System(format!("a socket at {at}: {error}"))),
+            },
+            #[cfg(feature = "ucx")]
+            Self::Ucx(listener) => match listener.listen(at) {
+                Ok(_) => Ok(true),
+                Err(forebay_fabric::FabricError::InUse(_)) => Ok(false),
+                Err(error) => Err(GroupError::System(format!("links: {error}"))),
+            },
+        }
+    }
+}
+
+impl Making {
+    fn listens(&self) -> Result<Listens, GroupError> {
+        match self.transport {
+            Transport::Tls => Ok(Listens::Tls(None)),
+            #[cfg(feature = "ucx")]
+            Transport::Ucx { trusted_network } => {
+                use forebay_fabric::{Over, UcxListener};
+                let over = if trusted_network { Over::TrustedNetwork } else { Over::Rdma };
+                let failed = |error| GroupError::System(format!("links: {error}"));
+                UcxListener::new(over).map(Listens::Ucx).map_err(failed)
+            }
+            #[cfg(not(feature = "ucx"))]
+            Transport::Ucx { .. } => Err(GroupError::System(
+                "this build has no ucx: build with --features ucx".to_owned(),
+            )),
+        }
+    }
+
+    /// The links of a member, which its peers find at this address.
+    fn fabric(
+        &self,
+        listens: Listens,
+        member: Member,
+        secret: &[u8; 32],
+        at: &str,
+    ) -> Result<Box<dyn Fabric>, GroupError> {
+        let group = format!("{:016x}", u64::from_le_bytes(tag_of(secret)));
+        let identity = Identity { member, group };
+        let failed = |error| GroupError::System(format!("links: {error}"));
+        match listens {
+            Listens::Tls(listener) => {
+                let listeners = listener.into_iter().collect();
+                let made = Tls::on(identity, secret, listeners, at).map_err(failed)?;
+                Ok(self.spoiled(made))
+            }
+            #[cfg(feature = "ucx")]
+            Listens::Ucx(listener) => {
+                let made = forebay_fabric::Ucx::on(identity, secret, listener, at);
+                Ok(self.spoiled(made.map_err(failed)?))
+            }
+        }
+    }
+
+    /// With its faults, if there are any.
+    fn spoiled<F: Fabric + 'static>(&self, made: F) -> Box<dyn Fabric> {
+        match &self.script {
+            Some(script) => Box::new(Faulty::new(made, script.clone())),
+            None => Box::new(made),
+        }
+    }
+}
+
+/// The socket of packets at a port where links listen, too: the first one that is free for both,
+/// from the group's own on. Who knows where packets go so knows where to connect.
+fn sockets(bind: IpAddr, tag: [u8; 8], listens: &mut Listens) -> Result<UdpSocket, GroupError> {
     let first = (u64::from_le_bytes(tag) % u64::from(PORTS)) as u16;
     for more in 0..PORTS_TRIED {
         let at = SocketAddr::new(bind, PORT_FIRST + (first + more) % PORTS);
         let bound = UdpSocket::bind(at).and_then(|socket| {
             socket.set_nonblocking(true)?;
-            Ok((socket, TcpListener::bind(at)?))
+            Ok(socket)
         });
         match bound {
-            Err(error) if error.kind() == ErrorKind::AddrInUse => {}
-            Err(error) => return Err(GroupError::System(format!("a socket at {at}: {error}"))),
-            Ok(bound) => return Ok(bound),
+            Ok(socket) if listens.at(at)? => return Ok(socket),
+            Err(error) if error.kind() != ErrorKind::AddrInUse => {
+                return Err(GroupError::System(format!("a socket at {at}: {error}")));
+            }
+            _ => {}
         }
     }
     let (from, to) = (PORT_FIRST + first, PORT_FIRST + (first + PORTS_TRIED - 1) % PORTS);

@@ -26,7 +26,10 @@ mod status;
 
 pub use error::GroupError;
 pub use faults::{Before, Faults, Loses, Operation};
-pub use group::{Group, GroupConfig};
+/// For `main`, and for those who pass a build with UCX on.
+#[cfg(feature = "ucx")]
+pub use forebay_fabric::{UCX_LICENSE, begin_ucx};
+pub use group::{Group, GroupConfig, Transport};
 pub use leases::{LeaseCommand, LeaseDesk, LeaseOrder, LeaseQueue, Sharing};
 pub use links::{LinkEvent, LinkHandler, MESH_MAX, Post, SendError};
 pub use status::{

@@ -31,7 +31,7 @@ pub use memory::{Memory, Network};
 pub use script::{Fault, FaultScript, Operation, Rule, ScriptError, When, parse_script};
 pub use tls::{GroupKey, Tls};
 #[cfg(feature = "ucx")]
-pub use ucx::{LICENSE as UCX_LICENSE, Over, Ucx, begin as begin_ucx, rdma_devices};
+pub use ucx::{LICENSE as UCX_LICENSE, Over, Ucx, UcxListener, begin as begin_ucx, rdma_devices};
 
 use forebay_membership::Member;
 use std::os::fd::BorrowedFd;

@@ -28,7 +28,7 @@ use conn::{Conn, Shared, Target};
 use engine::{Engine, Inbox, Request, Status, Told};
 use forebay_membership::Member;
 use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -112,14 +112,39 @@ fn transports(over: Over, devices: &[String]) -> Result<&'static str, String> {
     }
 }
 
+/// Where a fabric by UCX is going to be reached. Peers that connect wait until there is one.
+pub struct UcxListener(Engine);
+
+impl UcxListener {
+    /// One that nothing can connect to yet.
+    ///
+    /// # Errors
+    /// [`FabricError::System`] says what is missing for `over`, and the remedy.
+    pub fn new(over: Over) -> Result<Self, FabricError> {
+        let transports = transports(over, &rdma_devices()).map_err(FabricError::System)?;
+        Engine::new(transports).map(Self).map_err(FabricError::System)
+    }
+
+    /// Listens at one address more, perhaps at all of the host, and says at which port.
+    ///
+    /// # Errors
+    /// [`FabricError::InUse`] if something listens there, else [`FabricError::System`].
+    pub fn listen(&mut self, at: SocketAddr) -> Result<SocketAddr, FabricError> {
+        self.0.listen(at).map_err(|status| match status.0 {
+            sys::ucs_status_t_UCS_ERR_BUSY => FabricError::InUse(at),
+            _ => FabricError::System(format!("cannot listen at {at}: {status}")),
+        })
+    }
+}
+
 impl Ucx {
     /// Listens at these addresses, where port 0 stands for any. Each is one that peers can connect
     /// to. All members of the group have the same secret.
     ///
     /// # Errors
-    /// [`FabricError::System`] names the address that is in use or not ours, or what is missing for
-    /// `over`, and [`FabricError::Address`] one that stands for all, and a name or addresses that
-    /// are too long.
+    /// [`FabricError::InUse`] or [`FabricError::System`] name the address that is in use or not
+    /// ours, or what is missing for `over`, and [`FabricError::Address`] one that stands for all,
+    /// and a name or addresses that are too long.
     pub fn new(
         identity: Identity,
         secret: &[u8; 32],
@@ -130,24 +155,31 @@ impl Ucx {
             let text = format!("{at} is no address to connect to: name that of an interface");
             return Err(FabricError::Address(text));
         }
-        let mut made = Self::silent(identity, secret, over)?;
-        let addresses = listen.iter().map(|at| made.listen(*at).map(|at| at.to_string()));
+        let mut listener = UcxListener::new(over)?;
+        let addresses = listen.iter().map(|at| listener.listen(*at).map(|at| at.to_string()));
         let addresses = addresses.collect::<Result<Vec<_>, _>>()?;
-        made.set_address(&addresses.join(","))?;
-        Ok(made)
+        Self::on(identity, secret, listener, &addresses.join(","))
     }
 
-    /// One that nothing can connect to, for [`Ucx::listen`].
+    /// Has the links of a listener. The caller knows where peers find it: `address` is what
+    /// [`Fabric::address`](crate::Fabric::address) says.
     ///
     /// # Errors
-    /// [`FabricError::System`] if something is missing for `over`, and [`FabricError::Address`] of a
-    /// name that is too long.
-    pub fn silent(identity: Identity, secret: &[u8; 32], over: Over) -> Result<Self, FabricError> {
+    /// [`FabricError::System`], and [`FabricError::Address`] of a name or an address that is too
+    /// long.
+    pub fn on(
+        identity: Identity,
+        secret: &[u8; 32],
+        UcxListener(engine): UcxListener,
+        address: &str,
+    ) -> Result<Self, FabricError> {
         if identity.group.len() > GROUP_MAX {
             let text = format!("a group's name has at most {GROUP_MAX} bytes");
             return Err(FabricError::Address(text));
         }
-        let transports = transports(over, &rdma_devices()).map_err(FabricError::System)?;
+        if address.len() > ADDRESS_MAX {
+            return Err(FabricError::Address(format!("{address} is longer than {ADDRESS_MAX}")));
+        }
         let system = |what: &'static str| {
             move |error: rustix::io::Errno| FabricError::System(format!("{what}: {error}"))
         };
@@ -157,22 +189,21 @@ impl Ucx {
             TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
         );
         let timer = timer.map_err(system("timer"))?;
+        for fd in [engine.wait_fd(), timer.as_fd()] {
+            epoll::add(&epoll, fd, EventData::new_u64(0), EventFlags::IN)
+                .map_err(system("epoll"))?;
+        }
         let key = GroupKey::derive(secret)?;
         let hello = Hello { group: key.group_id(&identity.group), me: identity.member };
         let mut core = Core::new(identity.member);
         // Nanoseconds: no fabric makes a link in each.
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         core.peers.begin_at(since.map_or(0, |since| since.as_nanos() as u64));
-        let engine = Engine::new(transports).map_err(FabricError::System)?;
-        for fd in [engine.wait_fd(), rustix::fd::AsFd::as_fd(&timer)] {
-            epoll::add(&epoll, fd, EventData::new_u64(0), EventFlags::IN)
-                .map_err(system("epoll"))?;
-        }
         Ok(Self {
             conns: Table::default(),
             shared: Shared::new(core, engine, key.proof().clone(), hello),
             inbox: Inbox::default(),
-            address: String::new(),
+            address: address.to_owned(),
             waiting: VecDeque::new(),
             epoll,
             timer,
@@ -182,29 +213,6 @@ impl Ucx {
             leaving: BTreeSet::new(),
             looks: false,
         })
-    }
-
-    /// Listens at one address more, perhaps at all of the host, and says at which port.
-    ///
-    /// # Errors
-    /// [`FabricError::InUse`] if something listens there, else [`FabricError::System`].
-    pub fn listen(&mut self, at: SocketAddr) -> Result<SocketAddr, FabricError> {
-        self.shared.engine.listen(at).map_err(|status| match status.0 {
-            sys::ucs_status_t_UCS_ERR_BUSY => FabricError::InUse(at),
-            _ => FabricError::System(format!("cannot listen at {at}: {status}")),
-        })
-    }
-
-    /// Says where peers find the listeners.
-    ///
-    /// # Errors
-    /// [`FabricError::Address`] if it is too long.
-    pub fn set_address(&mut self, address: &str) -> Result<(), FabricError> {
-        if address.len() > ADDRESS_MAX {
-            return Err(FabricError::Address(format!("{address} is longer than {ADDRESS_MAX}")));
-        }
-        self.address = address.to_owned();
-        Ok(())
     }
 
     fn conn(&mut self, key: u64) -> Option<(&mut Shared, &mut Conn)> {
@@ -261,6 +269,7 @@ impl Ucx {
             .conn(key)
             .is_some_and(|(_, conn)| conn.is_ours && !conn.has_heard && conn.flow.is_none());
         match status.0 {
+            sys::ucs_status_t_UCS_ERR_CONNECTION_RESET if is_new => Down::Closed,
             _ if is_new => Down::Unreachable,
             sys::ucs_status_t_UCS_ERR_ENDPOINT_TIMEOUT
             | sys::ucs_status_t_UCS_ERR_TIMED_OUT

@@ -14,6 +14,8 @@ fn a_thousand_links_leave_nothing() {
     const FAULTS: Option<&str> = Some("send delay 10us every 3");
     let subjects =
         [Subject::tls(None), Subject::memory(None), Subject::tls(FAULTS), Subject::memory(FAULTS)];
+    #[cfg(feature = "ucx")]
+    let subjects = subjects.into_iter().chain([Subject::ucx(None)]);
     for mut subject in subjects {
         subject.pair();
         let before = open_descriptors();

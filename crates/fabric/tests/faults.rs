@@ -217,6 +217,14 @@ macro_rules! faults {
             })*
         }
 
+        #[cfg(feature = "ucx")]
+        mod ucx {
+            $(#[test]
+            fn $case() {
+                super::$case(&mut super::Subject::ucx(None));
+            })*
+        }
+
         mod memory {
             $(#[test]
             fn $case() {

@@ -131,14 +131,15 @@ impl Grouping {
 
     /// Begins a life in the group of several hosts, on a thread of its own.
     pub fn begin(&self, pool: PoolLife) {
-        let Settings { hosts: Some(hosts), bind, .. } = &self.settings else { return };
+        let Settings { hosts: Some(hosts), bind, fabric, .. } = &self.settings else { return };
         let Some(folder) = self.folder.clone().filter(|_| !hosts.is_alone()) else { return };
         let Hosts { list, node, .. } = hosts;
         let of = GroupConfig::of(list.clone(), *node, hosts.own_name(), folder);
         let tell = |text: &str| eprintln!("{text}");
         let sharing = self.leases.as_ref().and_then(|leases| leases.sharing(pool));
         let alone = self.leases.as_ref().map(|leases| leases.events.clone());
-        let config = GroupConfig { bind: bind.unwrap_or(of.bind), tell, sharing, ..of };
+        let bind = bind.unwrap_or(of.bind);
+        let config = GroupConfig { bind, transport: *fabric, tell, sharing, ..of };
         *lock(&self.part) = Part::Beginning;
         let part = Arc::clone(&self.part);
         let (end, ended) = mpsc::channel();

@@ -1119,7 +1119,8 @@ fn groups_that_cannot_be() {
         |group: &str, message: &str| site.refuses(&with(&format!("[group]\n{group}")), message);
     refuses(
         "host = \"a\"",
-        "site.toml:2: group.host: unknown key; known here: hosts, folder, bind, consistency",
+        "site.toml:2: group.host: unknown key; known here: hosts, folder, bind, consistency, \
+         fabric, trusted_network",
     );
     refuses(
         "consistency = \"close\"",

@@ -1,7 +1,7 @@
 //! The thread "group-store": what is done at the group's folder, one after the other.
 
-use super::TRANSPORT;
 use super::shared::Shared;
+use super::{TRANSPORT, Transport};
 use crate::error::GroupError;
 use crate::faults::{Before, Operation};
 use crate::folder::Life;
@@ -37,6 +37,8 @@ pub struct Keeper {
     pub life: Life,
     pub before: Option<Before>,
     pub is_ipv4: bool,
+    /// That of this node, which the others should have, too.
+    pub transport: Transport,
     pub results: Sender<Done>,
     pub shared: Arc<Shared>,
 }
@@ -112,7 +114,7 @@ impl Keeper {
             if begin.elapsed() > RESOLVING {
                 break;
             }
-            let address = match self.resolve(card.address()) {
+            let address = match self.resolve(&card) {
                 Ok(address) => Some(address),
                 Err(error) => {
                     wrong = wrong.or(Some(error));
@@ -125,7 +127,16 @@ impl Keeper {
     }
 
     /// The address of a card, which may have several for several transports.
-    fn resolve(&self, address: &str) -> Result<SocketAddr, GroupError> {
+    fn resolve(&self, card: &Card) -> Result<SocketAddr, GroupError> {
+        let address = card.address();
+        let theirs = Transport::name_in_card(address);
+        if theirs != self.transport.name() {
+            return Err(GroupError::Transport {
+                host: card.host().to_owned(),
+                theirs,
+                ours: self.transport.name(),
+            });
+        }
         let failed = |why: String| GroupError::Name { address: address.to_owned(), why };
         let own = address.split(',').find_map(|part| part.strip_prefix(TRANSPORT));
         let own = own.ok_or_else(|| failed(format!("no part begins with {TRANSPORT}")))?;

@@ -311,7 +311,8 @@ impl Conn {
 
     /// Frees what UCX has sent; whether nothing is left.
     pub(super) fn reap(&mut self, shared: &mut Shared) -> bool {
-        while let Some(sending) = self.sends.pop_front_if(|sending| shared.engine.is_done(sending))
+        while self.sends.front().is_some_and(|sending| shared.engine.is_done(sending))
+            && let Some(sending) = self.sends.pop_front()
         {
             self.unsent -= sending.len();
             shared.engine.release(sending);

@@ -5,16 +5,18 @@ use super::reader::{self, Value};
 use super::types::{Config, ConfigError, Result, fnv1a, quoted, quoted_path};
 use super::units::Size;
 use super::{Errors, read_up_to};
+use forebay_cluster::Transport;
 use forebay_membership::{Announced, AnnouncedHosts, HostList, HostsError, NodeId};
 use std::fmt::{Display, Write as _};
 use std::fs;
 use std::net::{IpAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 
-pub(super) const GROUP_KEYS: &[&str] = &["hosts", "folder", "bind", "consistency"];
+pub(super) const GROUP_KEYS: &[&str] =
+    &["hosts", "folder", "bind", "consistency", "fabric", "trusted_network"];
 /// `node` and `job` are not for people: they say what was found out of them.
 pub(super) const CANONICAL_GROUP_KEYS: &[&str] =
-    &["hosts", "folder", "bind", "consistency", "node", "job"];
+    &["hosts", "folder", "bind", "consistency", "fabric", "trusted_network", "node", "job"];
 
 /// Longest file of hosts: 65,535 names of 255 bytes with what may stand behind them.
 const HOSTS_FILE_MAX: u64 = 32 << 20;
@@ -35,6 +37,8 @@ pub struct Group {
     pub bind: Option<IpAddr>,
     /// What nodes see of each other's files.
     pub consistency: Consistency,
+    /// By what nodes have links to each other.
+    pub fabric: Transport,
 }
 
 /// What the nodes of a group see of each other's files.
@@ -240,7 +244,7 @@ impl Config {
     /// What is said of the group, as part of the canonical text. It is no part of the instance's
     /// identity: data that is left is to be found by a later job, which has other hosts.
     pub(super) fn write_group(&self, text: &mut String) {
-        let Group { hosts, folder, bind, consistency, .. } = &self.group;
+        let Group { hosts, folder, bind, consistency, fabric, .. } = &self.group;
         if self.group == Group::default() {
             return;
         }
@@ -260,6 +264,12 @@ impl Config {
         }
         if *consistency != Consistency::default() {
             let _ = writeln!(text, "consistency = {}", quoted(consistency.name()));
+        }
+        if let Transport::Ucx { trusted_network } = fabric {
+            let _ = writeln!(text, "fabric = {}", quoted(fabric.name()));
+            if *trusted_network {
+                *text += "trusted_network = true\n";
+            }
         }
     }
 }
@@ -287,6 +297,10 @@ impl Value<'_> {
             Some(Err(why)) => (None, Some(why.to_string())),
             None => (None, None),
         };
+        let trusted_network = section
+            .get("trusted_network")
+            .and_then(|value| errors.ok(value.boolean()))
+            .unwrap_or_default();
         Ok(Group {
             hosts,
             absent,
@@ -296,7 +310,22 @@ impl Value<'_> {
                 .get("consistency")
                 .and_then(|value| errors.ok(value.consistency()))
                 .unwrap_or_default(),
+            fabric: section
+                .get("fabric")
+                .and_then(|value| errors.ok(value.fabric(trusted_network)))
+                .unwrap_or_default(),
         })
+    }
+
+    fn fabric(&self, trusted_network: bool) -> reader::Result<Transport> {
+        match self.text()? {
+            "tls" => Ok(Transport::Tls),
+            "ucx" if Transport::HAS_UCX => Ok(Transport::Ucx { trusted_network }),
+            "ucx" => Err(self.error("this build has no ucx: build with --features ucx")),
+            other => {
+                Err(self.error(format_args!("{other:?} is no fabric; give \"tls\" or \"ucx\"")))
+            }
+        }
     }
 
     fn consistency(&self) -> reader::Result<Consistency> {
