@@ -427,7 +427,7 @@ impl Making {
                 use forebay_fabric::{Over, UcxListener};
                 let over = if trusted_network { Over::TrustedNetwork } else { Over::Rdma };
                 let failed = |error| GroupError::System(format!("links: {error}"));
-                UcxListener::new(over).map(Listens::Ucx).map_err(failed)
+                UcxListener::new(over, &[self.bind]).map(Listens::Ucx).map_err(failed)
             }
             #[cfg(not(feature = "ucx"))]
             Transport::Ucx { .. } => Err(GroupError::System(

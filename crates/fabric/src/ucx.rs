@@ -31,7 +31,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
 use std::collections::{BTreeSet, VecDeque};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use ucx_rs::sys;
 
@@ -83,6 +83,8 @@ pub struct Ucx {
     looks: bool,
 }
 
+const TCP: &str = "tcp";
+
 /// The transports for this, as `UCX_TLS` names them: never shared memory, and never a process with
 /// itself.
 ///
@@ -92,7 +94,7 @@ fn transports(over: Over, devices: &[String]) -> Result<&'static str, String> {
     let has_rdma = cfg!(feature = "rdma");
     match (over, has_rdma, devices.is_empty()) {
         (Over::TrustedNetwork, true, false) => Ok("rc,dc,ud,tcp"),
-        (Over::TrustedNetwork, _, _) => Ok("tcp"),
+        (Over::TrustedNetwork, _, _) => Ok(TCP),
         (Over::Rdma, true, false) => Ok("rc,dc,ud"),
         (Over::Rdma, true, true) => Err("there is no RDMA device here (nothing in \
             /sys/class/infiniband); UCX over TCP is open to its network, so it takes \
@@ -116,13 +118,16 @@ fn transports(over: Over, devices: &[String]) -> Result<&'static str, String> {
 pub struct UcxListener(Engine);
 
 impl UcxListener {
-    /// One that nothing can connect to yet.
+    /// One that nothing can connect to yet. Over TCP alone UCX has a port of its own on each network
+    /// interface: on those with one of these addresses only, unless one of them stands for all.
     ///
     /// # Errors
     /// [`FabricError::System`] says what is missing for `over`, and the remedy.
-    pub fn new(over: Over) -> Result<Self, FabricError> {
+    pub fn new(over: Over, at: &[IpAddr]) -> Result<Self, FabricError> {
         let transports = transports(over, &rdma_devices()).map_err(FabricError::System)?;
-        Engine::new(transports).map(Self).map_err(FabricError::System)
+        let is_limited = transports == TCP && !at.iter().any(IpAddr::is_unspecified);
+        let interfaces = if is_limited { start::interfaces(at) } else { Vec::new() };
+        Engine::new(transports, &interfaces).map(Self).map_err(FabricError::System)
     }
 
     /// Listens at one address more, perhaps at all of the host, and says at which port.
@@ -155,7 +160,8 @@ impl Ucx {
             let text = format!("{at} is no address to connect to: name that of an interface");
             return Err(FabricError::Address(text));
         }
-        let mut listener = UcxListener::new(over)?;
+        let mut listener =
+            UcxListener::new(over, &listen.iter().map(SocketAddr::ip).collect::<Vec<_>>())?;
         let addresses = listen.iter().map(|at| listener.listen(*at).map(|at| at.to_string()));
         let addresses = addresses.collect::<Result<Vec<_>, _>>()?;
         Self::on(identity, secret, listener, &addresses.join(","))

@@ -71,7 +71,8 @@ fn a_spoilt_byte_costs_the_link(subject: &mut Subject) {
     }
     assert_eq!(subject.message(1).0.request, 1);
     // TLS notices it before there is a header to look at.
-    let why = if subject.network.is_some() { Down::Refused(Refusal::Sum) } else { Down::Tls };
+    let is_tls = subject.nodes[1].name() == "tls";
+    let why = if is_tls { Down::Tls } else { Down::Refused(Refusal::Sum) };
     assert_eq!(subject.down(1), (theirs, why));
     let (link, why) = subject.down(0);
     assert!(matches!(why, Down::RefusedByPeer | Down::Tls | Down::Closed), "{why:?}");

@@ -50,7 +50,7 @@ fn without_a_device_or_a_word_it_does_not_begin() {
 fn an_address_that_is_in_use_is_named() {
     let one = make(1, &SECRET).unwrap();
     let at: SocketAddr = one.address().parse().unwrap();
-    let mut other = UcxListener::new(Over::TrustedNetwork).unwrap();
+    let mut other = UcxListener::new(Over::TrustedNetwork, &[at.ip()]).unwrap();
     assert_eq!(other.listen(at), Err(FabricError::InUse(at)));
     drop(one);
     assert_eq!(other.listen(at), Ok(at));

@@ -29,6 +29,21 @@ fn first_bytes() -> [[u8; 16]; 3] {
     functions.map(|function| unsafe { *function.cast::<[u8; 16]>() })
 }
 
+/// The addresses at which sockets of this process listen, of IPv4 as the kernel writes them.
+fn listening() -> Vec<String> {
+    let entries = std::fs::read_dir("/proc/self/fd").unwrap();
+    let links = entries.filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok());
+    let own: Vec<_> = links.map(|link| link.to_string_lossy().into_owned()).collect();
+    let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+    let lines = table.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let is_own =
+        |words: &Vec<&str>| words[3] == "0A" && own.contains(&format!("socket:[{}]", words[9]));
+    let found = lines.filter(is_own).map(|words| words[1].split(':').next().unwrap().to_owned());
+    let found: Vec<_> = found.collect();
+    assert!(found.len() >= 2, "UCX has ports of its own");
+    found
+}
+
 fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").unwrap().count()
 }
@@ -56,6 +71,9 @@ fn main() -> ExitCode {
     let (mut here, mut there) = (Memory::of(1, 1 << 20), Memory::of(2, 1 << 20));
     let into = subject.expose(0, &mut here, Access::ReadWrite);
     let from = subject.expose(1, &mut there, Access::ReadOnly);
+    for at in listening() {
+        assert!(at.ends_with("7F"), "UCX listens beside the loopback interface: {at}");
+    }
     subject.pull(0, ours, (remote(from, 0, 1 << 20), local(into, 0, 1 << 20)), 1);
     assert_eq!(subject.outcome(0, 1), Outcome::Ok);
 

@@ -1126,6 +1126,22 @@ fn groups_that_cannot_be() {
         "consistency = \"close\"",
         "site.toml:2: group.consistency: \"close\" is no consistency; give \"strict\" or \"open\"",
     );
+    refuses(
+        "fabric = \"quic\"",
+        "site.toml:2: group.fabric: \"quic\" is no fabric; give \"tls\" or \"ucx\"",
+    );
+    #[cfg(not(feature = "ucx"))]
+    refuses(
+        "fabric = \"ucx\"\ntrusted_network = true",
+        "site.toml:2: group.fabric: this build has no ucx: build with --features ucx",
+    );
+    #[cfg(feature = "ucx")]
+    for trusted_network in [false, true] {
+        let text = format!("[group]\nfabric = \"ucx\"\ntrusted_network = {trusted_network}");
+        let config = site.load(&with(&text)).unwrap();
+        assert_eq!(config.group.fabric, forebay_cluster::Transport::Ucx { trusted_network });
+        assert_eq!(Config::parse(&config.canonical()).unwrap(), config);
+    }
     refuses("hosts = 2", "site.toml:2: group.hosts: is of type integer; give a text in quotes");
     refuses(
         "bind = \"here\"",

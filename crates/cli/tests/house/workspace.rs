@@ -16,7 +16,7 @@ const ALLOWED: &[(&str, &[&str], &[&str])] = &[
     ("client", &["pool", "placement", "device", "posix"], &["rustix"]),
     ("preload", &["client"], &["libc", "rustix"]),
     ("membership", &[], &["crc32c", "foca", "rand", "serde"]),
-    ("fabric", &["membership"], &["crc32c", "ring", "rustix", "rustls"]),
+    ("fabric", &["membership"], &["crc32c", "libc", "ring", "rustix", "rustls", "ucx-rs"]),
     ("directory", &["membership"], &[]),
     ("cluster", &["membership", "directory", "fabric"], &["ring", "rustix"]),
     (

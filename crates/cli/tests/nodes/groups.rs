@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 /// How long a group may take to go on without a member that is gone: two nodes take longest, as
 /// neither is a majority.
-const WITHOUT: Duration = Duration::from_secs(45);
-const LAZY: &str = "trigger = \"on-exit\"";
+pub const WITHOUT: Duration = Duration::from_secs(45);
+pub const LAZY: &str = "trigger = \"on-exit\"";
 
 /// What a node's manager says of its group; null if there is no manager, or no group.
 fn group(node: &Node) -> Value {
@@ -24,14 +24,14 @@ fn group(node: &Node) -> Value {
 
 /// A view, as one of its members shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct View {
+pub struct View {
     number: u64,
-    members: Vec<Member>,
+    pub members: Vec<Member>,
 }
 
 /// A node in a view: since which one without a break, and in which life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Member {
+pub struct Member {
     node: usize,
     since: u64,
     life: u64,
@@ -63,7 +63,7 @@ fn hears(group: &Value, members: &[usize]) -> bool {
 }
 
 /// Waits until these nodes have one view, of them alone, and hear each other.
-fn agree(nodes: &Nodes, members: &[usize], limit: Duration) -> View {
+pub fn agree(nodes: &Nodes, members: &[usize], limit: Duration) -> View {
     let what = format!("a view of {members:?}");
     let mut seen = Vec::new();
     let since = Instant::now();
@@ -91,7 +91,7 @@ fn has_link(group: &Value, peer: Member) -> bool {
 }
 
 /// Waits until each member of a view has a link to each other one.
-fn linked(nodes: &Nodes, view: &View) {
+pub fn linked(nodes: &Nodes, view: &View) {
     wait_for("links between all members", LONG, || {
         let has_all = |member: &Member| {
             let seen = group(&nodes[member.node]);
@@ -102,18 +102,18 @@ fn linked(nodes: &Nodes, view: &View) {
 }
 
 /// Waits until a node has no link to another one.
-fn unlinked(node: &Node, peer: Member) {
+pub fn unlinked(node: &Node, peer: Member) {
     wait_for("the loss of a link", LONG, || (!has_link(&group(node), peer)).then_some(()));
 }
 
 /// A run that writes a file of its node, and lasts until the test is [`past`] "end".
-fn begin(nodes: &Nodes, number: usize, config: &str, options: &[&str]) -> Running {
+pub fn begin(nodes: &Nodes, number: usize, config: &str, options: &[&str]) -> Running {
     let script = format!("seq 100000 > of-n{number}; step end; cksum < of-n{number}");
     nodes[number].spawn_buffered(config, options, &script)
 }
 
 /// The runs end, and what they wrote is right.
-fn end(nodes: &Nodes, runs: Vec<(usize, Running)>) {
+pub fn end(nodes: &Nodes, runs: Vec<(usize, Running)>) {
     nodes[0].past("end");
     let wanted = nodes[0].run("seq 100000 | cksum").expect(0).stdout;
     for (number, run) in runs {

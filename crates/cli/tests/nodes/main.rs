@@ -8,3 +8,4 @@ mod namespaces;
 mod shared_device;
 mod store;
 mod strict;
+mod ucx;

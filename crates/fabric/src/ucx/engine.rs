@@ -126,12 +126,13 @@ unsafe impl Send for Sending {}
 unsafe impl Send for Request {}
 
 impl Engine {
-    /// One that uses these transports only, a list as in `UCX_TLS`.
+    /// One that uses these transports only, a list as in `UCX_TLS`, and of network interfaces these,
+    /// if there are any.
     ///
     /// # Errors
     /// What UCX could not begin with, and why.
-    pub(super) fn new(transports: &str) -> Result<Self, String> {
-        let context = start::context(transports)?;
+    pub(super) fn new(transports: &str, interfaces: &[String]) -> Result<Self, String> {
+        let context = start::context(transports, interfaces)?;
         let shared = Box::into_raw(Box::<Shared>::default());
         let mut made = Self {
             context,
@@ -206,10 +207,9 @@ impl Engine {
         };
         // SAFETY: the listener is one, and the answer has its type.
         Status::check(unsafe { sys::ucp_listener_query(listener, &mut found) })?;
-        // SAFETY: an address of the kernel's, as UCX has just written it: both types are the
-        // system's `struct sockaddr_storage`.
-        let found: libc::sockaddr_storage = unsafe { std::mem::transmute(found.sockaddr) };
-        Ok(address_of(&found).unwrap_or(at))
+        // SAFETY: an address of the kernel's, as UCX has just written it.
+        let found = unsafe { address_at((&raw const found.sockaddr).cast()) };
+        Ok(found.unwrap_or(at))
     }
 
     /// Begins to connect.
@@ -546,18 +546,23 @@ impl SocketName {
     }
 }
 
-fn address_of(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
-    let at: *const libc::sockaddr_storage = storage;
-    match i32::from(storage.ss_family) {
+/// What an address of the kernel's is, if it is one of IP.
+///
+/// # Safety
+/// It is null, or what its family says.
+pub(super) unsafe fn address_at(at: *const libc::sockaddr) -> Option<SocketAddr> {
+    // SAFETY: the caller promises it.
+    let family = unsafe { at.as_ref() }?.sa_family;
+    match i32::from(family) {
         libc::AF_INET => {
-            // SAFETY: of that family, and a storage is large enough and aligned for all.
-            let found = unsafe { &*at.cast::<libc::sockaddr_in>() };
+            // SAFETY: of that family, by the caller; it may lie anywhere.
+            let found = unsafe { at.cast::<libc::sockaddr_in>().read_unaligned() };
             let ip = Ipv4Addr::from(u32::from_be(found.sin_addr.s_addr));
             Some((ip, u16::from_be(found.sin_port)).into())
         }
         libc::AF_INET6 => {
-            // SAFETY: of that family, and a storage is large enough and aligned for all.
-            let found = unsafe { &*at.cast::<libc::sockaddr_in6>() };
+            // SAFETY: of that family, by the caller; it may lie anywhere.
+            let found = unsafe { at.cast::<libc::sockaddr_in6>().read_unaligned() };
             let ip = Ipv6Addr::from(found.sin6_addr.s6_addr);
             Some((ip, u16::from_be(found.sin6_port)).into())
         }

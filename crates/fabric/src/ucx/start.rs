@@ -6,8 +6,10 @@
 //! they find there, and [`begin`], first in `main`, puts the environment back: what the process
 //! starts finds it as it was. What a context is made with is said by UCX' configuration instead.
 
-use super::engine::make_context;
+use super::engine::{address_at, make_context};
+use std::collections::BTreeSet;
 use std::ffi::{CStr, CString, c_char, c_int};
+use std::net::IpAddr;
 use std::sync::Mutex;
 use ucx_rs::sys;
 
@@ -90,11 +92,43 @@ pub unsafe fn begin() {
     }
 }
 
-/// A context that uses these transports only.
-pub(super) fn context(transports: &str) -> Result<sys::ucp_context_h, String> {
-    let transports = CString::new(transports).map_err(|error| error.to_string())?;
-    let settings = [&[(c"TLS", &*transports)], SETTINGS].concat();
+/// A context that uses these transports only, and these network interfaces if there are any.
+pub(super) fn context(
+    transports: &str,
+    interfaces: &[String],
+) -> Result<sys::ucp_context_h, String> {
+    let text = |text: String| CString::new(text).map_err(|error| error.to_string());
+    let (transports, devices) = (text(transports.to_owned())?, text(interfaces.join(","))?);
+    let mut settings = [&[(c"TLS", &*transports)], SETTINGS].concat();
+    if !interfaces.is_empty() {
+        settings.push((c"NET_DEVICES", &devices));
+    }
     make_context(&settings).map_err(|(status, what)| format!("UCX: {what}: {status}"))
+}
+
+/// The network interfaces that have one of these addresses.
+pub(super) fn interfaces(at: &[IpAddr]) -> Vec<String> {
+    let mut first = std::ptr::null_mut();
+    // SAFETY: it is told where to put the list.
+    if unsafe { libc::getifaddrs(&mut first) } != 0 {
+        return Vec::new();
+    }
+    let mut names = BTreeSet::new();
+    let mut next = first;
+    // SAFETY: each is an entry of the list, or null behind the last.
+    while let Some(entry) = unsafe { next.as_ref() } {
+        // SAFETY: null, or an address of the family that it says.
+        let address = unsafe { address_at(entry.ifa_addr) };
+        if address.is_some_and(|address| at.contains(&address.ip())) {
+            // SAFETY: the entry's name, a text that ends.
+            let name = unsafe { CStr::from_ptr(entry.ifa_name) };
+            names.insert(name.to_string_lossy().into_owned());
+        }
+        next = entry.ifa_next;
+    }
+    // SAFETY: the list from above, of which nothing is used any more.
+    unsafe { libc::freeifaddrs(first) };
+    names.into_iter().collect()
 }
 
 /// The RDMA devices that the kernel has.
