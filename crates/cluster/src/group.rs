@@ -79,7 +79,7 @@ impl Transport {
         }
     }
 
-    /// The name of that which a card's address says.
+    /// The name of what a card's address says.
     fn name_in_card(address: &str) -> &'static str {
         let is_ucx = address.split(',').any(|part| part.starts_with(UCX_TRANSPORT));
         if is_ucx { "ucx" } else { "tls" }

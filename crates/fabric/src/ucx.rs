@@ -41,7 +41,7 @@ pub enum Over {
     /// RDMA devices, and nothing else.
     Rdma,
     /// TCP, and RDMA devices where there are some: the caller trusts all who can reach this host.
-    /// Whoever can connect can write this process's memory.
+    /// Each that can connect can write this process's memory.
     TrustedNetwork,
 }
 
@@ -118,8 +118,9 @@ fn transports(over: Over, devices: &[String]) -> Result<&'static str, String> {
 pub struct UcxListener(Engine);
 
 impl UcxListener {
-    /// One that nothing can connect to yet. Over TCP alone UCX has a port of its own on each network
-    /// interface: on those with one of these addresses only, unless one of them stands for all.
+    /// One that nothing can connect to yet. Over TCP alone UCX has a port of its own on each
+    /// network interface: on those with one of these addresses only, unless one of them stands
+    /// for all.
     ///
     /// # Errors
     /// [`FabricError::System`] says what is missing for `over`, and the remedy.
@@ -290,7 +291,7 @@ impl Ucx {
             if let Some(first) = self.first_to_go() {
                 let end = self.conn(first).and_then(|(_, conn)| conn.timer);
                 if end.is_some_and(|(end, _)| end + GRACE > self.shared.now() + CONNECT_TIME) {
-                    return self.look_soon();
+                    return;
                 }
                 self.shared.core.refuse(Refusal::Crowd);
                 self.remove(first);
@@ -328,8 +329,10 @@ impl Ucx {
         keys().find(is_silent).or_else(|| keys().next()).filter(|_| is_full)
     }
 
+    /// Has itself be polled soon, if there is something of which UCX does not tell.
     fn look_soon(&mut self) {
-        if !std::mem::replace(&mut self.looks, true) {
+        let has_more = !self.waiting.is_empty() || !self.shared.engine.end_closed();
+        if has_more && !std::mem::replace(&mut self.looks, true) {
             let at = self.shared.now() + LOOK_TIME;
             self.shared.core.timers.add(at, Timer::Connection(LOOK_KEY));
         }
@@ -527,9 +530,6 @@ impl Ucx {
         }
         for key in std::mem::take(&mut self.busy) {
             self.pump(key);
-        }
-        if !self.shared.engine.end_closed() {
-            self.look_soon();
         }
     }
 

@@ -71,6 +71,24 @@ fn each_address_is_tried() {
     assert_eq!(subject.down(0), (link, Down::Unreachable));
 }
 
+#[test]
+fn many_peers_may_come_at_once() {
+    let mut subject = Subject::ucx(None);
+    subject.join(1);
+    subject.join(2);
+    let (peer, at) = (subject.nodes[1].member(), subject.nodes[1].address().to_owned());
+    const COUNT: usize = 200;
+    for _ in 0..COUNT {
+        subject.nodes[0].connect(peer, &at).unwrap();
+    }
+    for node in [0, 1] {
+        for _ in 0..COUNT {
+            subject.take(node, |event| matches!(event, Event::Up { .. }));
+        }
+    }
+    assert!(subject.events.iter().all(Vec::is_empty));
+}
+
 /// A pair that still does what it should.
 fn check(subject: &mut Subject, link: forebay_fabric::Link) {
     subject.send(0, link, &numbered(1), b"still there");

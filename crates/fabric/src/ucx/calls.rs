@@ -116,6 +116,7 @@ impl Fabric for Ucx {
             }
         }
         self.expire();
+        self.look_soon();
         let before = events.len();
         events.extend(self.shared.core.events.drain(..));
         events.len() - before

@@ -176,14 +176,15 @@ impl Conn {
         number: u64,
         mut bytes: &[u8],
     ) -> Result<(), Down> {
+        // Some may have come before it left, and were dropped.
+        if self.is_leaving {
+            return Ok(());
+        }
         // UCX keeps the order of one lane, and promises nothing.
         if number != self.next_in {
             return Err(Down::Refused(Refusal::Order));
         }
         self.next_in += 1;
-        if self.is_leaving {
-            return Ok(());
-        }
         self.has_heard = true;
         let now = shared.now();
         if let Some(flow) = &mut self.flow {

@@ -126,8 +126,8 @@ unsafe impl Send for Sending {}
 unsafe impl Send for Request {}
 
 impl Engine {
-    /// One that uses these transports only, a list as in `UCX_TLS`, and of network interfaces these,
-    /// if there are any.
+    /// One that uses these transports only, a list as in `UCX_TLS`, and of network interfaces
+    /// these, if there are any.
     ///
     /// # Errors
     /// What UCX could not begin with, and why.
