@@ -807,6 +807,11 @@ fn head(path: &Path) -> Option<Vec<u8>> {
 /// and loud, where there is no compiler, or none that can do that.
 pub fn compile_into(folder: &Path, source: &str, flags: &[&str]) -> bool {
     let compiler = if source.ends_with(".cc") { "c++" } else { "cc" };
+    compile_by(compiler, folder, source, flags)
+}
+
+/// The same with a compiler of this name or path.
+pub fn compile_by(compiler: &str, folder: &Path, source: &str, flags: &[&str]) -> bool {
     let (name, _) = source.rsplit_once('.').unwrap();
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(source);
     let made = Command::new(compiler)

@@ -4,6 +4,7 @@
 mod harness;
 
 mod groups;
+mod mpi;
 mod namespaces;
 mod shared_device;
 mod store;

@@ -22,6 +22,8 @@ use tempfile::TempDir;
 const PROGRAMS: &[&str] = &["unshare", "nsenter", "mount", "hostname", "ip", "bash"];
 /// Most nodes: the last byte of an address.
 const NODES_MAX: usize = 200;
+/// Where the bridge is, which all nodes reach.
+pub const SWITCH: &str = "10.0.0.254";
 
 /// The process that holds namespaces. They, and all processes in a PID namespace of them, end with
 /// it; it ends with the test, which holds the other end of its input.
@@ -147,8 +149,11 @@ impl Nodes {
             fs::set_permissions(node.join("run"), fs::Permissions::from_mode(0o700)).unwrap();
         }
         let user: &[&str] = if is_root { &[] } else { &["-U", "-r"] };
-        let switch = "ip link set lo up; ip link add sw type bridge; ip link set sw up";
-        let switch = Holder::start(&[&["unshare"], user, &["-n", "-m"]].concat(), switch, &[]);
+        let switch = format!(
+            "ip link set lo up; ip link add sw type bridge; ip link set sw up; \
+             ip addr add {SWITCH}/24 dev sw"
+        );
+        let switch = Holder::start(&[&["unshare"], user, &["-n", "-m"]].concat(), &switch, &[]);
         let mut nodes = Nodes { nodes: Vec::new(), switch, is_root, root, store, out };
         for number in 0..count {
             let node = nodes.start(number);
@@ -189,6 +194,32 @@ impl Nodes {
         let mut command = enter(&self.switch, self.is_root, &["-m", "-n"]);
         let ran = command.args(["bash", "-c", script]).output().unwrap();
         assert!(ran.status.success(), "{script}: {ran:?}");
+    }
+
+    /// A command that starts others on the nodes, at [`SWITCH`]. `launcher` is a program that does
+    /// what `ssh HOST COMMAND...` does.
+    pub fn starter(&self, at: &Path, words: &[&str]) -> Command {
+        let mut command = enter(&self.switch, self.is_root, &["-m", "-n"]);
+        command.args(["env", "-C"]).arg(at).args(words);
+        surround(&mut command, self.root());
+        command
+    }
+
+    /// Writes what [`Nodes::starter`]'s commands start others by.
+    pub fn launcher(&self) -> PathBuf {
+        let inside = self.nodes.iter().map(|node| format!("[{node}]={} ", node.holder.inside));
+        let script = format!(
+            "#!/bin/bash\n\
+             declare -A inside=({})\n\
+             [ \"$1\" != -x ] || shift\n\
+             host=$1; shift\n\
+             exec nsenter --target=${{inside[$host]}} -m -n -u -p env -C \"$PWD\" bash -c \"$*\"\n",
+            inside.collect::<String>()
+        );
+        let path = self.root().join("launcher");
+        fs::write(&path, script).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path
     }
 
     /// All of them.
@@ -266,6 +297,21 @@ fn enter(holder: &Holder, is_root: bool, spaces: &[&str]) -> Command {
     command
 }
 
+/// Gives a command what programs of the nodes find in their environment.
+fn surround(command: &mut Command, root: &Path) {
+    command
+        .env_remove("LD_PRELOAD")
+        .env("LC_ALL", "C")
+        .env("FOREBAY", harness::FOREBAY)
+        .env("FOREBAY_RUNTIME_DIR", root.join("node/run"))
+        .env("NVME", root.join("node/nvme"))
+        .env("OUT", root.join("out"));
+    // The nodes of a job that the tests themselves run in are none of theirs.
+    for variable in ["SLURM_JOB_ID", "PBS_NODEFILE", "LSB_MCPU_HOSTS", "LSB_HOSTS"] {
+        command.env_remove(variable);
+    }
+}
+
 impl Node {
     /// A command on this node, in folder `at`, that finds the command under test and the folders in
     /// its environment.
@@ -277,17 +323,8 @@ impl Node {
             .arg(at)
             // `nsenter` stops with its child, which therefore is none of those that are signalled.
             .args(["bash", "-c", "\"$@\"; exit", "entrance"])
-            .args(words)
-            .env_remove("LD_PRELOAD")
-            .env("LC_ALL", "C")
-            .env("FOREBAY", harness::FOREBAY)
-            .env("FOREBAY_RUNTIME_DIR", self.root.join("node/run"))
-            .env("NVME", self.root.join("node/nvme"))
-            .env("OUT", self.root.join("out"));
-        // The nodes of a job that the tests themselves run in are none of theirs.
-        for variable in ["SLURM_JOB_ID", "PBS_NODEFILE", "LSB_MCPU_HOSTS", "LSB_HOSTS"] {
-            command.env_remove(variable);
-        }
+            .args(words);
+        surround(&mut command, &self.root);
         command
     }
 

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Of nodes whose managers flush nothing by themselves.
-fn strict(nodes: &Nodes, count: usize) -> String {
+pub fn strict(nodes: &Nodes, count: usize) -> String {
     let config = nodes.configure("strict.toml", "trigger = \"on-exit\"", "");
     let group = format!("\n[group]\nhosts = \"n[0-{}]\"\nconsistency = \"strict\"\n", count - 1);
     let text = fs::read_to_string(&config).unwrap();
