@@ -4,10 +4,12 @@
 //! All of it happens in a temporary directory; only a table and a timeline picture stay.
 
 mod compare;
+mod nodes;
 mod run;
 mod scene;
 mod site;
 
+pub use nodes::demo_nodes;
 use scene::Scene;
 use site::{Site, compile, failed};
 use std::env;
@@ -96,15 +98,6 @@ fn introduction(workload: &Workload) -> String {
         workload.bytes >> 20
     )
 }
-
-// ---------------------------------------------------------------------------------------------
-// The site: a temporary directory with everything the two runs need
-
-// ---------------------------------------------------------------------------------------------
-// The two runs
-
-// ---------------------------------------------------------------------------------------------
-// The result
 
 #[cfg(test)]
 mod tests {

@@ -62,6 +62,9 @@ enum Command {
         /// Where to put the table and the timeline picture
         #[arg(long, value_name = "DIR", default_value = "forebay-demo")]
         output: PathBuf,
+        /// Show so many nodes over one store instead, each made of namespaces of this machine
+        #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(2..=4))]
+        nodes: Option<u8>,
     },
     #[cfg(feature = "bench")]
     /// Repeat a paper's evaluation on emulated tiers, against the systems it compares
@@ -142,8 +145,14 @@ fn main() -> ExitCode {
     };
     let result = match arguments.command {
         Command::Run(arguments) => run::run(&arguments),
-        Command::Demo { output } => {
-            let work = || demo::Options::new(output).and_then(|options| demo::demo(&options));
+        Command::Demo { output, nodes } => {
+            let work = || {
+                let options = demo::Options::new(output)?;
+                match nodes {
+                    Some(nodes) => demo::demo_nodes(&options, nodes.into()),
+                    None => demo::demo(&options),
+                }
+            };
             disposable::dispose_of("forebay-demo", &[std::env::temp_dir()], work)
         }
         #[cfg(feature = "bench")]

@@ -50,7 +50,8 @@ pub(super) const FREE_SPACE_MIN: u64 = 1 << 30;
 pub(super) struct Site(PathBuf);
 
 impl Site {
-    pub(super) fn build() -> Result<Self, String> {
+    /// An empty one.
+    pub(super) fn make() -> Result<Self, String> {
         let parent = std::path::absolute(env::temp_dir()).map_err(|e| e.to_string())?;
         let advice = |problem: String| {
             format!("{}: {problem}; set TMPDIR to a directory with more room", parent.display())
@@ -67,9 +68,14 @@ impl Site {
             std::mem::forget(site); // It is not ours to remove.
             return Err(message);
         }
+        Ok(site)
+    }
+
+    /// One for two runs of the demo's program.
+    pub(super) fn build() -> Result<Self, String> {
+        let site = Self::make()?;
         for directory in ["pfs-direct", "pfs-forebay", "nvme", "bb"] {
-            let directory = site.path(directory);
-            fs::create_dir(&directory).map_err(|e| failed(&directory, &e))?;
+            site.folder(directory)?;
         }
         let direct = format!("[[backing]]\npath = \"pfs-direct\"\nmode = \"bypass\"\n{STORE}\n");
         site.write("direct.toml", &(direct + RAM_TIER))?;
@@ -82,6 +88,13 @@ impl Site {
 
     pub(super) fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
+    }
+
+    /// Makes a folder that no other user may enter.
+    pub(super) fn folder(&self, name: &str) -> Result<PathBuf, String> {
+        let folder = self.path(name);
+        let made = DirBuilder::new().mode(0o700).create(&folder);
+        made.map(|()| folder.clone()).map_err(|e| failed(&folder, &e))
     }
 
     pub(super) fn write(&self, name: &str, content: &str) -> Result<(), String> {
