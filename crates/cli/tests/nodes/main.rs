@@ -3,6 +3,7 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 
+mod demo;
 mod groups;
 mod mpi;
 mod namespaces;
