@@ -199,7 +199,7 @@ impl<'a> Stage<'a> {
         command.args(user.then_some("-U").into_iter().chain(user.then_some("-r")));
         let mut switch = Shell::start(command.args(["-n", "-m", "bash", "-s"]))?;
         switch.ask("ip link set lo up; ip link add sw type bridge && ip link set sw up")?;
-        let mut stage = Stage { options, site, nodes: Vec::new(), switch: switch, sum, began_us };
+        let mut stage = Stage { options, site, nodes: Vec::new(), switch, sum, began_us };
         for number in 0..count {
             stage.start(number, user)?;
         }
