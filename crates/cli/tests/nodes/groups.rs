@@ -15,7 +15,7 @@ pub const WITHOUT: Duration = Duration::from_secs(45);
 pub const LAZY: &str = "trigger = \"on-exit\"";
 
 /// What a node's manager says of its group; null if there is no manager, or no group.
-fn group(node: &Node) -> Value {
+pub fn group(node: &Node) -> Value {
     let said = node.spawn(&[harness::FOREBAY, "status", "--json"]).end().expect(0).stdout;
     let pools: Value =
         serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"));
@@ -25,20 +25,20 @@ fn group(node: &Node) -> Value {
 /// A view, as one of its members shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
-    number: u64,
+    pub number: u64,
     pub members: Vec<Member>,
 }
 
 /// A node in a view: since which one without a break, and in which life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
-    node: usize,
-    since: u64,
-    life: u64,
+    pub node: usize,
+    pub since: u64,
+    pub life: u64,
 }
 
 /// The view in which a node is, if it is in one.
-fn view(group: &Value) -> Option<View> {
+pub fn view(group: &Value) -> Option<View> {
     if group["rank"] != "inside" {
         return None;
     }
@@ -55,7 +55,7 @@ fn view(group: &Value) -> Option<View> {
 }
 
 /// Whether a node holds all of these for living, itself included.
-fn hears(group: &Value, members: &[usize]) -> bool {
+pub fn hears(group: &Value, members: &[usize]) -> bool {
     members.iter().all(|&member| {
         let is_own = group["node"] == member as u64;
         is_own || group["nodes"][member]["standing"] == "up"
@@ -84,7 +84,7 @@ pub fn agree(nodes: &Nodes, members: &[usize], limit: Duration) -> View {
 }
 
 /// Whether a node has a link to another one's life.
-fn has_link(group: &Value, peer: Member) -> bool {
+pub fn has_link(group: &Value, peer: Member) -> bool {
     let mut links = group["links"].as_array().into_iter().flatten();
     let is_it = |link: &Value| link["node"] == peer.node as u64 && link["life"] == peer.life;
     links.any(|link| is_it(link) && link["state"] == "up")
@@ -125,7 +125,7 @@ pub fn end(nodes: &Nodes, runs: Vec<(usize, Running)>) {
 }
 
 /// The folders of groups in the store.
-fn folders(nodes: &Nodes) -> Vec<PathBuf> {
+pub fn folders(nodes: &Nodes) -> Vec<PathBuf> {
     let entries = fs::read_dir(&nodes.store).unwrap().map(|entry| entry.unwrap().path());
     let is_group = |path: &PathBuf| path.to_string_lossy().contains("/.forebay-group-");
     entries.filter(is_group).collect()
@@ -133,7 +133,7 @@ fn folders(nodes: &Nodes) -> Vec<PathBuf> {
 
 /// Stops all processes of a node for three seconds, which the group tolerates: it holds a node for
 /// dead that does not answer for five. False if it took longer, as this machine was busy.
-fn stop_for_a_moment(node: &Node) -> bool {
+pub fn stop_for_a_moment(node: &Node) -> bool {
     let since = Instant::now();
     node.signal(Signal::STOP);
     std::thread::sleep(Duration::from_secs(3));

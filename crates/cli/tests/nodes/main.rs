@@ -4,6 +4,7 @@
 mod harness;
 
 mod demo;
+mod failures;
 mod groups;
 mod mpi;
 mod namespaces;

@@ -16,7 +16,7 @@ pub fn strict(nodes: &Nodes, count: usize) -> String {
 }
 
 /// A seed to begin with, and of which round.
-fn seed() -> u64 {
+pub fn seed() -> u64 {
     let given = std::env::var("FOREBAY_NODES_SEED").ok().and_then(|seed| seed.parse().ok());
     let seed = given.unwrap_or_else(|| std::process::id().into());
     println!("FOREBAY_NODES_SEED={seed}");
@@ -80,7 +80,11 @@ fn random_calls(kind: &str) {
         let ran = run.end().expect(0);
         assert_eq!(ran.stdout.matches("ok").count(), 2, "seed {seed}: {ran:?}");
     }
-    // All of it is on the store, and what was there in the end is what the model has.
+    assert_stored(&nodes, seed);
+}
+
+/// All of it is on the store, and what was there in the end is what the model has.
+pub fn assert_stored(nodes: &Nodes, seed: u64) {
     let model = fs::read(nodes.out.join("model")).unwrap();
     const EACH: usize = 8 + (1 << 20);
     for (number, name) in ["first", "second"].iter().enumerate() {
