@@ -193,7 +193,7 @@ fn of_a_split_in_two_halves_one_goes_on() {
         let other = 1 - number;
         let script = format!(
             "seq 3000 > of-n{number}; step wrote-{number}; \
-             cksum < of-n{other} > $OUT/got-{number} 2> $OUT/error-{number}; step tried-{number}; \
+             cat of-n{other} > $OUT/got-{number} 2> $OUT/error-{number}; step tried-{number}; \
              cksum < of-n{other}"
         );
         nodes[number].spawn_buffered(&config, &[], &script)
@@ -217,13 +217,16 @@ fn of_a_split_in_two_halves_one_goes_on() {
     (0..2).for_each(|number| nodes[number].past(&format!("wrote-{number}")));
     nodes.set_link(1, true);
     agree(&nodes, &[0, 1], LONG);
+    let text = nodes[0].run("seq 3000").expect(0).stdout;
     let sum = nodes[0].run("seq 3000 | cksum").expect(0).stdout;
     for number in 0..2 {
         let tried = format!("tried-{number}");
         wait_for(&tried, LONG * 3, || nodes.out.join(format!("at-{tried}")).exists().then_some(()));
         let got = harness::sees(&nodes.out.join(format!("got-{number}")));
         let error = harness::sees(&nodes.out.join(format!("error-{number}")));
-        assert!(got == sum || (got.is_empty() && error.contains("error")), "{got}{error}");
+        // `cksum` of coreutils 9.1 says nothing of reads that fail; `cat` does.
+        let named = error.contains(&format!("of-n{}: ", 1 - number));
+        assert!(got == text || (got.is_empty() && named), "{} bytes, {error}", got.len());
         nodes[number].past(&tried);
     }
     for run in runs {
@@ -292,22 +295,12 @@ fn a_node_that_was_stopped_for_long_finds_itself_left_out() {
 /// taken over, and all go on when it is back.
 #[test]
 fn without_the_folder_all_are_fenced_and_go_on_when_it_is_back() {
-    reads_after_faults_of_the_folder(true, false);
-}
-
-/// Where the newest view is lost, the number that was seen counts: no view goes back.
-#[test]
-fn the_newest_view_may_be_lost() {
-    reads_after_faults_of_the_folder(false, true);
-}
-
-fn reads_after_faults_of_the_folder(loses_cards: bool, loses_view: bool) {
     let Some(nodes) = Nodes::new(2) else { return };
     let config = strict(&nodes, 2);
     let run = |number: usize| {
         let script = format!(
             "seq 1000 > of-n{number}; step wrote-{number}; seq 2000 >> of-n{number}; \
-             cksum < of-n{number}; step more-{number}; cksum < of-n{}; step read-{number}",
+             cksum < of-n{number}; step more-{number}; cksum < of-n{}",
             1 - number
         );
         nodes[number].spawn_buffered(&config, &[], &script)
@@ -316,36 +309,52 @@ fn reads_after_faults_of_the_folder(loses_cards: bool, loses_view: bool) {
     (0..2).for_each(|number| nodes[number].at(&format!("wrote-{number}")));
     let before = agree(&nodes, &[0, 1], LONG);
     let folder = folders(&nodes).remove(0);
-    let newest = folder.join(format!("view.{}", before.number));
-    if loses_cards {
-        without_cards(&nodes, &folder, || {
-            for number in 0..2 {
-                says(&nodes, number, "FENCED");
-                nodes[number].past(&format!("wrote-{number}"));
-                nodes[number].at(&format!("more-{number}"));
-            }
-            let next = folder.join(format!("view.{}", before.number + 1));
-            assert!(newest.exists() && !next.exists());
-        });
-        assert_eq!(agree(&nodes, &[0, 1], LONG), before);
-    }
-    if loses_view {
-        fs::remove_file(&newest).unwrap();
-        (0..2).for_each(|number| {
+    without_cards(&nodes, &folder, || {
+        for number in 0..2 {
+            says(&nodes, number, "FENCED");
             nodes[number].past(&format!("wrote-{number}"));
             nodes[number].at(&format!("more-{number}"));
-        });
-    }
+        }
+        let view = |number: u64| folder.join(format!("view.{number}"));
+        assert!(view(before.number).exists() && !view(before.number + 1).exists());
+    });
+    assert_eq!(agree(&nodes, &[0, 1], LONG), before);
     (0..2).for_each(|number| nodes[number].past(&format!("more-{number}")));
-    (0..2).for_each(|number| nodes[number].at(&format!("read-{number}")));
-    let after = [0, 1].map(|number| group(&nodes[number])["view"]["number"].as_u64().unwrap());
-    assert!(after.iter().all(|&number| number >= before.number), "{after:?}, {before:?}");
-    (0..2).for_each(|number| nodes[number].past(&format!("read-{number}")));
     let wanted = nodes[0].run("(seq 1000; seq 2000) | cksum").expect(0).stdout;
     for run in runs {
-        let ran = run.end().expect(0);
-        assert_eq!(ran.stdout, wanted.repeat(2), "{ran:?}");
+        assert_eq!(run.end().expect(0).stdout, wanted.repeat(2));
     }
+}
+
+/// Where the newest view is lost, the number that was seen counts. Looks go upward, so it is missed
+/// only when a member has gone and the folder is listed: the other one is fenced, says why, and
+/// goes on with what it alone was writing.
+#[test]
+fn a_node_that_misses_the_newest_view_is_fenced_and_says_why() {
+    let Some(nodes) = Nodes::new(2) else { return };
+    let config = strict(&nodes, 2);
+    let script = "seq 1000 > of-n0; step wrote-0; cat of-n1 | cksum; step read-0";
+    let leaves = nodes[0].spawn_buffered(&config, &[], script);
+    let script = "seq 1000 > mine; seq 1000 > of-n1; step wrote-1; cat of-n0 | cksum; step read-1; \
+                  seq 2000 > mine; cksum < mine; step end";
+    let stays = nodes[1].spawn_buffered(&config, &[], script);
+    (0..2).for_each(|number| nodes[number].at(&format!("wrote-{number}")));
+    let before = agree(&nodes, &[0, 1], LONG);
+    let lost = format!("view.{}", before.number);
+    fs::remove_file(folders(&nodes).remove(0).join(&lost)).unwrap();
+    (0..2).for_each(|number| nodes[number].past(&format!("wrote-{number}")));
+    (0..2).for_each(|number| nodes[number].at(&format!("read-{number}")));
+    assert_eq!(agree(&nodes, &[0, 1], LONG), before);
+    let sums = |count: u32| nodes[0].run(&format!("seq {count} | cksum")).expect(0).stdout;
+    nodes[0].past("read-0");
+    assert_eq!(leaves.end().expect(0).stdout, sums(1000));
+    says(&nodes, 1, "FENCED");
+    says(&nodes, 1, &format!("{lost}: was there, and the newest is number "));
+    assert_eq!(group(&nodes[1])["view"]["number"], before.number);
+    nodes[1].past("read-1");
+    nodes[1].at("end");
+    nodes[1].past("end");
+    assert_eq!(stays.end().expect(0).stdout, sums(1000) + &sums(2000));
 }
 
 /// Does something while the cards of two nodes are not in their group's folder.
