@@ -12,6 +12,7 @@ use crate::folder::{GroupFolder, Life};
 use crate::leases::{LeaseThread, Sharing};
 use crate::links::{LinkHandler, Links, Post, SendError};
 use crate::packets::{Packets, tag_of};
+use crate::remote::Staging;
 use crate::status::GroupStatus;
 use engine::Engine;
 use forebay_fabric::{Fabric, FaultScript, Faulty, Header, Identity, Tls};
@@ -113,6 +114,8 @@ pub struct GroupConfig {
     pub handler: LinkHandler,
     /// Where nodes share files.
     pub sharing: Option<Sharing>,
+    /// Memory from which the other members may pull, and into which [`Post::pull`] does.
+    pub staging: Option<Arc<Staging>>,
 }
 
 impl GroupConfig {
@@ -133,6 +136,7 @@ impl GroupConfig {
             tell: |text| _ = writeln!(std::io::stderr(), "{text}"),
             handler: Box::new(|_, _| {}),
             sharing: None,
+            staging: None,
         }
     }
 }
@@ -195,7 +199,7 @@ impl Group {
     /// does not answer or refuses, or there is no socket or thread.
     pub fn start(config: GroupConfig) -> Result<Self, GroupError> {
         let GroupConfig { hosts, me, host, folder, bind, tuning, times, .. } = config;
-        let GroupConfig { faults, tell, mut handler, sharing, transport, .. } = config;
+        let GroupConfig { faults, tell, mut handler, sharing, staging, transport, .. } = config;
         if hosts.name_of(me).is_none() {
             return Err(GroupError::Unlisted { node: me, hosts: hosts.names().len() });
         }
@@ -241,6 +245,11 @@ impl Group {
         })??;
         let packets = Packets::new(&new.secret, new.me);
         shared.begin(new.me, new.address, times);
+        let mut fabric = new.fabric;
+        if let Some(staging) = &staging {
+            let failed = |error| GroupError::System(format!("memory for links: {error}"));
+            staging.expose(&mut *fabric).map_err(failed)?;
+        }
         let lost = {
             let shared = Arc::clone(&shared);
             Box::new(move |member| shared.note_parted(Parted::Unlinked(member)))
@@ -255,7 +264,7 @@ impl Group {
             let leases = LeaseThread::new(sharing, Arc::clone(&shared), new.me);
             group.leases = Some(spawn("group-leases", move || leases.run())?);
         }
-        let links = Links::new(shared.post.clone(), new.fabric, handler, lost);
+        let links = Links::new(shared.post.clone(), fabric, staging, handler, lost);
         let faults = Faults { loses, ..Faults::default() };
         let queues = (tasks, result_queue);
         let engine = Engine::new(shared, new.socket, packets, tuning, (faults, queues))?;
@@ -288,6 +297,12 @@ impl Group {
     /// See [`SendError`].
     pub fn send(&self, to: Member, header: &Header, body: &[u8]) -> Result<(), SendError> {
         self.shared.post.send(to, header, body)
+    }
+
+    /// [`Group::rank`] for threads that outlive it: [`Rank::Outside`] then.
+    pub fn ranks(&self) -> impl Fn() -> Rank + Send + use<> {
+        let shared = Arc::clone(&self.shared);
+        move || shared.rank()
     }
 
     /// What sends messages, for other threads.

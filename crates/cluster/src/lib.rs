@@ -22,16 +22,19 @@ mod group;
 mod leases;
 mod links;
 mod packets;
+mod remote;
 mod status;
 
 pub use error::GroupError;
 pub use faults::{Before, Faults, Loses, Operation};
+pub use forebay_fabric::{Header, Outcome, Region, RemoteSpan};
 /// For `main`, and for those who pass a build with UCX on.
 #[cfg(feature = "ucx")]
 pub use forebay_fabric::{UCX_LICENSE, begin_ucx};
 pub use group::{Group, GroupConfig, Transport};
 pub use leases::{LeaseCommand, LeaseDesk, LeaseOrder, LeaseQueue, Sharing};
 pub use links::{LinkEvent, LinkHandler, MESH_MAX, Post, SendError};
+pub use remote::{Finder, INLINE_MAX, REMOTE, RUN_BLOCKS, RemoteMessage, Staging};
 pub use status::{
     GroupStatus, LinkState, LinkStatus, LookStatus, NodeStatus, PacketCounters, Standing,
     StoreError,

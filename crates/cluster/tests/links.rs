@@ -4,13 +4,15 @@ mod support;
 
 use forebay_cluster::{
     Group, GroupConfig, GroupStatus, LinkEvent, LinkState, LinkStatus, MESH_MAX, Post, SendError,
-    Standing,
+    Staging, Standing,
 };
 use forebay_fabric::{
-    BODY_MAX, Down, Fabric, Fault, FaultScript, Header, Identity, Kind, Operation, Rule, Tls, When,
+    BODY_MAX, Down, Fabric, Fault, FaultScript, Header, Identity, Kind, Operation, Outcome, Region,
+    RemoteSpan, Rule, Tls, When,
 };
 use forebay_membership::{Member, NodeId, Rank};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 use support::{Site, wait, wait_agreed};
@@ -24,6 +26,7 @@ enum Heard {
     Down(Member),
     Room(Member),
     Message(Member, Header, Vec<u8>),
+    Pulled(u64, Outcome),
 }
 
 /// A group with what its handler is told.
@@ -44,6 +47,7 @@ fn handler(sender: mpsc::Sender<Heard>) -> impl FnMut(&Post, LinkEvent<'_>) + Se
             LinkEvent::Up(member) => Heard::Up(member),
             LinkEvent::Down(member) => Heard::Down(member),
             LinkEvent::Room(member) => Heard::Room(member),
+            LinkEvent::Pulled { token, outcome } => Heard::Pulled(token, outcome),
             LinkEvent::Message { from, header, body } => {
                 if header.kind == QUESTION {
                     let answer = Header { kind: ANSWER, ..*header };
@@ -159,6 +163,53 @@ fn each_member_has_a_link_to_each_that_carries_messages_both_ways() {
             }
         }
     }
+}
+
+/// Each pull is told to have ended, once, whether there was anything to be pulled or not.
+#[test]
+fn bytes_are_pulled_from_the_staging_of_a_member() {
+    const BYTES: usize = 256 << 10;
+    let site = Site::of(2);
+    let stagings: Vec<Arc<Staging>> = (0..2).map(|_| Arc::new(Staging::new(4, BYTES))).collect();
+    let mut nodes: Vec<Node> = (0..2)
+        .map(|node| {
+            let staging = Some(Arc::clone(&stagings[node as usize]));
+            Node::start_with(GroupConfig { staging, ..site.config(node) })
+        })
+        .collect();
+    wait_linked(&nodes);
+    let content: Vec<u8> = (0..BYTES).map(|at| ((at * at) >> 7) as u8).collect();
+    // SAFETY: the slot is this test's, and nothing pulls from it yet.
+    unsafe { stagings[1].at(2).copy_from_nonoverlapping(content.as_ptr(), BYTES) };
+    let (of, post) = (nodes[1].me(), nodes[0].group.post());
+    assert_eq!(post.members(), [of]);
+    let region = stagings[1].region().unwrap();
+    let ended = |token: u64| {
+        let is_end = |heard: &Heard| matches!(heard, Heard::Pulled(..));
+        match nodes[0].hear("the end of a pull", is_end) {
+            Heard::Pulled(of, outcome) if of == token => outcome,
+            other => panic!("{other:?} instead of {token}"),
+        }
+    };
+    let span = RemoteSpan { region, offset: stagings[1].offset(2), bytes: BYTES as u64 };
+    post.pull(of, span, stagings[0].offset(3), 1, PATIENCE);
+    assert_eq!(ended(1), Outcome::Ok);
+    // SAFETY: the pull has ended.
+    let found = unsafe { std::slice::from_raw_parts(stagings[0].at(3), BYTES) };
+    assert!(found == content);
+    assert!(stagings[0].at(4).is_null());
+    // What is not exposed, or beyond the end, is refused; from one that is no member nothing comes.
+    let strange = RemoteSpan { region: Region::from_number(u64::MAX), ..span };
+    post.pull(of, strange, 0, 2, PATIENCE);
+    assert_eq!(ended(2), Outcome::Refused);
+    post.pull(of, RemoteSpan { offset: 4 * BYTES as u64, ..span }, 0, 3, PATIENCE);
+    assert_eq!(ended(3), Outcome::Refused);
+    post.pull(Member::new(7, 1), span, 0, 4, PATIENCE);
+    assert_eq!(ended(4), Outcome::Gone);
+    drop(nodes.pop());
+    post.pull(of, span, 0, 5, PATIENCE);
+    let is_end = |heard: &Heard| matches!(heard, Heard::Pulled(5, Outcome::Gone));
+    nodes[0].hear("the end of the last pull", is_end);
 }
 
 #[test]

@@ -88,6 +88,29 @@ impl Pace {
     }
 }
 
+/// Messages and transfers that follow each other until a block of another node is here: it is asked
+/// for, and its bytes are pulled.
+const PEER_ROUNDS: f64 = 2.0;
+
+/// Whether `bytes` that another node has in memory are here sooner from there than from the store.
+/// `link` is the pace of the link to it, whose latency is a round trip; a link that has not been
+/// measured, with zeros, is taken for a fast one.
+///
+/// ```
+/// use forebay_placement::cost::{Pace, peer_pays};
+///
+/// let link = Pace { read_ns: 0.8, latency_ns: 60_000.0, ..Pace::default() };
+/// // A parallel file system: 1 ms, 1 GB/s.
+/// let store = Pace { read_ns: 1.0, latency_ns: 1e6, ..Pace::default() };
+/// assert!(peer_pays(&link, &store, 4096) && peer_pays(&link, &store, 1 << 18));
+/// // A local SSD: 80 us, 3 GB/s.
+/// let store = Pace { read_ns: 0.33, latency_ns: 80_000.0, ..Pace::default() };
+/// assert!(!peer_pays(&link, &store, 4096) && !peer_pays(&link, &store, 1 << 18));
+/// ```
+pub fn peer_pays(link: &Pace, store: &Pace, bytes: u64) -> bool {
+    PEER_ROUNDS * link.latency_ns + bytes as f64 * link.read_ns < store.reading(bytes)
+}
+
 /// The speeds of all places of a hierarchy, the store last.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Speeds {
@@ -150,6 +173,23 @@ mod tests {
             assert!(pair[0].latency_ns < pair[1].latency_ns);
         }
         assert_eq!((paces[0].write_ns, paces[0].latency_ns), (0.125, 100.0));
+    }
+
+    #[test]
+    fn what_is_slower_never_begins_to_pay() {
+        let mut random = crate::random::Random::new(7);
+        for _ in 0..10_000 {
+            let mut number = |below: u64| random.below(below) as f64;
+            let (read_ns, latency_ns) = (number(100) / 10.0, number(1_000_000));
+            let store = Pace { read_ns, latency_ns, write_ns: 0.0 };
+            let (read_ns, latency_ns) = (number(100) / 10.0, number(1_000_000));
+            let link = Pace { read_ns, latency_ns, write_ns: 0.0 };
+            let bytes = random.below(1 << 20);
+            let slower = Pace { latency_ns: link.latency_ns + 1e4, ..link };
+            assert!(peer_pays(&link, &store, bytes) || !peer_pays(&slower, &store, bytes));
+            let slower = Pace { read_ns: store.read_ns + 1.0, ..store };
+            assert!(!peer_pays(&link, &store, bytes) || peer_pays(&link, &slower, bytes));
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::TICK;
 use crate::clock::now_ms;
 use crate::error::GroupError;
 use crate::status::{LinkState, LinkStatus};
-use forebay_fabric::{BODY_MAX, Down, HEADER_BYTES, Header};
+use forebay_fabric::{BODY_MAX, Down, HEADER_BYTES, Header, Outcome, RemoteSpan};
 use forebay_membership::{Member, NodeId};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
@@ -36,6 +36,13 @@ pub enum LinkEvent<'m> {
         header: &'m Header,
         /// At most 64 KiB.
         body: &'m [u8],
+    },
+    /// A [`Post::pull`] has ended: nothing writes to its slot any more.
+    Pulled {
+        /// As given to it.
+        token: u64,
+        /// How.
+        outcome: Outcome,
     },
 }
 
@@ -88,8 +95,10 @@ pub(crate) struct Book {
     pub members: BTreeMap<NodeId, Entry>,
     /// They are others than when the thread last looked.
     pub has_changed: bool,
-    /// A message has come since then.
+    /// A message has come since then, or a pull.
     pub has_mail: bool,
+    /// What is to be pulled.
+    pub pulls: Vec<Pull>,
     pub stops: bool,
     /// The thread sleeps until it is woken.
     sleeps: bool,
@@ -105,6 +114,16 @@ pub(crate) struct Entry {
     /// One was refused.
     is_full: bool,
     pub shown: Shown,
+}
+
+/// Bytes of a member that are wanted.
+pub(crate) struct Pull {
+    pub of: Member,
+    pub from: RemoteSpan,
+    /// Where in this node's staging.
+    pub to: u64,
+    pub token: u64,
+    pub within: Duration,
 }
 
 /// A message that waits.
@@ -191,6 +210,27 @@ impl Post {
         book.has_mail = true;
         self.wake(&mut book);
         Ok(())
+    }
+
+    /// Has bytes of a member's region copied into this node's [`crate::Staging`], from `to` on.
+    /// Whatever becomes of it, [`LinkEvent::Pulled`] tells its end once, unless the group stops.
+    pub fn pull(&self, of: Member, from: RemoteSpan, to: u64, token: u64, within: Duration) {
+        let mut book = self.book();
+        book.pulls.push(Pull { of, from, to, token, within });
+        book.has_mail = true;
+        self.wake(&mut book);
+    }
+
+    /// The other members of the newest view; none if this node is no member of it.
+    pub fn members(&self) -> Vec<Member> {
+        self.book().members.values().map(|entry| entry.member).collect()
+    }
+
+    /// The round trip of the link to a member, as it was measured last.
+    pub fn round_trip(&self, of: Member) -> Option<Duration> {
+        let book = self.book();
+        let entry = book.members.get(&of.node).filter(|entry| entry.member == of)?;
+        entry.shown.round_trip
     }
 
     pub(crate) fn book(&self) -> MutexGuard<'_, Book> {

@@ -1,15 +1,19 @@
 //! The thread "group-links": it owns the fabric, makes links to members, and closes those to
 //! nodes that are none.
 
-use super::post::{Shown, Waiting};
+use super::post::{Pull, Shown, Waiting};
 use super::{LinkEvent, LinkHandler, MESH_MAX, Post, TICK};
 use crate::clock::now_ms;
+use crate::remote::Staging;
 use crate::status::LinkState;
-use forebay_fabric::{Down, Event, Fabric, FabricError, Header, Link, LinkStatus as Carried};
+use forebay_fabric::{
+    Down, Event, Fabric, FabricError, Header, Link, LinkStatus as Carried, LocalSpan, Outcome,
+};
 use forebay_membership::{Member, NodeId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 /// A connection that failed is tried again after this time, then after twice as long, and so on.
 const BACKOFF_MIN_MS: u64 = 100;
@@ -34,6 +38,8 @@ pub(crate) struct Links {
     me: Member,
     post: Post,
     fabric: Box<dyn Fabric>,
+    /// Exposed by the fabric, which is dropped before it.
+    staging: Option<Arc<Staging>>,
     handler: LinkHandler,
     /// Told of members whose link is lost, for the failure detector.
     lost: Box<dyn Fn(Member) + Send>,
@@ -75,10 +81,12 @@ impl Links {
     pub fn new(
         post: Post,
         fabric: Box<dyn Fabric>,
+        staging: Option<Arc<Staging>>,
         handler: LinkHandler,
         lost: Box<dyn Fn(Member) + Send>,
     ) -> Self {
         Self {
+            staging,
             me: fabric.member(),
             post,
             fabric,
@@ -103,6 +111,7 @@ impl Links {
                 return;
             }
             self.take_members();
+            self.pull();
             let due_ms = self.drive();
             let due_ms = due_ms.min(self.show());
             if self.fabric.arm() && self.post.may_sleep() {
@@ -161,13 +170,29 @@ impl Links {
                     peer.is_full = false;
                 }
             }
-            // No transfer is begun here.
-            Event::Done { .. } => {}
+            Event::Done { token, outcome } => self.tell(LinkEvent::Pulled { token, outcome }),
         }
     }
 
     fn tell(&mut self, event: LinkEvent<'_>) {
         (self.handler)(&self.post, event);
+    }
+
+    /// Begins what is to be pulled.
+    fn pull(&mut self) {
+        let pulls = std::mem::take(&mut self.post.book().pulls);
+        for Pull { of, from, to, token, within } in pulls {
+            let region = self.staging.as_ref().and_then(|staging| staging.region());
+            let link = self.peers.get(&of).and_then(|peer| peer.up.first().copied());
+            let begun = region.zip(link).is_some_and(|(region, link)| {
+                let into = LocalSpan { region, offset: to, bytes: from.bytes };
+                self.fabric.pull(link, from, into, token, within).is_ok()
+            });
+            if !begun {
+                self.tell(LinkEvent::Pulled { token, outcome: Outcome::Gone });
+            }
+            self.used_ms.get_or_insert(now_ms());
+        }
     }
 
     /// A link is gone, or was not made.

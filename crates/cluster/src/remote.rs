@@ -1,0 +1,16 @@
+//! Blocks that other members have in memory: what nodes say to each other about them
+//! ([`RemoteMessage`]), who is asked for a block first ([`Finder`]), and the memory through which
+//! its bytes go ([`Staging`]). What is done with them is the node manager's.
+
+mod finder;
+mod message;
+mod staging;
+
+pub use finder::{Finder, RUN_BLOCKS};
+pub use message::{INLINE_MAX, RemoteMessage};
+pub use staging::Staging;
+
+use forebay_fabric::Kind;
+
+/// Messages about blocks of other members.
+pub const REMOTE: Kind = Kind(2);

@@ -1,0 +1,247 @@
+//! What nodes say about blocks, as bytes: little-endian, and checked as if an enemy had sent it.
+
+use forebay_membership::FileId;
+
+/// Blocks of so many bytes at most go in the answer itself.
+pub const INLINE_MAX: usize = 16 << 10;
+
+/// Blocks of a question at most.
+const BLOCKS_MAX: usize = super::RUN_BLOCKS as usize;
+
+/// A message of kind [`super::REMOTE`]. `ticket` is a number of the one that asks, which comes back
+/// with the answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RemoteMessage {
+    /// Who has these blocks? Those of a run, `mask` from `first` on.
+    Find {
+        /// Of the sender.
+        ticket: u64,
+        /// The file.
+        file: FileId,
+        /// The number of the run.
+        run: u64,
+        /// Bit n: its block n is meant.
+        mask: u64,
+        /// A node that did not have them, or `u16::MAX`.
+        not: u16,
+    },
+    /// The answer: for each block that was asked for, in their order, the node to be asked, or
+    /// `u16::MAX`: the one that asks reads it from the store.
+    Found {
+        /// That of the question.
+        ticket: u64,
+        /// At most 64.
+        nodes: Vec<u16>,
+    },
+    /// The sender wants the bytes of a block.
+    Get {
+        /// Of the sender.
+        ticket: u64,
+        /// The file.
+        file: FileId,
+        /// Counted in buckets.
+        block: u64,
+    },
+    /// They wait to be pulled.
+    Have {
+        /// That of the question.
+        ticket: u64,
+        /// The file.
+        file: FileId,
+        /// The block.
+        block: u64,
+        /// How many they are.
+        bytes: u32,
+        /// Their CRC-32C.
+        sum: u32,
+        /// The number of the region that they are in.
+        region: u64,
+        /// Where in it.
+        offset: u64,
+    },
+    /// They are few, and here.
+    Bytes {
+        /// That of the question.
+        ticket: u64,
+        /// The file.
+        file: FileId,
+        /// The block.
+        block: u64,
+        /// Their CRC-32C.
+        sum: u32,
+        /// At most [`INLINE_MAX`].
+        bytes: Vec<u8>,
+    },
+    /// The sender does not have the block, or may not give it.
+    No {
+        /// That of the question.
+        ticket: u64,
+    },
+    /// What [`RemoteMessage::Have`] has said is not needed any more.
+    Fetched {
+        /// That of the question.
+        ticket: u64,
+    },
+}
+
+struct Reader<'b>(&'b [u8]);
+
+impl<'b> Reader<'b> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (head, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*head)
+    }
+
+    fn short(&mut self) -> Option<u16> {
+        self.take().map(u16::from_le_bytes)
+    }
+
+    fn word(&mut self) -> Option<u32> {
+        self.take().map(u32::from_le_bytes)
+    }
+
+    fn long(&mut self) -> Option<u64> {
+        self.take().map(u64::from_le_bytes)
+    }
+
+    fn file(&mut self) -> Option<FileId> {
+        Some(FileId { store: self.short()?, inode: self.long()?, generation: self.word()? })
+    }
+}
+
+fn put_file(to: &mut Vec<u8>, file: FileId) {
+    to.extend(file.store.to_le_bytes());
+    to.extend(file.inode.to_le_bytes());
+    to.extend(file.generation.to_le_bytes());
+}
+
+impl RemoteMessage {
+    /// The body of the message.
+    pub fn encode(&self) -> Vec<u8> {
+        let (kind, ticket) = match self {
+            Self::Find { ticket, .. } => (1, ticket),
+            Self::Found { ticket, .. } => (2, ticket),
+            Self::Get { ticket, .. } => (3, ticket),
+            Self::Have { ticket, .. } => (4, ticket),
+            Self::Bytes { ticket, .. } => (5, ticket),
+            Self::No { ticket } => (6, ticket),
+            Self::Fetched { ticket } => (7, ticket),
+        };
+        let mut to = vec![kind];
+        to.extend(ticket.to_le_bytes());
+        match self {
+            Self::Find { file, run, mask, not, .. } => {
+                put_file(&mut to, *file);
+                to.extend(run.to_le_bytes());
+                to.extend(mask.to_le_bytes());
+                to.extend(not.to_le_bytes());
+            }
+            Self::Found { nodes, .. } => {
+                nodes.iter().for_each(|node| to.extend(node.to_le_bytes()));
+            }
+            Self::Get { file, block, .. } => {
+                put_file(&mut to, *file);
+                to.extend(block.to_le_bytes());
+            }
+            Self::Have { file, block, bytes, sum, region, offset, .. } => {
+                put_file(&mut to, *file);
+                to.extend(block.to_le_bytes());
+                to.extend(bytes.to_le_bytes());
+                to.extend(sum.to_le_bytes());
+                to.extend(region.to_le_bytes());
+                to.extend(offset.to_le_bytes());
+            }
+            Self::Bytes { file, block, sum, bytes, .. } => {
+                put_file(&mut to, *file);
+                to.extend(block.to_le_bytes());
+                to.extend(sum.to_le_bytes());
+                to.extend(bytes);
+            }
+            Self::No { .. } | Self::Fetched { .. } => {}
+        }
+        to
+    }
+
+    /// The message of a body; `None` if it is none.
+    pub fn decode(body: &[u8]) -> Option<Self> {
+        let mut from = Reader(body);
+        let kind = from.take::<1>()?[0];
+        let ticket = from.long()?;
+        let message = match kind {
+            1 => Self::Find {
+                ticket,
+                file: from.file()?,
+                run: from.long()?,
+                mask: from.long()?,
+                not: from.short()?,
+            },
+            2 => {
+                let (nodes, rest) = from.0.as_chunks::<2>();
+                if !rest.is_empty() || nodes.len() > BLOCKS_MAX {
+                    return None;
+                }
+                let nodes = nodes.iter().map(|node| u16::from_le_bytes(*node)).collect();
+                from.0 = &[];
+                Self::Found { ticket, nodes }
+            }
+            3 => Self::Get { ticket, file: from.file()?, block: from.long()? },
+            4 => Self::Have {
+                ticket,
+                file: from.file()?,
+                block: from.long()?,
+                bytes: from.word()?,
+                sum: from.word()?,
+                region: from.long()?,
+                offset: from.long()?,
+            },
+            5 => {
+                let (file, block, sum) = (from.file()?, from.long()?, from.word()?);
+                let bytes = std::mem::take(&mut from.0).to_vec();
+                if bytes.len() > INLINE_MAX {
+                    return None;
+                }
+                Self::Bytes { ticket, file, block, sum, bytes }
+            }
+            6 => Self::No { ticket },
+            7 => Self::Fetched { ticket },
+            _ => return None,
+        };
+        from.0.is_empty().then_some(message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_survive_their_bytes_and_rubbish_is_none() {
+        let file = FileId { store: 3, inode: u64::MAX - 1, generation: 9 };
+        let (ticket, block) = (u64::MAX / 3, 1 << 40);
+        let all = [
+            RemoteMessage::Find { ticket, file, run: 5, mask: u64::MAX, not: u16::MAX },
+            RemoteMessage::Found { ticket, nodes: vec![0, u16::MAX, 7] },
+            RemoteMessage::Get { ticket, file, block },
+            RemoteMessage::Have { ticket, file, block, bytes: 1, sum: 2, region: 3, offset: 4 },
+            RemoteMessage::Bytes { ticket, file, block, sum: 8, bytes: vec![1; INLINE_MAX] },
+            RemoteMessage::No { ticket },
+            RemoteMessage::Fetched { ticket },
+        ];
+        for message in all {
+            let body = message.encode();
+            assert_eq!(RemoteMessage::decode(&body), Some(message.clone()));
+            let has_tail =
+                matches!(message, RemoteMessage::Found { .. } | RemoteMessage::Bytes { .. });
+            for end in (0..body.len()).filter(|_| !has_tail) {
+                assert_eq!(RemoteMessage::decode(&body[..end]), None, "{message:?} to {end}");
+            }
+            let longer = [&body[..], &[0]].concat();
+            let decoded = RemoteMessage::decode(&longer);
+            assert!(decoded.is_none(), "{message:?} with a byte more: {decoded:?}");
+        }
+        let many = RemoteMessage::Found { ticket, nodes: vec![0; BLOCKS_MAX + 1] };
+        assert_eq!(RemoteMessage::decode(&many.encode()), None);
+        assert_eq!(RemoteMessage::decode(&[99; 40]), None);
+    }
+}
