@@ -198,6 +198,7 @@ fn lines(report: &Value) -> Vec<String> {
         }
     }
     lines.extend(leases(&report["leases"]));
+    lines.extend(blocks(&report["blocks"]));
     lines.extend(dropped(&report["packets"]));
     lines.extend(nodes(report));
     lines
@@ -222,6 +223,27 @@ fn leases(leases: &Value) -> Option<String> {
         if count > 0 {
             line += &format!("; {count} {what}");
         }
+    }
+    Some(line)
+}
+
+/// Blocks that other nodes have, where nodes share files.
+fn blocks(blocks: &Value) -> Option<String> {
+    blocks.as_object()?;
+    let of = |key: &str| blocks[key].as_u64().unwrap_or(0);
+    let all = |key: &str| {
+        let nodes = blocks["nodes"].as_array().into_iter().flatten();
+        bytes(nodes.filter_map(|node| node[key].as_u64()).sum())
+    };
+    let mut line = format!(
+        "    blocks   {} from other nodes ({}), {} from the store; {} given to other nodes",
+        of("from_nodes"),
+        all("pulled_bytes"),
+        of("from_store"),
+        all("given_bytes")
+    );
+    if of("failed") > 0 {
+        line += &format!("; {} that other nodes had did not come", of("failed"));
     }
     Some(line)
 }
@@ -253,6 +275,7 @@ fn nodes(report: &Value) -> Vec<String> {
     }
     let rest = nodes.split_off(nodes.len().min(NODES_SHOWN));
     let links = report["links"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let moved = report["blocks"]["nodes"].as_array().map(Vec::as_slice).unwrap_or_default();
     let line = |node: &&Value| {
         let number = node["node"].as_u64().unwrap_or(0);
         let name = shown(node["name"].as_str().unwrap_or("?"));
@@ -270,8 +293,13 @@ fn nodes(report: &Value) -> Vec<String> {
         let seat = seat.map_or(String::new(), |view| format!(", member since view {view}"));
         let at = node["address"].as_str().map_or(String::new(), |at| format!(", at {}", shown(at)));
         let of_node = links.iter().find(|link| link["node"] == node["node"]);
+        let moved = moved.iter().find(|of| of["node"] == node["node"]).map(|of| {
+            let size = |key: &str| bytes(of[key].as_u64().unwrap_or(0));
+            let (pulled, given) = (size("pulled_bytes"), size("given_bytes"));
+            format!("      blocks   {pulled} pulled, {given} given")
+        });
         let line = format!("    node {number:3}  {name}{life}: {standing}{seat}{at}");
-        [line].into_iter().chain(of_node.and_then(link))
+        [line].into_iter().chain(of_node.and_then(link)).chain(moved)
     };
     let mut lines: Vec<_> = nodes.iter().flat_map(line).collect();
     if !rest.is_empty() {
@@ -340,6 +368,8 @@ mod tests {
             "packets": { "sent": 9, "group": 2, "malformed": 1 },
             "leases": { "held": { "read": 3, "write": 2, "direct": 0 }, "wanted": 1, "lost": 0,
                         "partitions": { "home": 9, "frozen": 0 } },
+            "blocks": { "from_nodes": 8, "from_store": 5, "failed": 1, "staged_bytes": 0,
+                        "nodes": [{ "node": 1, "pulled_bytes": 2_097_152, "given_bytes": 1024 }] },
             "nodes": [
                 { "node": 0, "name": "a", "life": 2, "address": null, "standing": "up",
                   "seat": { "life": 2, "since": 3 } },
@@ -382,11 +412,14 @@ mod tests {
             "    look     0.5 s ago, took 0.0 s",
             "    CARDS    udp/c:1: unknown\\n (3.0 s ago, and is over)",
             "    leases   2 files to write, 3 to read, 0 through the kernel; 1 wanted",
+            "    blocks   8 from other nodes (2.00 MiB), 5 from the store; \
+             1.00 KiB given to other nodes; 1 that other nodes had did not come",
             "    DROPPED  packets: 1 no packet of a group, 2 of another group, or with another secret",
             "    node   0  a, life 2: this node, member since view 3",
             "    node   1  b, life 1: DOWN: does not answer, and is in the view still, \
              member since view 1, at 10.0.0.2:20001",
             "      link     up since 9.5 s, 0.12 ms, 2.00 KiB in (0 B/s), 3.00 MiB out (1.00 KiB/s)",
+            "      blocks   2.00 MiB pulled, 1.00 KiB given",
             "    node   2  c: never heard",
         ];
         assert_eq!(lines(&member()), wanted);

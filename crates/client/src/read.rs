@@ -2,6 +2,7 @@
 
 mod blocks;
 mod bucket;
+mod others;
 mod slot;
 mod store;
 mod through;
@@ -108,6 +109,9 @@ impl OpenFile<'_> {
             .checked_add(length as u64)
             .filter(|&end| end <= i64::MAX as u64)
             .ok_or(Errno::INVAL)?;
+        if self.session.shares_files() {
+            self.bring_from_others(offset, length)?;
+        }
         let mut inside = self.enter_for(Access::Read)?;
         let mut through = inside.goes_through(offset, length);
         if !through && inside.may_have_grown(end) {

@@ -2,12 +2,13 @@
 //! store that hangs, or a folder that is refused, leaves the node alone, and its programs go on.
 
 use crate::config::{Config, Group as Settings, Hosts};
+use crate::remote::{RemoteEvent, RemotePost};
 use forebay_cluster::{
     Group, GroupConfig, GroupError, GroupStatus, LeaseDesk, LeaseOrder, LeaseQueue, LinkState,
     LinkStatus, LookStatus, NodeStatus, PacketCounters, Sharing, Standing, StoreError,
 };
 use forebay_directory::{Status, Tuning};
-use forebay_membership::{Incarnation, Rank, Seat};
+use forebay_membership::{Incarnation, NodeId, Rank, Seat};
 use forebay_pool::FileId;
 use forebay_pool::clock::Timer;
 use rustix::fd::OwnedFd;
@@ -45,6 +46,8 @@ pub(crate) struct Grouping {
     beginning: Mutex<Option<Receiver<()>>>,
     /// Where nodes share files: what goes between the group and the thread of leases.
     leases: Option<LeasePost>,
+    /// There too: what goes between the group and the thread of blocks of other nodes.
+    pub remote: Option<RemotePost>,
 }
 
 /// Lives of this node in its group, as its pool knows them.
@@ -111,6 +114,7 @@ impl Grouping {
             part: Arc::new(Mutex::new(part)),
             beginning: Mutex::default(),
             leases: config.shares_files().then(LeasePost::new),
+            remote: config.shares_files().then(|| RemotePost::new(config.bucket_size() as usize)),
         }
     }
 
@@ -129,6 +133,11 @@ impl Grouping {
         }
     }
 
+    /// This node's number in its group.
+    pub fn number(&self) -> Option<NodeId> {
+        self.settings.hosts.as_ref().map(|hosts| hosts.node)
+    }
+
     /// Begins a life in the group of several hosts, on a thread of its own.
     pub fn begin(&self, pool: PoolLife) {
         let Settings { hosts: Some(hosts), bind, fabric, .. } = &self.settings else { return };
@@ -138,8 +147,13 @@ impl Grouping {
         let tell = |text: &str| eprintln!("{text}");
         let sharing = self.leases.as_ref().and_then(|leases| leases.sharing(pool));
         let alone = self.leases.as_ref().map(|leases| leases.events.clone());
+        let remote = self.remote.as_ref().map(RemotePost::ends);
+        let (staging, handler, told) = match remote {
+            Some((staging, handler, begun)) => (Some(staging), handler, Some(begun)),
+            None => (None, of.handler, None),
+        };
         let bind = bind.unwrap_or(of.bind);
-        let config = GroupConfig { bind, transport: *fabric, tell, sharing, ..of };
+        let config = GroupConfig { bind, transport: *fabric, tell, sharing, staging, handler, ..of };
         *lock(&self.part) = Part::Beginning;
         let part = Arc::clone(&self.part);
         let (end, ended) = mpsc::channel();
@@ -148,7 +162,11 @@ impl Grouping {
             let begun = Group::start(config);
             let mut part = lock(&part);
             match (&*part, begun) {
-                (Part::Beginning, Ok(group)) => *part = Part::Member(group),
+                (Part::Beginning, Ok(group)) => {
+                    let event = RemoteEvent::Begun(group.post(), Box::new(group.ranks()));
+                    let _ = told.map(|told| told.send(event));
+                    *part = Part::Member(group);
+                }
                 (Part::Beginning, Err(error)) => {
                     eprintln!("no group: {error}; this node goes on alone");
                     *part = Part::Failed(error);
@@ -202,6 +220,7 @@ impl Grouping {
             Part::Member(group) => {
                 add_status(&mut report, &group.status());
                 report["leases"] = json!(group.leases().as_ref().map(leases));
+                report["blocks"] = json!(self.remote.as_ref().map(|remote| remote.report()));
                 "member"
             }
         };

@@ -3,8 +3,8 @@
 //!
 //! One folder for each concern; those further down in this list use those further up:
 //! `observe`, `config`, `instance`, `profile`, `store`, `devices`, `journal`, `memory` (of RAM),
-//! `group` (of nodes), `node` (the state that all threads share), `drain`, `organize`, `recovery`,
-//! `manager`.
+//! `remote` (blocks of other nodes), `group` (of nodes), `node` (the state that all threads share),
+//! `drain`, `organize`, `recovery`, `manager`.
 
 // First, for its macro.
 #[macro_use]
@@ -22,6 +22,7 @@ mod node;
 mod organize;
 pub mod profile;
 mod recovery;
+mod remote;
 mod store;
 mod usage;
 

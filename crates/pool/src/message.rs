@@ -13,7 +13,7 @@
 use crate::FileId;
 
 /// Raised when the format changes.
-pub const MESSAGE_VERSION: u16 = 9;
+pub const MESSAGE_VERSION: u16 = 10;
 /// Bytes of a message.
 pub const MESSAGE_BYTES: usize = 32;
 
@@ -133,6 +133,18 @@ pub enum Message {
         /// File record.
         file: FileId,
     },
+    /// A process waits for a block of `file` that another node may have in memory, see
+    /// [`crate::Segment::ask_others`]. Comes through the queue.
+    Fetch {
+        /// File record.
+        file: FileId,
+        /// Its generation.
+        generation: u32,
+        /// The block.
+        block: u64,
+        /// What is to be answered.
+        ticket: u16,
+    },
 }
 
 impl Message {
@@ -175,6 +187,9 @@ impl Message {
             Message::Group => (20, 0, 0, 0, 0),
             Message::Told => (21, 0, 0, 0, 0),
             Message::Lease { file } => (22, file.raw(), 0, 0, 0),
+            Message::Fetch { file, generation, block, ticket } => {
+                (23, file.raw(), generation, block, ticket.into())
+            }
         };
         let mut packet = [0; MESSAGE_BYTES];
         packet[0..2].copy_from_slice(&MESSAGE_VERSION.to_le_bytes());
@@ -243,6 +258,12 @@ impl Message {
             20 => Message::Group,
             21 => Message::Told,
             22 => Message::Lease { file: file().ok()? },
+            23 => Message::Fetch {
+                file: file().ok()?,
+                generation: word(8).ok()?,
+                block: long(16).ok()?,
+                ticket: word(24).ok()? as u16,
+            },
             _ => return None,
         })
     }
@@ -282,6 +303,12 @@ mod tests {
             Message::Group,
             Message::Told,
             Message::Lease { file: FileId::from_raw(6) },
+            Message::Fetch {
+                file: FileId::from_raw(9),
+                generation: 3,
+                block: u64::MAX - 1,
+                ticket: u16::MAX,
+            },
             Message::Expect {
                 file: FileId::from_raw(1),
                 generation: 2,

@@ -8,6 +8,7 @@ mod failures;
 mod groups;
 mod mpi;
 mod namespaces;
+mod remote;
 mod shared_device;
 mod store;
 mod strict;

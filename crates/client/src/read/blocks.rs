@@ -22,7 +22,7 @@ impl EnteredFile<'_> {
     ) -> Option<Result<usize, Errno>> {
         let record = self.record;
         let end = offset.checked_add(length as u64).filter(|&end| end <= i64::MAX as u64)?;
-        if !record.allows(Access::Read) {
+        if !record.allows(Access::Read) || self.may_ask_others() && self.lacks_any(offset, length) {
             return None;
         }
         // To look at the store for more may take the file exclusively.
@@ -229,6 +229,6 @@ impl EnteredFile<'_> {
 }
 
 /// Whether no tier has the block of this entry.
-fn is_absent(entry: Option<&AtomicU64>) -> bool {
+pub(super) fn is_absent(entry: Option<&AtomicU64>) -> bool {
     entry.is_none_or(|entry| entry.load(Ordering::Acquire) == Entry::EMPTY)
 }

@@ -44,7 +44,13 @@ impl EnteredFile<'_> {
             return Verdict::First;
         }
         let (trail, key) = self.trail(part.block);
-        trail.admits(key, &part_of, room, || self.pace())
+        let verdict = trail.admits(key, &part_of, room, || self.pace());
+        // Other nodes can be given what is in memory here: who reads on from its start, or all of
+        // a small file, brings it up for all of them.
+        if verdict == Verdict::Through && part.within == 0 && self.may_ask_others() {
+            return Verdict::First;
+        }
+        verdict
     }
 
     /// Whether one of the blocks of which `length` bytes from `offset` are read is worth a bucket.

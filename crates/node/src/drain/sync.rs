@@ -5,6 +5,7 @@ use crate::drain::flusher::{AwaitedCheckpoint, FlushScope, Flusher, Retry};
 use crate::drain::reconcile::reconcile;
 use crate::group::LeaseEvent;
 use crate::journal::Checkpoint;
+use crate::remote::Wanted;
 use crate::store::descriptors::StoreHandle;
 use forebay_placement::rounds::sync_passes;
 use forebay_pool::backoff::Backoff;
@@ -42,6 +43,16 @@ impl Flusher {
                     Message::Sync { file } if node.header().has_file(file) => Some(file),
                     Message::Lease { file } if node.header().has_file(file) => {
                         node.group.tell_leases(LeaseEvent::Asked(file));
+                        None
+                    }
+                    Message::Fetch { file, generation, block, ticket } => {
+                        let wanted = Wanted::Ticket(ticket);
+                        match &node.group.remote {
+                            Some(remote) if node.header().has_file(file) => {
+                                remote.fetch(file, generation, vec![block], wanted);
+                            }
+                            _ => node.segment.answer_others(ticket),
+                        }
                         None
                     }
                     _ => None,

@@ -546,7 +546,8 @@ impl Receiver<'_> {
                 | Message::NoRoom { .. }
                 | Message::Refused
                 | Message::Sync { .. }
-                | Message::Lease { .. } => {
+                | Message::Lease { .. }
+                | Message::Fetch { .. } => {
                     eprintln!("cut off a connection that sent what does not belong there");
                     return false;
                 }

@@ -12,7 +12,7 @@ use forebay_placement::mix;
 use forebay_pool::clock::Timer;
 use forebay_pool::layout::{FileFlags, FileRecord};
 use forebay_pool::lease::{Access, Grant, Lease};
-use forebay_pool::{FileId, Identity, Owner, crash, futex};
+use forebay_pool::{FileId, Identity, Owner, Segment, crash, futex};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -54,6 +54,25 @@ pub(crate) fn group_file(record: &FileRecord) -> GroupFile {
         inode: record.identity().inode,
         generation: (mix(record.born_ns.load(Ordering::Acquire)) >> 32) as u32,
     }
+}
+
+/// [`LeaseKeeper::with_record`], for any thread.
+pub(crate) fn with_record<R>(
+    segment: &Segment,
+    owner: Owner,
+    file: GroupFile,
+    act: impl FnOnce(FileId, &FileRecord) -> R,
+) -> Option<R> {
+    let header = segment.header();
+    let store = header.store[..header.stores as usize].get(usize::from(file.store))?;
+    let identity = Identity { device: store.device, inode: file.inode };
+    let _inside = segment.enter_table(owner);
+    let found = segment.with_file(identity, owner, |found| {
+        let found = found?;
+        let record = segment.file(found);
+        (group_file(record) == file).then(|| act(found, record))
+    });
+    found.ok().flatten()
 }
 
 impl LeaseKeeper {
@@ -119,6 +138,7 @@ impl LeaseKeeper {
                 if !is_clean(&node, file) {
                     return Outcome::Refused;
                 }
+                self.void_pulls(file);
                 // Programs that go on use it through the kernel, for which nothing is asked.
                 record.lease.reduce(match record.has(FileFlags::DIRECT) {
                     true => Lease::Direct,
@@ -199,17 +219,7 @@ impl LeaseKeeper {
         file: GroupFile,
         act: impl FnOnce(FileId, &FileRecord) -> R,
     ) -> Option<R> {
-        let segment = &self.node.segment;
-        let header = segment.header();
-        let store = header.store[..header.stores as usize].get(usize::from(file.store))?;
-        let identity = Identity { device: store.device, inode: file.inode };
-        let _inside = segment.enter_table(self.owner);
-        let found = segment.with_file(identity, self.owner, |found| {
-            let found = found?;
-            let record = segment.file(found);
-            (group_file(record) == file).then(|| act(found, record))
-        });
-        found.ok().flatten()
+        with_record(&self.node.segment, self.owner, file, act)
     }
 
     /// The record that a file of the group has here now.
@@ -265,6 +275,13 @@ impl LeaseKeeper {
         self.refuse(file, Why::Superseded);
     }
 
+    /// What is under way from other nodes is not taken any more. The file is held exclusively.
+    fn void_pulls(&self, file: FileId) {
+        if let Some(remote) = &self.node.group.remote {
+            remote.void_pulls(file);
+        }
+    }
+
     fn wake(&self) {
         let done = &self.node.header().work_done;
         done.fetch_add(1, Ordering::AcqRel);
@@ -306,6 +323,7 @@ impl LeaseKeeper {
             // Mappings and programs without Forebay are not taken anything from: all use it so.
             let outcome = while_held(&node, found, owner, |record| {
                 crash::point("lease.staying");
+                self.void_pulls(found);
                 record.lease.reduce(Lease::Nothing);
                 Outcome::Done
             });
@@ -336,6 +354,9 @@ impl LeaseKeeper {
             let outcome = clean_held(&node, flusher, found, owner, left);
             if outcome == Outcome::Done {
                 crash::point("lease.reducing");
+                if let Some(remote) = &node.group.remote {
+                    remote.void_pulls(found);
+                }
                 facts = Some(facts_of(record));
                 record.lease.reduce(lease);
                 if lease == Lease::Nothing {

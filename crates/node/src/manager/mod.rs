@@ -10,6 +10,7 @@ pub(crate) mod housekeeping;
 pub(crate) mod jobs;
 pub(crate) mod leases;
 mod registrar;
+pub(crate) mod remote;
 mod rest;
 pub(crate) mod retire;
 pub(crate) mod takeover;

@@ -158,10 +158,35 @@ impl Stager {
         let mut numbers = request.numbers(self.node.segment.bucket_bytes() as u64);
         loop {
             let batch: Vec<u64> = numbers.by_ref().take(BATCH as usize).collect();
-            if batch.is_empty() || self.node.stopping() || !self.stage_batch(request, &batch) {
+            if batch.is_empty() || self.node.stopping() {
+                return;
+            }
+            let (from_others, batch) = self.ask_others(request, batch);
+            if batch.is_empty() && from_others {
+                continue;
+            }
+            if !self.stage_batch(request, &batch) {
                 return;
             }
         }
+    }
+
+    /// Has what other nodes have in memory, or are about to read, be brought from there. Whether
+    /// that is any, and what is left to be read from the store.
+    fn ask_others(&self, request: &Request, blocks: Vec<u64>) -> (bool, Vec<u64>) {
+        let Some(remote) = &self.node.group.remote else { return (false, blocks) };
+        let segment = &self.node.segment;
+        if !segment.header().has_file(request.file) || !self.has_room(blocks.len()) {
+            return (false, blocks);
+        }
+        let lacks = |&block: &u64| {
+            let entry = segment.entry(segment.file(request.file), block);
+            entry.is_none_or(|entry| entry.load(Ordering::Acquire) == Entry::EMPTY)
+        };
+        let asked = blocks.iter().copied().filter(lacks).collect();
+        let others = remote.placed(request.file, request.generation, asked);
+        let left = blocks.into_iter().filter(|block| !others.contains(block)).collect();
+        (!others.is_empty(), left)
     }
 
     /// Whether the request is still about a file that is buffered, and about that one.
@@ -256,6 +281,9 @@ impl Stager {
             // It may be closed by now, and a version again.
             segment.files().touch(request.file);
             node.trace.moved(start, "stage", "store", node.tier_name(TierId::RAM), moved);
+            if let Some(remote) = &node.group.remote {
+                remote.note_staged(moved);
+            }
         }
         drop(inside);
         self.lift(below);
@@ -347,8 +375,6 @@ impl Stager {
         }
     }
 
-    /// A bucket for a block of so many pages that only the store has: locked, and named by the
-    /// index.
     fn claim<'a>(
         &mut self,
         segment: &'a Segment,
@@ -356,27 +382,8 @@ impl Stager {
         block: u64,
         pages: u32,
     ) -> Option<BlockGuard<'a>> {
-        let file = request.file;
-        let place = segment.entry_or_insert(segment.file(file), block, self.owner)?;
-        if place.load(Ordering::Acquire) != Entry::EMPTY {
-            return None;
-        }
-        let is_small = block == 0
-            && segment.file(file).size.load(Ordering::Acquire) <= segment.bucket_bytes() as u64 / 2;
-        let sparse = if is_small { segment.take_sparse(self.owner, pages) } else { None };
-        let taken = sparse.or_else(|| segment.take_slot(TierId::RAM, self.owner, &mut self.hint));
-        let fresh = segment.init_bucket(taken?, file, block, self.owner)?;
-        if !segment.back_pages(fresh.bucket(), pages) {
-            return None;
-        }
-        if request.is_guess {
-            let access_stats = &fresh.meta().access_stats;
-            let ahead = AccessStats(access_stats.load(Ordering::Relaxed)).ahead(true);
-            access_stats.store(ahead.0, Ordering::Relaxed);
-        }
-        let locked = fresh.publish(place, TierId::RAM)?;
-        segment.file(file).note_tier(TierId::RAM);
-        Some(locked)
+        let (owner, hint) = (self.owner, &mut self.hint);
+        claim_block(segment, (owner, hint), (request.file, block), pages, request.is_guess)
     }
 
     /// Notes that a block has come from the store's device: its trail says so when it leaves the
@@ -396,15 +403,50 @@ impl Stager {
 
     /// Marks what arrived as valid and lets readers in.
     fn fill(&self, block: Filling<'_>, got: usize) {
-        let segment = &self.node.segment;
-        let meta = block.locked.meta();
-        let (page, got) = (segment.page_bytes(), got.min(block.bytes));
-        let end = got.next_multiple_of(page);
-        // SAFETY: inside the bucket, which is locked.
-        unsafe { segment.bucket_data(block.locked.bucket()).add(got).write_bytes(0, end - got) };
-        let valid = PageSet::span(0..end / page).0;
-        meta.written.store(self.node.now(), Ordering::Relaxed);
-        meta.valid.store(valid, Ordering::Release);
+        let got = got.min(block.bytes);
+        fill_block(&self.node, &block.locked, got);
         forebay_pool::crash::point("stage.valid");
     }
+}
+
+/// A bucket for a block of so many pages that no tier has: locked, and named by the index. The
+/// caller is inside the file. `hint` is where the search begins, as of [`Segment::take_slot`].
+pub(crate) fn claim_block<'a>(
+    segment: &'a Segment,
+    (owner, hint): (Owner, &mut u32),
+    (file, block): (FileId, u64),
+    pages: u32,
+    is_guess: bool,
+) -> Option<BlockGuard<'a>> {
+    let place = segment.entry_or_insert(segment.file(file), block, owner)?;
+    if place.load(Ordering::Acquire) != Entry::EMPTY {
+        return None;
+    }
+    let is_small = block == 0
+        && segment.file(file).size.load(Ordering::Acquire) <= segment.bucket_bytes() as u64 / 2;
+    let sparse = if is_small { segment.take_sparse(owner, pages) } else { None };
+    let taken = sparse.or_else(|| segment.take_slot(TierId::RAM, owner, hint));
+    let fresh = segment.init_bucket(taken?, file, block, owner)?;
+    if !segment.back_pages(fresh.bucket(), pages) {
+        return None;
+    }
+    if is_guess {
+        let access_stats = &fresh.meta().access_stats;
+        let ahead = AccessStats(access_stats.load(Ordering::Relaxed)).ahead(true);
+        access_stats.store(ahead.0, Ordering::Relaxed);
+    }
+    let locked = fresh.publish(place, TierId::RAM)?;
+    segment.file(file).note_tier(TierId::RAM);
+    Some(locked)
+}
+
+/// Marks the first `got` bytes of a claimed block as valid, which are there.
+pub(crate) fn fill_block(node: &Node, block: &BlockGuard<'_>, got: usize) {
+    let (segment, meta) = (&node.segment, block.meta());
+    let page = segment.page_bytes();
+    let end = got.next_multiple_of(page);
+    // SAFETY: inside the bucket, which is locked.
+    unsafe { segment.bucket_data(block.bucket()).add(got).write_bytes(0, end - got) };
+    meta.written.store(node.now(), Ordering::Relaxed);
+    meta.valid.store(PageSet::span(0..end / page).0, Ordering::Release);
 }

@@ -2,7 +2,7 @@
 
 use super::{
     CHANGED_NAMES, CLIENTS_MAX, Counters, Emulation, FOLDER_BYTES, INSTANCE_BYTES, JOBS_MAX,
-    JobRecord, MAKER_BYTES, STORES_MAX, StoreHeader, TierHeader, UNRECORDED, WATCHES,
+    JobRecord, MAKER_BYTES, OTHERS_WORDS, STORES_MAX, StoreHeader, TierHeader, UNRECORDED, WATCHES,
 };
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::{BucketId, FileId};
@@ -193,6 +193,10 @@ pub struct Header {
     /// The share that the data organizer has measured, in thousandths, see
     /// [`forebay_placement::exposure`].
     pub exposed_now: AtomicU32,
+    /// The next ticket of those that wait for blocks of other nodes, see `others.rs`.
+    pub others_asked: AtomicU32,
+    /// A bit for each ticket, which turns when it is answered.
+    pub others_answered: [AtomicU64; OTHERS_WORDS],
 }
 
 impl Header {

@@ -4,6 +4,7 @@ use crate::drain::Flusher;
 use crate::group::LeaseEvent;
 use crate::manager::leases::LeaseKeeper;
 use crate::manager::registrar::Registrar;
+use crate::manager::remote::Remote;
 use crate::node::Node;
 use crate::organize::demote::Demoter;
 use crate::organize::grow::Grower;
@@ -66,6 +67,9 @@ pub(super) fn end_workers(node: &Node, requests: &Requests, workers: Vec<JoinHan
     node.segment.wake_promoter();
     requests.end();
     node.group.tell_leases(LeaseEvent::End);
+    if let Some(remote) = &node.group.remote {
+        remote.end();
+    }
     for worker in workers {
         let _ = worker.join();
     }
@@ -106,6 +110,9 @@ pub(super) fn start_workers(
     if let Some((events, desk)) = node.group.lease_ends() {
         let keeper = LeaseKeeper::new(node, events, desk);
         workers.push(start("leases".into(), Box::new(move || keeper.run()))?);
+    }
+    if let Some(remote) = Remote::of(node) {
+        workers.push(start("remote".into(), Box::new(move || remote.run()))?);
     }
     let grower = Grower::new(node, found);
     workers.push(start("grow".into(), Box::new(move || grower.run()))?);

@@ -1,0 +1,848 @@
+//! The thread "remote": brings blocks that programs miss from the memory of other nodes, and gives
+//! other nodes what this one has. docs/design/nodes.md has the protocol, and why it is right.
+//!
+//! It waits for nothing but its next event. A block that is wanted ends, one way or the other,
+//! within [`FETCH`]; then it is read from the store.
+
+use crate::manager::leases::{group_file, with_record};
+use crate::node::Node;
+use crate::organize::stage::{claim_block, fill_block};
+use crate::remote::{RemoteEvent, RemotePost, SLOTS, Wanted};
+use forebay_cluster::{
+    Finder, Header, INLINE_MAX, Outcome, Post, REMOTE, RUN_BLOCKS, Region, RemoteMessage,
+    RemoteSpan, Staging,
+};
+use forebay_membership::{FileId as GroupFile, Member, NodeId, Places, Rank};
+use forebay_placement::cost::{Pace, Speeds, peer_pays};
+use forebay_placement::observe::Observed;
+use forebay_pool::backoff::Backoff;
+use forebay_pool::checksum::checksum_of;
+use forebay_pool::clock::Timer;
+use forebay_pool::guards::SharedGuard;
+use forebay_pool::layout::{FileFlags, FileRecord, TierId, file_state};
+use forebay_pool::lease::Lease;
+use forebay_pool::{Entry, FileId, Owner, PageSet, Segment, clock, crash};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+/// After this a block that is wanted is read from the store.
+const FETCH: Timer = Timer::ms(1_000);
+/// For how much longer bytes may be on their way, that are dropped then.
+const PULL_MORE: Timer = Timer::seconds(3);
+/// For how long another node is kept waiting for a block that this one is about to read.
+const PARK: Timer = Timer::ms(800);
+/// How often it is looked for meanwhile.
+const PARK_LOOK: Timer = Timer::ms(1);
+/// Bytes that wait to be pulled are kept for so long: twice what clocks may differ, and more.
+const SERVE: Timer = Timer::seconds(4);
+/// A node that has not answered in time is not asked for so long.
+const SLOW: Timer = Timer::seconds(5);
+/// Runs that this node knows the readers of at most: about 10 MiB where each is a small file.
+const RUNS_MAX: usize = 1 << 17;
+/// Questions of others that wait at most.
+const PARKED_MAX: usize = 4096;
+/// Blocks that are wanted at once at most.
+const JOBS_MAX: usize = 4096;
+/// Bytes per second that a link is taken to carry until it was observed: TLS, one core.
+const LINK_BANDWIDTH: u64 = 1_200_000_000;
+
+/// A block that is wanted. Its number is the ticket of what is asked, and the token of its pull.
+struct Job {
+    id: FileId,
+    generation: u32,
+    file: GroupFile,
+    block: u64,
+    /// Of the file, when the job began.
+    epoch: u32,
+    until: Instant,
+    /// Numbers of the fetches that wait for it.
+    waiters: Vec<u64>,
+    /// Who did not have it.
+    not: Option<NodeId>,
+    state: State,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// It is being found out who has it.
+    Finding,
+    /// This one has it; there is no slot yet.
+    Queued(Member),
+    /// It was asked, and the slot is for its bytes.
+    Asked(Member, usize),
+    /// They are on their way.
+    Pulling { of: Member, slot: usize, bytes: usize, sum: u32, since_ns: u64 },
+    /// They may be yet, and are not wanted any more.
+    Over(usize),
+}
+
+/// Blocks for which someone waits.
+struct Fetch {
+    left: usize,
+    /// Those that come from other nodes.
+    others: Vec<u64>,
+    wanted: Wanted,
+}
+
+/// A question who has blocks.
+struct Find {
+    of: Member,
+    jobs: Vec<u64>,
+}
+
+/// A question of another node that waits.
+struct Parked {
+    from: Member,
+    ticket: u64,
+    file: GroupFile,
+    block: u64,
+    until: Instant,
+}
+
+/// What a look for a block has found.
+enum Found {
+    /// So many bytes, which were copied.
+    Bytes(usize),
+    /// A thread is at work in it.
+    Busy,
+    /// No tier has it.
+    Absent,
+    /// It may not be given, or is not whole.
+    No,
+}
+
+/// How the group is reached.
+struct Group {
+    post: Post,
+    rank: Box<dyn Fn() -> Rank + Send>,
+    me: NodeId,
+    members: Vec<Member>,
+    places: Places,
+}
+
+/// See the module.
+pub(crate) struct Remote {
+    node: Arc<Node>,
+    events: Receiver<RemoteEvent>,
+    staging: Arc<Staging>,
+    owner: Owner,
+    hint: u32,
+    group: Option<Group>,
+    finder: Finder,
+    next: u64,
+    jobs: BTreeMap<u64, Job>,
+    by_block: HashMap<(GroupFile, u64), u64>,
+    fetches: BTreeMap<u64, Fetch>,
+    finds: BTreeMap<u64, Find>,
+    queued: VecDeque<u64>,
+    /// Slots for what comes, and for what is given away.
+    free: [Vec<usize>; 2],
+    parked: Vec<Parked>,
+    /// What waits to be pulled from a slot, and until when.
+    served: BTreeMap<(Member, u64), (usize, Instant)>,
+    /// Blocks that this node reads from the store for all, and since when.
+    reading: HashMap<(GroupFile, u64), Instant>,
+    slow: BTreeMap<Member, Instant>,
+    observed: BTreeMap<NodeId, Observed>,
+}
+
+/// How many bytes of a block the store has; the lease says that they do not change.
+fn length(segment: &Segment, record: &FileRecord, block: u64) -> usize {
+    let bucket = segment.bucket_bytes() as u64;
+    let known = record.stored().min(record.size.load(Ordering::Acquire));
+    known.saturating_sub(block.saturating_mul(bucket)).min(bucket) as usize
+}
+
+/// Whether the record is that of a file which several nodes read. The caller is inside it.
+fn is_shared(record: &FileRecord) -> bool {
+    record.state.load(Ordering::Acquire) == file_state::LIVE
+        && record.lease.load().held() == Lease::Read
+        && !record.has(FileFlags::DIRECT)
+}
+
+impl Remote {
+    /// The thread of a manager whose files are shared. Once.
+    pub fn of(node: &Arc<Node>) -> Option<Remote> {
+        let post = node.group.remote.as_ref()?;
+        Some(Remote {
+            node: Arc::clone(node),
+            events: post.received()?,
+            staging: Arc::clone(&post.staging),
+            owner: Node::new_owner(),
+            hint: 0,
+            group: None,
+            finder: Finder::new(RUNS_MAX),
+            next: 0,
+            jobs: BTreeMap::new(),
+            by_block: HashMap::new(),
+            fetches: BTreeMap::new(),
+            finds: BTreeMap::new(),
+            queued: VecDeque::new(),
+            free: [(0..SLOTS).collect(), (SLOTS..2 * SLOTS).collect()],
+            parked: Vec::new(),
+            served: BTreeMap::new(),
+            reading: HashMap::new(),
+            slow: BTreeMap::new(),
+            observed: BTreeMap::new(),
+        })
+    }
+
+    /// Until the manager ends.
+    pub fn run(mut self) {
+        loop {
+            let event = match self.wait() {
+                None => self.events.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(wait) => self.events.recv_timeout(wait),
+            };
+            match event {
+                Ok(RemoteEvent::End) | Err(RecvTimeoutError::Disconnected) => break,
+                Ok(event) => self.take(event),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            self.look_around();
+        }
+        let jobs: Vec<u64> = self.jobs.keys().copied().collect();
+        jobs.into_iter().for_each(|job| self.give_up(job));
+        // What has come since.
+        while let Ok(event) = self.events.try_recv() {
+            if let RemoteEvent::Fetch { wanted, .. } = event {
+                self.answer(wanted, Vec::new());
+            }
+        }
+    }
+
+    fn post(&self) -> Option<&RemotePost> {
+        self.node.group.remote.as_ref()
+    }
+
+    fn wait(&self) -> Option<Duration> {
+        let now = Instant::now();
+        let looks = (!self.parked.is_empty()).then(|| now + PARK_LOOK.as_duration());
+        let jobs = self.jobs.values().filter(|job| !matches!(job.state, State::Over(_)));
+        let due = jobs.map(|job| job.until).chain(self.served.values().map(|(_, until)| *until));
+        due.chain(looks).min().map(|at| at.saturating_duration_since(now))
+    }
+
+    fn take(&mut self, event: RemoteEvent) {
+        match event {
+            RemoteEvent::Begun(post, rank) => {
+                self.group = self.node.group.number().map(|me| {
+                    let (members, places) = (Vec::new(), Places::of(&[]));
+                    Group { post, rank, me, members, places }
+                });
+            }
+            RemoteEvent::Fetch { file, generation, blocks, wanted } => {
+                self.fetch(file, generation, blocks, wanted);
+            }
+            RemoteEvent::Message(from, body) => match RemoteMessage::decode(&body) {
+                Some(message) => self.message(from, message),
+                None => eprintln!("node {} has sent a message that is none", from.node.0),
+            },
+            RemoteEvent::Pulled(token, outcome) => self.pulled(token, outcome),
+            RemoteEvent::Down(member) => self.down(member),
+            RemoteEvent::End => {}
+        }
+    }
+
+    /// Does what is due.
+    fn look_around(&mut self) {
+        let now = Instant::now();
+        let is_late = |job: &Job| job.until <= now && !matches!(job.state, State::Over(_));
+        let late: Vec<u64> =
+            self.jobs.iter().filter(|(_, job)| is_late(job)).map(|(&job, _)| job).collect();
+        for job in late {
+            let Some(found) = self.jobs.get(&job) else { continue };
+            let of = match found.state {
+                State::Asked(of, _) | State::Pulling { of, .. } => Some(of),
+                State::Finding => {
+                    self.finds.values().find(|find| find.jobs.contains(&job)).map(|find| find.of)
+                }
+                State::Queued(_) | State::Over(_) => None,
+            };
+            if let Some(of) = of {
+                self.slow.insert(of, now + SLOW.as_duration());
+            }
+            self.give_up(job);
+        }
+        let jobs = &self.jobs;
+        self.finds.retain(|_, find| find.jobs.iter().any(|job| jobs.contains_key(job)));
+        let over = self.served.iter().filter(|(_, (_, until))| *until <= now);
+        let over: Vec<(Member, u64)> = over.map(|(&key, _)| key).collect();
+        over.into_iter().for_each(|key| self.unserve(key));
+        for parked in std::mem::take(&mut self.parked) {
+            self.serve(parked);
+        }
+        if self.reading.len() > JOBS_MAX {
+            self.reading.retain(|_, since| since.elapsed() < PARK.as_duration());
+        }
+        self.slow.retain(|_, until| *until > now);
+        self.ask_queued();
+    }
+
+    fn send(&self, to: Member, message: &RemoteMessage) -> bool {
+        let header = Header { kind: REMOTE, ..Header::default() };
+        let group = self.group.as_ref();
+        group.is_some_and(|group| group.post.send(to, &header, &message.encode()).is_ok())
+    }
+
+    fn is_inside(&self) -> bool {
+        self.group.as_ref().is_some_and(|group| (group.rank)() == Rank::Inside)
+    }
+
+    /// Enters a file, if no thread has it exclusively.
+    fn enter<'s>(&self, segment: &'s Segment, file: FileId) -> Option<SharedGuard<'s>> {
+        let mut backoff = Backoff::default();
+        loop {
+            match segment.try_enter(file, self.owner) {
+                Ok(inside) => return Some(inside),
+                Err(_) if backoff.is_spent() => return None,
+                Err(_) => drop(backoff.wait()),
+            }
+        }
+    }
+
+    // What this node wants.
+
+    fn fetch(&mut self, id: FileId, generation: u32, blocks: Vec<u64>, wanted: Wanted) {
+        let node = Arc::clone(&self.node);
+        let (segment, remote) = (&node.segment, node.group.remote.as_ref());
+        let known = {
+            let inside = self.enter(segment, id).filter(|_| self.is_inside());
+            let record = segment.file(id);
+            let is_right = inside.is_some()
+                && is_shared(record)
+                && record.generation.load(Ordering::Acquire) == generation;
+            // Inside the file: what is given back from now on is seen by it.
+            let epoch = remote.map(|remote| remote.epoch(id).load(Ordering::Acquire));
+            epoch.filter(|_| is_right).map(|epoch| (group_file(record), epoch))
+        };
+        let Some((file, epoch)) = known.filter(|_| self.jobs.len() < JOBS_MAX) else {
+            return self.answer(wanted, Vec::new());
+        };
+        let number = self.new_number();
+        let until = Instant::now() + FETCH.as_duration();
+        // One more, so that it does not end before all are begun.
+        let left = 1;
+        self.fetches.insert(number, Fetch { left, others: Vec::new(), wanted });
+        let mut runs: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+        for block in blocks {
+            if let Some(fetch) = self.fetches.get_mut(&number) {
+                fetch.left += 1;
+            }
+            let known = self.by_block.get(&(file, block)).copied();
+            if let Some(job) = known.and_then(|job| self.jobs.get_mut(&job))
+                && job.epoch == epoch
+            {
+                job.waiters.push(number);
+                if job.state != State::Finding {
+                    self.placed(number, block);
+                }
+                continue;
+            }
+            let job = self.new_number();
+            let (waiters, state) = (vec![number], State::Finding);
+            self.by_block.insert((file, block), job);
+            let new = Job { id, generation, file, block, epoch, until, waiters, not: None, state };
+            self.jobs.insert(job, new);
+            runs.entry(block / RUN_BLOCKS).or_default().push(job);
+        }
+        for (run, jobs) in runs {
+            self.find(file, run, jobs, None);
+        }
+        self.settle(number);
+    }
+
+    fn new_number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// One block less to wait for.
+    fn settle(&mut self, number: u64) {
+        let Some(fetch) = self.fetches.get_mut(&number) else { return };
+        fetch.left -= 1;
+        if fetch.left == 0
+            && let Some(Fetch { others, wanted, .. }) = self.fetches.remove(&number)
+        {
+            self.answer(wanted, others);
+        }
+    }
+
+    fn answer(&self, wanted: Wanted, others: Vec<u64>) {
+        match wanted {
+            Wanted::Ticket(ticket) => self.node.segment.answer_others(ticket),
+            // It may have given up.
+            Wanted::Placed(answer) => _ = answer.send(others),
+        }
+    }
+
+    /// It is known that a block comes from another node, which is all that a stager waits for.
+    fn placed(&mut self, number: u64, block: u64) {
+        let Some(fetch) = self.fetches.get_mut(&number) else { return };
+        if matches!(fetch.wanted, Wanted::Placed(_)) {
+            fetch.others.push(block);
+            self.settle(number);
+        }
+    }
+
+    /// Ends a job; its block is here, or to be read from the store.
+    fn end(&mut self, number: u64) {
+        let Some(job) = self.jobs.remove(&number) else { return };
+        let key = (job.file, job.block);
+        if self.by_block.get(&key) == Some(&number) {
+            self.by_block.remove(&key);
+        }
+        for waiter in job.waiters {
+            let waits = self.fetches.get(&waiter).is_some_and(|fetch| match fetch.wanted {
+                Wanted::Ticket(_) => true,
+                Wanted::Placed(_) => !fetch.others.contains(&job.block),
+            });
+            if waits {
+                self.settle(waiter);
+            }
+        }
+        match job.state {
+            State::Asked(_, slot) => self.free[0].push(slot),
+            State::Pulling { slot, .. } | State::Over(slot) => {
+                // Until it is told that nothing writes there any more.
+                let over = Job { waiters: Vec::new(), state: State::Over(slot), ..job };
+                self.jobs.insert(number, over);
+            }
+            State::Finding | State::Queued(_) => {}
+        }
+    }
+
+    /// A block did not come: it is read from the store.
+    fn give_up(&mut self, number: u64) {
+        if let Some(job) = self.jobs.get(&number) {
+            self.reading.insert((job.file, job.block), Instant::now());
+            if let Some(post) = self.post() {
+                post.counts.failed.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        self.end(number);
+    }
+
+    /// The members as they are now, and which of them knows who reads a run.
+    fn finder_of(&mut self, file: GroupFile, run: u64) -> Option<Result<Member, NodeId>> {
+        let group = self.group.as_mut()?;
+        let members = group.post.members();
+        if group.members != members {
+            let nodes = members.iter().map(|member| member.node).chain([group.me]);
+            group.places = Places::of(&nodes.collect::<Vec<_>>());
+            group.members = members;
+        }
+        // Each run as if it were a part of its own.
+        let home = group.places.home_of_block(file, run << 12)?;
+        if home == group.me {
+            return Some(Err(home));
+        }
+        group.members.iter().find(|member| member.node == home).copied().map(Ok)
+    }
+
+    /// Finds out who has blocks of a run.
+    fn find(&mut self, file: GroupFile, run: u64, jobs: Vec<u64>, not: Option<NodeId>) {
+        let blocks = jobs.iter().filter_map(|job| self.jobs.get(job)).map(|job| job.block);
+        let mut blocks: Vec<(u64, u64)> = blocks.zip(jobs.iter().copied()).collect();
+        blocks.sort_unstable();
+        blocks.dedup_by_key(|(block, _)| *block);
+        match self.finder_of(file, run) {
+            Some(Err(me)) => {
+                for (block, job) in blocks {
+                    let node = self.finder.find(file, block, me, not);
+                    self.found(job, node);
+                }
+            }
+            Some(Ok(of)) if !self.slow.contains_key(&of) => {
+                let ticket = self.new_number();
+                let mask =
+                    blocks.iter().fold(0, |mask, (block, _)| mask | 1 << (block % RUN_BLOCKS));
+                let not = not.map_or(u16::MAX, |node| node.0);
+                let message = RemoteMessage::Find { ticket, file, run, mask, not };
+                let jobs: Vec<u64> = blocks.into_iter().map(|(_, job)| job).collect();
+                match self.send(of, &message) {
+                    true => _ = self.finds.insert(ticket, Find { of, jobs }),
+                    false => jobs.into_iter().for_each(|job| self.found(job, None)),
+                }
+            }
+            _ => blocks.into_iter().for_each(|(_, job)| self.found(job, None)),
+        }
+    }
+
+    /// It is known who has a block; `None`: this node reads it from the store.
+    fn found(&mut self, number: u64, node: Option<NodeId>) {
+        let Some(job) = self.jobs.get(&number) else { return };
+        if job.state != State::Finding {
+            return;
+        }
+        let group = self.group.as_ref();
+        let members = group.map(|group| &group.members[..]).unwrap_or_default();
+        let of = node.and_then(|node| members.iter().find(|member| member.node == node).copied());
+        let of = of.filter(|of| !self.slow.contains_key(of) && self.pays(*of, job));
+        let (waiters, block) = (job.waiters.clone(), job.block);
+        match of {
+            Some(of) => {
+                if let Some(job) = self.jobs.get_mut(&number) {
+                    job.state = State::Queued(of);
+                }
+                waiters.into_iter().for_each(|waiter| self.placed(waiter, block));
+                self.queued.push_back(number);
+                self.ask_queued();
+            }
+            None => {
+                self.reading.insert((job.file, block), Instant::now());
+                if let Some(post) = self.post() {
+                    post.counts.own.fetch_add(1, Ordering::Relaxed);
+                }
+                self.end(number);
+            }
+        }
+    }
+
+    /// Whether a block is here sooner from that node than from the store.
+    fn pays(&self, of: Member, job: &Job) -> bool {
+        let segment = &self.node.segment;
+        let now_ns = clock::monotonic_ns();
+        let observed = self.observed.get(&of.node);
+        let bandwidth = observed.map_or(LINK_BANDWIDTH, |observed| observed.bandwidth(now_ns));
+        let round_trip = self.group.as_ref().and_then(|group| group.post.round_trip(of));
+        let link = Pace {
+            read_ns: 1e9 / bandwidth.max(1) as f64,
+            latency_ns: round_trip.unwrap_or_default().as_nanos() as f64,
+            write_ns: 0.0,
+        };
+        let hierarchy = forebay_client::hierarchy(segment, self.node.store_of(job.id));
+        let store = Speeds::of(&hierarchy).paces().last().copied().unwrap_or_default();
+        peer_pays(&link, &store, length(segment, segment.file(job.id), job.block) as u64)
+    }
+
+    /// Asks for blocks that wait for a slot.
+    fn ask_queued(&mut self) {
+        while let Some(&number) = self.queued.front() {
+            let Some(job) = self.jobs.get(&number) else {
+                self.queued.pop_front();
+                continue;
+            };
+            let State::Queued(of) = job.state else {
+                self.queued.pop_front();
+                continue;
+            };
+            let (file, block) = (job.file, job.block);
+            let Some(slot) = self.free[0].pop() else { return };
+            self.queued.pop_front();
+            if let Some(job) = self.jobs.get_mut(&number) {
+                job.state = State::Asked(of, slot);
+            }
+            if !self.send(of, &RemoteMessage::Get { ticket: number, file, block }) {
+                self.give_up(number);
+            }
+        }
+    }
+
+    /// The node that was asked does not have a block: once more it is asked who has.
+    fn refused(&mut self, number: u64, of: Member) {
+        let Some(job) = self.jobs.get_mut(&number) else { return };
+        let State::Asked(_, slot) = job.state else { return };
+        if job.not.replace(of.node).is_some() {
+            return self.give_up(number);
+        }
+        job.state = State::Finding;
+        let (file, run) = (job.file, job.block / RUN_BLOCKS);
+        self.free[0].push(slot);
+        self.find(file, run, vec![number], Some(of.node));
+    }
+
+    /// A pull has ended: its slot is this thread's again.
+    fn pulled(&mut self, number: u64, outcome: Outcome) {
+        let Some(job) = self.jobs.get(&number) else { return };
+        match job.state {
+            State::Over(slot) => {
+                self.jobs.remove(&number);
+                self.free[0].push(slot);
+            }
+            State::Pulling { of, slot, bytes, sum, since_ns } => {
+                self.send(of, &RemoteMessage::Fetched { ticket: number });
+                let now_ns = clock::monotonic_ns();
+                let in_time = Instant::now() < job.until && outcome == Outcome::Ok;
+                crash::point("remote.pulled");
+                let at = self.staging.at(slot);
+                // SAFETY: the slot is this thread's, the pull has ended, and `bytes` fit.
+                let content = unsafe { std::slice::from_raw_parts(at.cast_const(), bytes) };
+                let is_there = in_time && self.deliver(number, content, sum, of);
+                if in_time {
+                    let new = || Observed::new(LINK_BANDWIDTH, 100_000, now_ns);
+                    let observed = self.observed.entry(of.node).or_insert_with(new);
+                    observed.observe(bytes as u64, now_ns.saturating_sub(since_ns), now_ns);
+                }
+                if let Some(job) = self.jobs.get_mut(&number) {
+                    job.state = State::Asked(of, slot);
+                }
+                match is_there {
+                    true => self.end(number),
+                    false => self.give_up(number),
+                }
+            }
+            State::Finding | State::Queued(_) | State::Asked(..) => {}
+        }
+    }
+
+    /// Takes the bytes of a block, if they are what was said and the file was this node's to read
+    /// all the time.
+    fn deliver(&mut self, number: u64, content: &[u8], sum: u32, of: Member) -> bool {
+        let node = Arc::clone(&self.node);
+        let (segment, Some(remote)) = (&node.segment, node.group.remote.as_ref()) else {
+            return false;
+        };
+        let Some(job) = self.jobs.get(&number) else { return false };
+        let (id, block) = (job.id, job.block);
+        if checksum_of(content) != sum {
+            eprintln!("bytes of node {} are not what it has said", of.node.0);
+            return false;
+        }
+        let Some(_inside) = self.enter(segment, id) else { return false };
+        let record = segment.file(id);
+        let is_right = is_shared(record)
+            && record.generation.load(Ordering::Acquire) == job.generation
+            && remote.epoch(id).load(Ordering::Acquire) == job.epoch
+            && length(segment, record, block) == content.len()
+            && !content.is_empty()
+            && self.is_inside();
+        if !is_right {
+            return false;
+        }
+        let pages = content.len().div_ceil(segment.page_bytes()) as u32;
+        let at = (self.owner, &mut self.hint);
+        let Some(locked) = claim_block(segment, at, (id, block), pages, false) else {
+            // A thread may have been faster.
+            let entry = segment.entry(record, block);
+            return entry.is_some_and(|entry| entry.load(Ordering::Acquire) != Entry::EMPTY);
+        };
+        let to = segment.bucket_data(locked.bucket());
+        // SAFETY: inside the bucket, which is locked, and has memory for these pages.
+        unsafe { std::ptr::copy_nonoverlapping(content.as_ptr(), to, content.len()) };
+        fill_block(&node, &locked, content.len());
+        crash::point("remote.filled");
+        segment.files().touch(id);
+        remote.counts.fetched.fetch_add(1, Ordering::Relaxed);
+        remote.counts.moved(of.node, false, content.len());
+        true
+    }
+
+    // What others want.
+
+    fn message(&mut self, from: Member, message: RemoteMessage) {
+        match message {
+            RemoteMessage::Find { ticket, file, run, mask, not } => {
+                let not = (not != u16::MAX).then_some(NodeId(not));
+                let Some(first) = run.checked_mul(RUN_BLOCKS) else { return };
+                let blocks = (0..RUN_BLOCKS).filter(|block| mask >> block & 1 != 0);
+                let nodes = blocks.map(|block| {
+                    let node = self.finder.find(file, first + block, from.node, not);
+                    node.map_or(u16::MAX, |node| node.0)
+                });
+                let nodes = nodes.collect();
+                self.send(from, &RemoteMessage::Found { ticket, nodes });
+            }
+            RemoteMessage::Found { ticket, nodes } => {
+                let of = self.finds.get(&ticket).map(|find| find.of);
+                if of != Some(from) {
+                    return;
+                }
+                let Some(find) = self.finds.remove(&ticket) else { return };
+                for (index, job) in find.jobs.into_iter().enumerate() {
+                    let node = nodes.get(index).filter(|&&node| node != u16::MAX);
+                    self.found(job, node.map(|&node| NodeId(node)));
+                }
+            }
+            RemoteMessage::Get { ticket, file, block } => {
+                let until = Instant::now() + PARK.as_duration();
+                self.serve(Parked { from, ticket, file, block, until });
+            }
+            RemoteMessage::Have { ticket, file, block, bytes, sum, region, offset } => {
+                self.have(from, (ticket, file, block), (bytes, sum), (region, offset));
+            }
+            RemoteMessage::Bytes { ticket, file, block, sum, bytes } => {
+                let asked = self.jobs.get(&ticket).filter(|job| {
+                    matches!(job.state, State::Asked(of, _) if of == from)
+                        && (job.file, job.block) == (file, block)
+                        && Instant::now() < job.until
+                });
+                if asked.is_none() {
+                    return;
+                }
+                match self.deliver(ticket, &bytes, sum, from) {
+                    true => self.end(ticket),
+                    false => self.give_up(ticket),
+                }
+            }
+            RemoteMessage::No { ticket } => {
+                let asked = self.jobs.get(&ticket).map(|job| job.state);
+                if matches!(asked, Some(State::Asked(of, _)) if of == from) {
+                    self.refused(ticket, from);
+                }
+            }
+            RemoteMessage::Fetched { ticket } => self.unserve((from, ticket)),
+        }
+    }
+
+    /// The bytes of a block wait at another node.
+    fn have(
+        &mut self,
+        from: Member,
+        (ticket, file, block): (u64, GroupFile, u64),
+        (bytes, sum): (u32, u32),
+        (region, offset): (u64, u64),
+    ) {
+        let bytes = bytes as usize;
+        let until = self.jobs.get(&ticket).map(|job| job.until);
+        let left = until.and_then(|until| until.checked_duration_since(Instant::now()));
+        let fits = bytes > 0 && bytes <= self.staging.slot_bytes();
+        let staging = Arc::clone(&self.staging);
+        if let Some(job) = self.jobs.get_mut(&ticket)
+            && let State::Asked(of, slot) = job.state
+            && of == from
+            && (job.file, job.block) == (file, block)
+            && let Some(within) = left.filter(|_| fits)
+            && let Some(group) = &self.group
+        {
+            crash::point("remote.pulling");
+            let since_ns = clock::monotonic_ns();
+            job.state = State::Pulling { of, slot, bytes, sum, since_ns };
+            let region = Region::from_number(region);
+            let span = RemoteSpan { region, offset, bytes: bytes as u64 };
+            // The fabric's own deadline closes the link, which a node that is only slow keeps.
+            let within = within + PULL_MORE.as_duration();
+            group.post.pull(from, span, staging.offset(slot), ticket, within);
+            return;
+        }
+        self.send(from, &RemoteMessage::Fetched { ticket });
+    }
+
+    /// Answers a question, or keeps it for later.
+    fn serve(&mut self, parked: Parked) {
+        let Parked { from, ticket, file, block, until } = parked;
+        let key = (file, block);
+        let found = match self.free[1].last() {
+            Some(&slot) => self.look(file, block, self.staging.at(slot)),
+            None => Found::Busy,
+        };
+        let waits = match found {
+            Found::Bytes(_) => false,
+            Found::Busy => true,
+            // It is about to read it, or its own question is not answered yet.
+            Found::Absent => {
+                let reads = self.reading.get(&key);
+                reads.is_some_and(|since| since.elapsed() < PARK.as_duration())
+                    || self.by_block.contains_key(&key)
+            }
+            Found::No => false,
+        };
+        if waits && Instant::now() < until && self.parked.len() < PARKED_MAX {
+            return self.parked.push(parked);
+        }
+        let Found::Bytes(bytes) = found else {
+            self.send(from, &RemoteMessage::No { ticket });
+            return;
+        };
+        let Some(&slot) = self.free[1].last() else { return };
+        self.reading.remove(&key);
+        // SAFETY: the slot is this thread's, and peers only read it.
+        let content =
+            unsafe { std::slice::from_raw_parts(self.staging.at(slot).cast_const(), bytes) };
+        let sum = checksum_of(content);
+        // What this node had before it was left out of the group, others may have written since.
+        if !self.is_inside() {
+            self.send(from, &RemoteMessage::No { ticket });
+            return;
+        }
+        crash::point("remote.giving");
+        let is_sent = if bytes <= INLINE_MAX {
+            let bytes = content.to_vec();
+            self.send(from, &RemoteMessage::Bytes { ticket, file, block, sum, bytes })
+        } else if let Some(region) = self.staging.region() {
+            let (region, offset) = (region.number(), self.staging.offset(slot));
+            self.free[1].pop();
+            let until = Instant::now() + SERVE.as_duration();
+            if let Some((old, _)) = self.served.insert((from, ticket), (slot, until)) {
+                self.free[1].push(old);
+            }
+            let bytes = bytes as u32;
+            let message = RemoteMessage::Have { ticket, file, block, bytes, sum, region, offset };
+            let is_sent = self.send(from, &message);
+            if !is_sent {
+                self.unserve((from, ticket));
+            }
+            is_sent
+        } else {
+            false
+        };
+        if let Some(post) = self.post().filter(|_| is_sent) {
+            post.counts.moved(from.node, true, bytes);
+        }
+    }
+
+    fn unserve(&mut self, key: (Member, u64)) {
+        if let Some((slot, _)) = self.served.remove(&key) {
+            self.free[1].push(slot);
+        }
+    }
+
+    /// Copies a block of a file that several nodes read to `to`, if it is whole in RAM.
+    fn look(&mut self, file: GroupFile, block: u64, to: *mut u8) -> Found {
+        let node = Arc::clone(&self.node);
+        let segment = &node.segment;
+        let Some(id) = with_record(segment, self.owner, file, |found, _| found) else {
+            return Found::No;
+        };
+        let Some(_inside) = self.enter(segment, id) else { return Found::Busy };
+        let record = segment.file(id);
+        // What gives the file back has it exclusively: the lease stays while this thread is inside.
+        if !is_shared(record) || group_file(record) != file {
+            return Found::No;
+        }
+        let bytes = length(segment, record, block);
+        let entry = segment.entry(record, block).filter(|_| bytes > 0);
+        let Some(entry) = entry else { return if bytes > 0 { Found::Absent } else { Found::No } };
+        let word = entry.load(Ordering::Acquire);
+        if word == Entry::EMPTY {
+            return Found::Absent;
+        }
+        let Entry::Resident { tier: TierId::RAM, bucket, .. } = Entry::decode(word) else {
+            return Found::No;
+        };
+        let Some(meta) = segment.bucket(bucket) else { return Found::No };
+        let Some(begin) = meta.lock.read_begin() else { return Found::Busy };
+        let pages = PageSet::span(0..bytes.div_ceil(segment.page_bytes())).0;
+        if meta.valid.load(Ordering::Acquire) & pages != pages || meta.pending() != 0 {
+            return Found::No;
+        }
+        let from = segment.bucket_data(bucket).cast_const();
+        // SAFETY: both are that long; what other threads write meanwhile is noticed by the version
+        // below, and there is no reference to the slot.
+        unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
+        if entry.load(Ordering::Acquire) != word || meta.lock.read_retry(begin) {
+            return Found::Busy;
+        }
+        Found::Bytes(bytes)
+    }
+
+    /// A link is gone: what was asked is not answered any more, and nothing is pulled from here.
+    fn down(&mut self, member: Member) {
+        let served: Vec<(Member, u64)> =
+            self.served.keys().copied().filter(|(to, _)| *to == member).collect();
+        served.into_iter().for_each(|key| self.unserve(key));
+        self.parked.retain(|parked| parked.from != member);
+        let asked = |(_, job): &(&u64, &Job)| match job.state {
+            State::Asked(of, _) | State::Queued(of) => of == member,
+            State::Finding | State::Pulling { .. } | State::Over(_) => false,
+        };
+        let mut jobs: Vec<u64> = self.jobs.iter().filter(asked).map(|(&job, _)| job).collect();
+        let finds = self.finds.values().filter(|find| find.of == member);
+        jobs.extend(finds.flat_map(|find| find.jobs.iter().copied()));
+        self.finds.retain(|_, find| find.of != member);
+        jobs.into_iter().for_each(|job| self.give_up(job));
+    }
+}
