@@ -4,6 +4,7 @@ mod clean;
 mod truncate;
 
 use crate::open_file::OpenFile;
+use crate::sharing::Need;
 use crate::waiting::Wait;
 use core::ops::Deref;
 use core::sync::atomic::Ordering;
@@ -184,16 +185,27 @@ impl EnteredFile<'_> {
         act: impl FnOnce(&OpenFile<'_>) -> Result<R, Errno>,
     ) -> Result<R, Errno> {
         let had = self.record.lease.load();
+        let result = self.step_outside(act)?;
+        // What this node had of the file may have been taken meanwhile. Who uses parts of it looks
+        // by itself.
+        let used = [Access::Write, Access::Read].into_iter().find(|&access| had.allows(access));
+        if let Some(access) = used {
+            self.hold(&Need::Whole(access))?;
+        }
+        Ok(result)
+    }
+
+    /// The same, without a look whether this node may still use the file.
+    ///
+    /// # Errors
+    /// As of [`EnteredFile::outside`].
+    pub(crate) fn step_outside<R>(
+        &self,
+        act: impl FnOnce(&OpenFile<'_>) -> Result<R, Errno>,
+    ) -> Result<R, Errno> {
         self.session.segment.step_out(self.id, self.owner, &self.guard);
         let result = act(self.file)?;
         self.step_in()?;
-        // What this node had of the file may have been taken meanwhile.
-        let used = [Access::Write, Access::Read].into_iter().find(|&access| had.allows(access));
-        while let Some(access) = used.filter(|&access| !self.record.allows(access)) {
-            self.session.segment.step_out(self.id, self.owner, &self.guard);
-            self.file.obtain(access)?;
-            self.step_in()?;
-        }
         Ok(result)
     }
 

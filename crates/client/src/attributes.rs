@@ -5,6 +5,7 @@ use crate::changed::time_of_change;
 use crate::open::SET_ID_BITS;
 use crate::open_file::OpenFile;
 use crate::session::Session;
+use crate::sharing::Need;
 use crate::waiting::surely;
 use core::sync::atomic::Ordering;
 use forebay_pool::backoff::Backoff;
@@ -92,11 +93,15 @@ impl OpenFile<'_> {
         if let Some(goal) = record.truncated_to() {
             return Ok(goal);
         }
-        if record.has(FileFlags::METADATA_DIRTY) && !record.has(FileFlags::DIRECT) {
+        let telling = FileFlags::METADATA_DIRTY | FileFlags::DIRECT | FileFlags::SHARED;
+        if record.flags.load(Ordering::Acquire) & telling == FileFlags::METADATA_DIRTY {
             return Ok(record.size.load(Ordering::Acquire));
         }
         if !record.allows(Access::Read) {
-            drop(self.enter_for(Access::Read)?);
+            let _inside = self.enter_for(Need::Size)?;
+            if record.has(FileFlags::SHARED) {
+                return Ok(record.size.load(Ordering::Acquire));
+            }
             // What the store's file has is true from here on until another node is granted it.
         }
         Ok(crate::store::stat(self.fd)?.size)
@@ -271,6 +276,13 @@ impl Session {
             record.set(FileFlags::LOOKED_AT);
             let goal = record.truncated_to();
             let changed = record.changed_ns.load(Ordering::Relaxed);
+            if record.has(FileFlags::SHARED) {
+                // No node makes it shorter. Its times are the store's, of all nodes' flushes.
+                let size = record.size.load(Ordering::Acquire);
+                let grows = size > fields.size;
+                fields.size = fields.size.max(size);
+                return grows.then_some(Some(file));
+            }
             if !record.has(FileFlags::METADATA_DIRTY) {
                 doubtful = fields.size != record.size.load(Ordering::Acquire)
                     || fields.mtime_ns != record.mtime_ns.load(Ordering::Relaxed);

@@ -9,12 +9,15 @@ use crate::access::{EnteredFile, ExclusiveFile};
 use crate::manager_watch::ManagerState;
 use crate::open_file::OpenFile;
 use crate::session::Session;
+use crate::sharing::{Lacking, Need};
 use crate::sync::WORK_LOOK;
 use crate::waiting::Wait;
 use core::sync::atomic::Ordering;
 use forebay_pool::clock::Timer;
 use forebay_pool::layout::*;
-use forebay_pool::lease::{Access, Grant, Lease};
+use forebay_pool::lease::{Access, Grant, Lease, LeaseWord};
+use forebay_pool::message::Message;
+use forebay_pool::parts::Part;
 use forebay_pool::{FileId, Identity, clock, crash, futex};
 use rustix::io::Errno;
 
@@ -32,15 +35,15 @@ impl OpenFile<'_> {
     /// # Errors
     /// As of [`OpenFile::enter`]; what the lease is refused with; `IO` if it does not come.
     #[inline]
-    pub(crate) fn enter_for(&self, access: Access) -> Result<EnteredFile<'_>, Errno> {
+    pub(crate) fn enter_for(&self, need: Need) -> Result<EnteredFile<'_>, Errno> {
         loop {
             // A handler that ran in a wait may have forked.
             let inside = self.enter(self.session.owner())?;
-            if self.record.allows(access) {
+            if self.record.allows(need.access()) || self.has_parts(&need)? {
                 return Ok(inside);
             }
             drop(inside);
-            self.obtain(access)?;
+            self.obtain(&need)?;
         }
     }
 
@@ -50,25 +53,27 @@ impl OpenFile<'_> {
     /// As of [`OpenFile::exclusively`] and [`OpenFile::enter_for`].
     pub(crate) fn exclusively_for<R>(
         &self,
-        access: Access,
+        need: Need,
         act: impl FnOnce(&ExclusiveFile<'_>) -> Result<R, Errno>,
     ) -> Result<R, Errno> {
         let mut act = Some(act);
         loop {
-            let done = self.exclusively(|file| match file.record.allows(access) {
-                true => act.take().ok_or(Errno::IO)?(file).map(Some),
-                false => Ok(None),
+            let done = self.exclusively(|file| {
+                match file.record.allows(need.access()) || file.has_parts(&need)? {
+                    true => act.take().ok_or(Errno::IO)?(file).map(Some),
+                    false => Ok(None),
+                }
             })?;
             match done {
                 Some(result) => return Ok(result),
-                None => self.obtain(access)?,
+                None => self.obtain(&need)?,
             }
         }
     }
 
-    /// What a call may do through the kernel with the descriptor.
-    pub(crate) fn kernel_access(&self) -> Access {
-        if self.may(DescriptionFlags::WRITE) { Access::Write } else { Access::Read }
+    /// What a call needs that may do anything through the kernel with the descriptor.
+    pub(crate) fn kernel_need(&self) -> Need {
+        Need::Whole(if self.may(DescriptionFlags::WRITE) { Access::Alone } else { Access::Read })
     }
 
     /// Waits until this node may do that with the file. The caller is not inside it.
@@ -76,15 +81,16 @@ impl OpenFile<'_> {
     /// # Errors
     /// As of [`OpenFile::enter_for`].
     #[cold]
-    pub(crate) fn obtain(&self, access: Access) -> Result<(), Errno> {
-        let wait = LeaseWait::begin(self.session, self.id, self.record, access);
+    pub(crate) fn obtain(&self, need: &Need) -> Result<(), Errno> {
+        let mut wait = LeaseWait::begin(self.session, self.id, self.record, need);
         loop {
-            wait.on(|| self.is_current())?;
-            if self.record.allows(access) {
-                return Ok(());
-            }
+            let lease = wait.on(|| self.is_current())?;
             if !self.is_current() {
                 return Err(Errno::BADF);
+            }
+            // Else it has what it needs, of the whole or of parts, and looks once it is inside.
+            if lease.allows(need.access()) || lease.granted().is_none() {
+                return Ok(());
             }
             self.take_up()?;
         }
@@ -98,16 +104,21 @@ impl OpenFile<'_> {
             let lease = record.lease.load();
             let Some(grant) = lease.granted() else { return Ok(()) };
             crash::point("lease.granted");
-            if lease.held() == Lease::Nothing {
-                file.resize_from_store()?;
-                crash::point("lease.sized");
+            match lease.held() {
+                Lease::Nothing => {
+                    file.resize_from_store()?;
+                    crash::point("lease.sized");
+                }
+                // What others have made of it is on the store.
+                Lease::Shared => self.learn_stored_size()?,
+                _ => {}
             }
             if grant == Grant::Direct {
                 file.clean()?;
                 segment.raise_stat_epoch();
                 record.turn_direct();
             }
-            record.lease.take_up();
+            record.take_up_lease();
             crash::point("lease.taken");
             Ok(())
         })
@@ -134,11 +145,20 @@ impl Session {
         let lacking = self.with_record(identity, |file| {
             let file = file?;
             let record = self.segment.file(file);
-            lacks(record, Access::Read).then(|| (file, record.generation.load(Ordering::Acquire)))
+            let lacks = lacks(self, file, record.lease.load(), &Need::Size, false);
+            lacks.map(|_| (file, record.generation.load(Ordering::Acquire)))
         })?;
         let Some((file, generation)) = lacking else { return Ok(false) };
+        if let Some(open) = self.files().find(|open| open.record.identity() == identity) {
+            // It takes up what is granted.
+            return match open.enter_for(Need::Size) {
+                Err(Errno::INTR) => Err(Errno::INTR),
+                _ => Ok(true),
+            };
+        }
         let record = self.segment.file(file);
-        let wait = LeaseWait::begin(self, file, record, Access::Read);
+        let mut wait = LeaseWait::begin(self, file, record, &Need::Size);
+        wait.takes_up = false;
         match wait.on(|| record.generation.load(Ordering::Acquire) == generation) {
             Err(Errno::INTR) => Err(Errno::INTR),
             _ => Ok(true),
@@ -146,9 +166,22 @@ impl Session {
     }
 }
 
-/// Whether processes have to wait for the group before they do that.
-fn lacks(record: &FileRecord, access: Access) -> bool {
-    !record.allows(access) && record.lease.load().granted().is_none()
+/// What processes have to wait for before they do that. One that cannot take up what was granted,
+/// as it has no descriptor, knows only of a file that is not shared that the store is right.
+fn lacks(
+    session: &Session,
+    file: FileId,
+    lease: LeaseWord,
+    need: &Need,
+    takes_up: bool,
+) -> Option<Lacking> {
+    match (lease.held(), lease.granted()) {
+        _ if lease.allows(need.access()) => None,
+        (_, Some(Grant::Shared)) if !takes_up => Some(Lacking::Whole(Access::Alone)),
+        (_, Some(_)) => None,
+        (Lease::Shared, None) if !lease.is_unsure() => session.lacking(file, need),
+        (_, None) => Some(Lacking::Whole(need.access())),
+    }
 }
 
 /// A wait for the group.
@@ -156,40 +189,53 @@ struct LeaseWait<'s> {
     session: &'s Session,
     file: FileId,
     record: &'s FileRecord,
-    access: Access,
+    need: &'s Need,
     wait: Wait,
     began_ns: u64,
     refusals: u32,
+    /// The part that is waited for, and its last refusal before that.
+    part: Option<(Part, u32)>,
+    takes_up: bool,
 }
 
 impl<'s> LeaseWait<'s> {
-    fn begin(session: &'s Session, file: FileId, record: &'s FileRecord, access: Access) -> Self {
+    fn begin(
+        session: &'s Session,
+        file: FileId,
+        record: &'s FileRecord,
+        need: &'s Need,
+    ) -> LeaseWait<'s> {
         let (wait, began_ns) = (Wait::begin(), clock::monotonic_ns());
         let refusals = record.lease.load().refusals();
-        LeaseWait { session, file, record, access, wait, began_ns, refusals }
+        LeaseWait {
+            session,
+            file,
+            record,
+            need,
+            wait,
+            began_ns,
+            refusals,
+            part: None,
+            takes_up: true,
+        }
     }
 
     /// Waits until something was granted, or this node may, or the record `is_same` no more.
-    fn on(&self, is_same: impl Fn() -> bool) -> Result<(), Errno> {
+    fn on(&mut self, is_same: impl Fn() -> bool) -> Result<LeaseWord, Errno> {
         let segment = &self.session.segment;
         let done_word = &segment.header().work_done;
-        let mut told_ns = None;
+        let (mut told_ns, mut told) = (None, None);
         loop {
             let done = done_word.load(Ordering::Acquire);
-            if !lacks(self.record, self.access) || !is_same() {
-                return Ok(());
-            }
             let lease = self.record.lease.load();
-            if lease.refusals() != self.refusals {
-                return Err(lease.refused());
-            }
+            let lacking = lacks(self.session, self.file, lease, self.need, self.takes_up);
+            let Some(lacking) = lacking.filter(|_| is_same()) else { return Ok(lease) };
+            self.look_for_refusal(lease, lacking)?;
             let now_ns = clock::monotonic_ns();
-            let is_new = self.record.lease.ask(self.access);
+            let is_new = told != Some(lacking.object()) && self.is_untold(lacking);
             if is_new || told_ns.is_none_or(|at| now_ns - at > ASK_AGAIN.as_ns()) {
-                segment.files().touch(self.file);
-                let message = forebay_pool::message::Message::Lease { file: self.file };
-                segment.post(Some(self.session.owner()), &message);
-                told_ns = Some(now_ns);
+                self.tell(lacking);
+                (told_ns, told) = (Some(now_ns), Some(lacking.object()));
             }
             futex::wait(done_word, done, WORK_LOOK.as_ms());
             let waited_ns = now_ns - self.began_ns;
@@ -202,5 +248,47 @@ impl<'s> LeaseWait<'s> {
                 return Err(Errno::TIMEDOUT);
             }
         }
+    }
+
+    fn look_for_refusal(&mut self, lease: LeaseWord, lacking: Lacking) -> Result<(), Errno> {
+        if lease.refusals() != self.refusals {
+            return Err(lease.refused());
+        }
+        if let Lacking::Part { part, .. } = lacking {
+            let word = self.session.segment.part_leases().load(self.file, part);
+            match self.part {
+                Some((waited_for, seen)) if waited_for == part => {
+                    if word.refusals() != seen && word.refusals() != 0 {
+                        return Err(word.refused());
+                    }
+                }
+                _ => self.part = Some((part, word.refusals())),
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes in the record what is asked for. Whether the manager is to be told.
+    fn is_untold(&self, lacking: Lacking) -> bool {
+        match lacking {
+            Lacking::Whole(access) => self.record.lease.ask(access),
+            Lacking::Part { .. } => true,
+        }
+    }
+
+    fn tell(&self, lacking: Lacking) {
+        let (segment, file) = (&self.session.segment, self.file);
+        let message = match lacking {
+            Lacking::Whole(access) => {
+                self.record.lease.ask(access);
+                segment.files().touch(file);
+                Message::Lease { file }
+            }
+            Lacking::Part { part, level, behind } => {
+                let ahead = self.session.worth_asking_ahead(file, part, level, behind);
+                Message::Part { file, part, level, ahead }
+            }
+        };
+        segment.post(Some(self.session.owner()), &message);
     }
 }

@@ -43,6 +43,7 @@ mod rename;
 mod rules;
 mod scm_rights;
 mod session;
+mod sharing;
 mod span;
 mod spawn;
 mod store;

@@ -575,11 +575,16 @@ impl OpenFile<'_> {
         let (record, session) = (self.record, self.session);
         let differs = record.size.load(Ordering::Acquire) != size
             || record.store_mtime_ns.load(Ordering::Acquire) != modified_ns;
-        if !differs || record.has(FileFlags::METADATA_DIRTY) || record.has(FileFlags::DIRTY) {
+        // Of a file that several nodes write, leases say what is buffered rightly.
+        let is_ours = || {
+            let telling = FileFlags::METADATA_DIRTY | FileFlags::DIRTY | FileFlags::SHARED;
+            record.flags.load(Ordering::Acquire).intersects(telling)
+        };
+        if !differs || is_ours() {
             return Ok(());
         }
         self.exclusively(|file| {
-            if record.has(FileFlags::METADATA_DIRTY) || record.has(FileFlags::DIRTY) {
+            if is_ours() {
                 return Ok(());
             }
             // Looked at again: it may have been written and flushed since.

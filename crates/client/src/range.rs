@@ -5,6 +5,7 @@ use crate::access::{EnteredFile, ExclusiveFile};
 use crate::changed::raise;
 use crate::fd::borrow;
 use crate::open_file::OpenFile;
+use crate::sharing::Need;
 use crate::store;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
@@ -61,7 +62,7 @@ impl OpenFile<'_> {
         let action = mode - FallocateFlags::KEEP_SIZE;
         if action.is_empty() && keeps_size {
             self.session.restarting(|| {
-                let _inside = self.enter_for(Access::Write)?;
+                let _inside = self.enter_for(Need::Whole(Access::Alone))?;
                 self.on_store(call)
             })
         } else if action.is_empty() {
@@ -75,10 +76,10 @@ impl OpenFile<'_> {
                     Ok(())
                 })
             };
-            self.session.restarting(|| self.exclusively_for(Access::Write, extend))
+            self.session.restarting(|| self.exclusively_for(Need::Whole(Access::Alone), extend))
         } else if action == FallocateFlags::PUNCH_HOLE || action == FallocateFlags::ZERO_RANGE {
             let punch = |file: &ExclusiveFile<'_>| file.punch(range.clone(), keeps_size, call);
-            self.session.restarting(|| self.exclusively_for(Access::Write, punch))
+            self.session.restarting(|| self.exclusively_for(Need::Whole(Access::Alone), punch))
         } else {
             self.with_clean(call)?
         }
@@ -122,7 +123,7 @@ impl OpenFile<'_> {
     pub(crate) fn seek_data_or_hole(&self, offset: i64, hole: bool) -> Result<u64, Errno> {
         let size = self.size()?;
         let start = u64::try_from(offset).ok().filter(|&start| start < size).ok_or(Errno::NXIO)?;
-        let inside = self.enter_for(Access::Read)?;
+        let inside = self.enter_for(Need::Whole(Access::Read))?;
         let look = |fd| match hole {
             true => Ok(inside.next_hole(start, size, fd)),
             false => inside.next_data(start, fd).filter(|&at| at < size).ok_or(Errno::NXIO),

@@ -9,13 +9,13 @@ mod through;
 
 use crate::attributes::Whence;
 use crate::open_file::OpenFile;
+use crate::sharing::Need;
 use crate::span::{Span, Writable, total};
 use crate::user_buffers::UserBuffers;
 use core::sync::atomic::Ordering;
 use forebay_placement::schema::Lifetime;
 use forebay_pool::calls::CallKind;
 use forebay_pool::layout::*;
-use forebay_pool::lease::Access;
 use forebay_pool::{clock, interruption};
 use rustix::io::Errno;
 
@@ -112,12 +112,13 @@ impl OpenFile<'_> {
         if self.session.shares_files() {
             self.bring_from_others(offset, length)?;
         }
-        let mut inside = self.enter_for(Access::Read)?;
+        let need = || Need::Read(offset..end);
+        let mut inside = self.enter_for(need())?;
         let mut through = inside.goes_through(offset, length);
         if !through && inside.may_have_grown(end) {
             drop(inside);
             self.look_again()?;
-            inside = self.enter_for(Access::Read)?;
+            inside = self.enter_for(need())?;
             through = inside.goes_through(offset, length);
         }
         let result = inside.read_blocks(pieces, offset, length, through);

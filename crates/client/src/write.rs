@@ -9,6 +9,7 @@ mod slot;
 
 use crate::open_file::OpenFile;
 use crate::part::Part;
+use crate::sharing::Need;
 use crate::span::{Cursor, Readable, Span, total};
 use crate::user_buffers::UserBuffers;
 use core::ops::{Deref, Range};
@@ -235,7 +236,7 @@ impl OpenFile<'_> {
             return Ok(0);
         }
         let length = self.allowed(offset, length)?;
-        let inside = self.enter_for(Access::Write)?;
+        let inside = self.enter_for(Need::write(offset, length))?;
         inside.write_inside(pieces, offset, length)
     }
 

@@ -141,7 +141,8 @@ impl OpenFile<'_> {
             return;
         }
         let Some(_exclusive) = segment.try_lock_exclusive(&beside, self.id, owner) else { return };
-        let keeps = FileFlags::DIRECT | FileFlags::CONFLICT | FileFlags::FAILING;
+        let keeps =
+            FileFlags::DIRECT | FileFlags::CONFLICT | FileFlags::FAILING | FileFlags::SHARED;
         if !record.has(FileFlags::METADATA_DIRTY)
             || record.flags.load(Ordering::Acquire).intersects(keeps)
             || record.is_tracked()
@@ -313,7 +314,8 @@ impl EnteredFile<'_> {
         let flags = record.flags.load(Ordering::Acquire);
         // In this order: a process that finds it checked may write, which is no change by others.
         let stat = store::stat(fd)?;
-        if !flags.intersects(FileFlags::STORE_WRITTEN | FileFlags::SCRATCH) {
+        let is_ours = FileFlags::STORE_WRITTEN | FileFlags::SCRATCH | FileFlags::SHARED;
+        if !flags.intersects(is_ours) {
             let is_named = stat.links != 0 || flags.contains(FileFlags::UNLINKED);
             let is_same = stat.size == record.store_size.load(Ordering::Acquire)
                 && stat.modified_ns as u64 == record.store_mtime_ns.load(Ordering::Acquire);

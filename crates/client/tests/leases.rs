@@ -8,11 +8,14 @@ use forebay_placement::Random;
 use forebay_pool::layout::FileFlags;
 use forebay_pool::lease::{Access, Grant, Lease};
 use forebay_pool::message::Message;
-use forebay_pool::{FileId, Identity, Segment, futex};
+use forebay_pool::parts::{PART_BYTES, Part, PartLevel};
+use forebay_pool::{FileId, Identity, Owner, Segment, futex, liveness};
 use rustix::fd::{AsFd, RawFd};
 use rustix::io::Errno;
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs;
+use std::ops::Range;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -31,6 +34,10 @@ struct Host {
     site: Site,
     session: Session,
     segment: Segment,
+    /// Of the group's thread here.
+    owner: Owner,
+    /// Its descriptors: a close would wait for threads that wait for that thread.
+    opened: Mutex<HashMap<Identity, RawFd>>,
 }
 
 impl Host {
@@ -41,7 +48,10 @@ impl Host {
         let segment = Segment::attach(pool.as_fd()).unwrap();
         segment.header().shares_files.store(1, Ordering::Release);
         let session = site.session().unwrap();
-        Host { site, session, segment }
+        let me = std::process::id();
+        let slot = segment.clients().claim(me, liveness::start_time(me).unwrap()).unwrap();
+        let opened = Mutex::default();
+        Host { site, session, segment, owner: Owner::new(slot, 0), opened }
     }
 
     fn open(&self, name: &str) -> RawFd {
@@ -61,6 +71,14 @@ impl Host {
     fn reduce(&self, identity: Identity, left: Lease) -> Result<Lease, Errno> {
         let Some(file) = self.known(identity) else { return Ok(Lease::Nothing) };
         let record = self.segment.file(file);
+        if record.lease.load().held() == Lease::Shared {
+            self.reduce_range(file, 0..u64::MAX, || {
+                record.end_ahead();
+                record.reduce_lease(left);
+                self.segment.part_leases().remove_all(file);
+            });
+            return Ok(left);
+        }
         // One that only reads asks for no more than what there is to take.
         let path = PathBuf::from(OsString::from_vec(self.segment.path_of(record)));
         let fd = open(&self.session, &path, OpenFlags::RDONLY | OpenFlags::CLOEXEC)?;
@@ -70,10 +88,52 @@ impl Host {
             if record.has(FileFlags::DIRECT) {
                 now = Lease::Direct;
             }
-            record.lease.reduce(now);
+            record.reduce_lease(now);
+            if now != Lease::Shared {
+                // What it had before it had the whole file.
+                self.segment.part_leases().remove_all(file);
+            }
         })?;
         self.session.close(fd)?;
         Ok(now)
+    }
+}
+
+impl Host {
+    /// Brings what is in a range of a file to the store, drops it, and calls `act` while no thread
+    /// is inside the file.
+    fn reduce_range(&self, file: FileId, range: Range<u64>, act: impl FnOnce()) {
+        let record = self.segment.file(file);
+        let fd = *self.opened.lock().unwrap().entry(record.identity()).or_insert_with(|| {
+            let path = PathBuf::from(OsString::from_vec(self.segment.path_of(record)));
+            open(&self.session, &path, OpenFlags::RDONLY | OpenFlags::CLOEXEC).unwrap()
+        });
+        loop {
+            self.session.file(fd).unwrap().sync(false).unwrap();
+            let table = self.segment.enter_table(self.owner);
+            let held = self.segment.try_lock_exclusive(&table, file, self.owner);
+            if held.is_some() && self.segment.drop_clean_blocks_in(file, range.clone(), self.owner)
+            {
+                act();
+                break;
+            }
+            drop(held);
+            drop(table);
+            thread::yield_now();
+        }
+    }
+
+    /// Leaves this node no more than `left` of a part.
+    fn reduce_part(&self, file: FileId, part: Part, left: PartLevel) {
+        let record = self.segment.file(file);
+        let range = match part {
+            Part::SIZE => record.size.load(Ordering::Acquire).saturating_sub(1)..u64::MAX,
+            part => part.bytes(),
+        };
+        self.reduce_range(file, range, || match left {
+            PartLevel::None => self.segment.part_leases().remove(file, part),
+            left => self.segment.part_leases().find(file, part).unwrap().reduce(left),
+        });
     }
 }
 
@@ -82,7 +142,9 @@ struct Group {
     hosts: Arc<[Host; 2]>,
     ends: Arc<AtomicBool>,
     refuses: Arc<AtomicBool>,
+    shares: Arc<AtomicBool>,
     revoked: Arc<AtomicU64>,
+    asked: Arc<AtomicU64>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -91,15 +153,21 @@ impl Group {
         let store = Site::new();
         let hosts = Arc::new([Host::over(&store), Host::over(&store)]);
         let (ends, refuses) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
-        let revoked = Arc::<AtomicU64>::default();
+        let (shares, revoked) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+        let asked = Arc::<AtomicU64>::default();
         let decide = {
-            let (hosts, ends, refuses, revoked) =
-                (Arc::clone(&hosts), Arc::clone(&ends), Arc::clone(&refuses), Arc::clone(&revoked));
+            let (hosts, ends) = (Arc::clone(&hosts), Arc::clone(&ends));
+            let decider = Decider {
+                refuses: Arc::clone(&refuses),
+                shares: Arc::clone(&shares),
+                revoked: Arc::clone(&revoked),
+                asked: Arc::clone(&asked),
+            };
             move || {
                 while !ends.load(Ordering::Acquire) {
                     let mut any = false;
                     for me in 0..2 {
-                        any |= serve(&hosts, me, &refuses, &revoked);
+                        any |= decider.serve(&hosts, me);
                     }
                     if !any {
                         thread::sleep(Duration::from_micros(100));
@@ -108,7 +176,7 @@ impl Group {
             }
         };
         let thread = Some(thread::spawn(decide));
-        (Group { hosts, ends, refuses, revoked, thread }, store)
+        (Group { hosts, ends, refuses, shares, revoked, asked, thread }, store)
     }
 }
 
@@ -127,40 +195,113 @@ impl Drop for Group {
     }
 }
 
-/// Answers what programs of node `me` have asked for. Returns whether they had.
-fn serve(hosts: &[Host; 2], me: usize, refuses: &AtomicBool, revoked: &AtomicU64) -> bool {
-    let (mine, other) = (&hosts[me], &hosts[1 - me]);
-    let Some(message) = mine.segment.queue().pop() else { return false };
-    let Message::Lease { file } = message else { return true };
-    let record = mine.segment.file(file);
-    let Some(asked) = record.lease.load().asked() else { return true };
-    if refuses.load(Ordering::Acquire) {
-        record.lease.refuse(Errno::STALE);
-    } else {
+/// How the group decides.
+struct Decider {
+    refuses: Arc<AtomicBool>,
+    /// Files that are written are shared.
+    shares: Arc<AtomicBool>,
+    revoked: Arc<AtomicU64>,
+    /// Parts that were asked for.
+    asked: Arc<AtomicU64>,
+}
+
+impl Decider {
+    /// Answers what programs of node `me` have asked for. Returns whether they had.
+    fn serve(&self, hosts: &[Host; 2], me: usize) -> bool {
+        let (mine, other) = (&hosts[me], &hosts[1 - me]);
+        match mine.segment.queue().pop() {
+            None => return false,
+            Some(Message::Lease { file }) => self.decide(mine, other, file),
+            Some(Message::Part { file, part, level, ahead }) => {
+                self.asked.fetch_add(1, Ordering::Relaxed);
+                let last = part.raw().saturating_add(ahead);
+                for part in (part.raw()..=last).map(Part::from_raw) {
+                    self.decide_part(mine, other, file, part, level);
+                }
+            }
+            Some(_) => return true,
+        }
+        let done = &mine.segment.header().work_done;
+        done.fetch_add(1, Ordering::AcqRel);
+        futex::wake_all(done);
+        true
+    }
+
+    fn decide(&self, mine: &Host, other: &Host, file: FileId) {
+        let record = mine.segment.file(file);
+        let Some(asked) = record.lease.load().asked() else { return };
+        if self.refuses.load(Ordering::Acquire) {
+            return record.lease.refuse(Errno::STALE);
+        }
         let identity = record.identity();
         let theirs = other.lease(identity).unwrap_or(Lease::Nothing);
+        let shares = self.shares.load(Ordering::Acquire) && asked != Access::Alone;
         let left = match (asked, theirs) {
             (_, Lease::Direct | Lease::Nothing) => theirs,
-            (Access::Read, _) => Lease::Read,
-            (Access::Write, _) => Lease::Nothing,
+            (_, Lease::Whole | Lease::Shared) if shares => Lease::Shared,
+            (Access::Read, Lease::Whole | Lease::Read) => Lease::Read,
+            _ => Lease::Nothing,
         };
         let now = match left == theirs {
             true => theirs,
             false => {
-                revoked.fetch_add(1, Ordering::Relaxed);
+                self.revoked.fetch_add(1, Ordering::Relaxed);
                 other.reduce(identity, left).unwrap()
             }
         };
+        if now != Lease::Shared && record.lease.load().held() == Lease::Shared {
+            // What this node has of its parts it keeps.
+            return record.lease.grant(Grant::Whole);
+        }
         record.lease.grant(match (now, asked) {
             (Lease::Direct, _) => Grant::Direct,
+            (Lease::Shared, _) => Grant::Shared,
             (_, Access::Read) => Grant::Read,
-            (_, Access::Write) => Grant::Whole,
+            (_, Access::Write | Access::Alone) => Grant::Whole,
         });
     }
-    let done = &mine.segment.header().work_done;
-    done.fetch_add(1, Ordering::AcqRel);
-    futex::wake_all(done);
-    true
+
+    fn decide_part(&self, mine: &Host, other: &Host, file: FileId, part: Part, level: PartLevel) {
+        let record = mine.segment.file(file);
+        if record.lease.load().held() != Lease::Shared {
+            return;
+        }
+        let leases = mine.segment.part_leases();
+        if self.refuses.load(Ordering::Acquire) {
+            return leases.insert(file, part).unwrap().refuse(Errno::STALE);
+        }
+        if leases.load(file, part).level().covers(level) {
+            return;
+        }
+        let mut granted = level;
+        if let Some(theirs) = other.known(record.identity()) {
+            let has = other.segment.part_leases().load(theirs, part).level();
+            let mut left = match (level, has) {
+                (_, PartLevel::None) => has,
+                (PartLevel::Read, PartLevel::Read | PartLevel::Write) if part != Part::SIZE => {
+                    PartLevel::Read
+                }
+                (PartLevel::Shared, PartLevel::Shared) => has,
+                _ => PartLevel::None,
+            };
+            if left != has {
+                let turn = self.revoked.fetch_add(1, Ordering::Relaxed);
+                // Of those that change hands, some are used through the kernel for a while.
+                if part != Part::SIZE && has != PartLevel::Direct && turn.is_multiple_of(8) {
+                    (granted, left) = (PartLevel::Direct, PartLevel::None);
+                }
+                other.reduce_part(theirs, part, left);
+            }
+            if part == Part::SIZE {
+                let size = other.segment.file(theirs).size.load(Ordering::Acquire);
+                record.size.fetch_max(size, Ordering::AcqRel);
+            }
+        }
+        if leases.load(file, part).level() != PartLevel::None {
+            mine.reduce_part(file, part, PartLevel::None);
+        }
+        leases.insert(file, part).unwrap().grant(granted);
+    }
 }
 
 #[test]
@@ -253,37 +394,51 @@ fn a_file_that_one_node_uses_through_the_kernel_is_so_on_the_other() {
 /// What the files have, whichever node has written it.
 type Model = Mutex<Vec<Vec<u8>>>;
 
-/// One thread of a node: calls at random on all files, each whole before the next of any thread.
-fn work(host: &Host, files: &[RawFd], model: &Model, seed: u64, calls: u32) {
+/// One thread of a node: calls at random on all files, each whole before the next of any thread;
+/// in all of the first bytes of the file, or around the ends of its parts.
+fn work(host: &Host, files: &[RawFd], model: &Model, seed: u64, calls: u32, parts: u64) {
     let mut random = Random::new(seed);
     for _ in 0..calls {
         let mut model = model.lock().unwrap();
         let number = random.below(files.len() as u64) as usize;
         let (fd, expected) = (files[number], &mut model[number]);
         let file = host.session.file(fd).unwrap();
-        let at = random.below(40_000);
+        let at = random.below(parts) * PART_BYTES + random.below(40_000);
+        let at = if parts > 1 { at.saturating_sub(20_000) } else { at };
         let length = 1 + random.below(6_000);
-        match random.below(20) {
-            0..8 => {
+        match random.below(if parts > 1 { 200 } else { 20 }) {
+            20..80 | 0..8 => {
                 let bytes: Vec<u8> = (0..length).map(|_| random.below(256) as u8).collect();
                 assert_eq!(write_at(&host.session, fd, &bytes, at), Ok(bytes.len()), "seed {seed}");
                 let end = (at + length) as usize;
                 expected.resize(expected.len().max(end), 0);
                 expected[at as usize..end].copy_from_slice(&bytes);
             }
-            8..16 => {
+            80..160 | 8..16 => {
                 let mut bytes = vec![0; length as usize];
                 let got = file.pread(&bytes[..].as_mut().into(), at).unwrap();
                 bytes.truncate(got);
                 let from = expected.len().min(at as usize);
                 let upto = expected.len().min((at + length) as usize);
-                assert!(bytes == expected[from..upto], "seed {seed}: {at} + {length}");
+                let wanted = &expected[from..upto];
+                let differs = bytes.iter().zip(wanted).position(|(got, wanted)| got != wanted);
+                let lengths = (bytes.len(), wanted.len());
+                assert!(
+                    bytes == wanted,
+                    "seed {seed}: {at} + {length}, {lengths:?}, byte {differs:?}"
+                );
+            }
+            160..170 => {
+                let bytes = vec![seed as u8; length as usize];
+                let piece = (&bytes[..]).into();
+                assert_eq!(file.write_placed(&piece, None, true), Ok(bytes.len()), "seed {seed}");
+                expected.extend_from_slice(&bytes);
             }
             16 => {
                 file.truncate(at as i64).unwrap();
                 expected.resize(at as usize, 0);
             }
-            17 => assert_eq!(file.size(), Ok(expected.len() as u64), "seed {seed}"),
+            170..199 | 17 => assert_eq!(file.size(), Ok(expected.len() as u64), "seed {seed}"),
             18 => file.sync(random.below(2) == 0).unwrap(),
             _ => file.advise(0, 0, forebay_client::Advice::DontNeed),
         }
@@ -292,10 +447,21 @@ fn work(host: &Host, files: &[RawFd], model: &Model, seed: u64, calls: u32) {
 
 #[test]
 fn calls_at_random_on_two_nodes_agree() {
+    random_calls(false);
+}
+
+#[test]
+fn calls_at_random_on_files_that_two_nodes_share_agree() {
+    random_calls(true);
+}
+
+fn random_calls(shares: bool) {
     let given = std::env::var("FOREBAY_LEASE_SEED").ok().and_then(|seed| seed.parse().ok());
     let seed: u64 = given.unwrap_or_else(|| std::process::id().into());
     println!("FOREBAY_LEASE_SEED={seed}");
     let (group, store) = Group::new();
+    group.shares.store(shares, Ordering::Release);
+    let parts = if shares { 3 } else { 1 };
     let names = ["first", "second"];
     let model = Model::new(vec![Vec::new(); names.len()]);
     thread::scope(|scope| {
@@ -303,7 +469,7 @@ fn calls_at_random_on_two_nodes_agree() {
             for thread in 0..2 {
                 let files: Vec<RawFd> = names.iter().map(|name| host.open(name)).collect();
                 let (model, seed) = (&model, seed * 4 + number as u64 * 2 + thread);
-                scope.spawn(move || work(host, &files, model, seed, 1_500));
+                scope.spawn(move || work(host, &files, model, seed, 1_500, parts));
             }
         }
     });
@@ -314,4 +480,103 @@ fn calls_at_random_on_two_nodes_agree() {
     for (name, expected) in names.iter().zip(model.into_inner().unwrap()) {
         assert!(fs::read(store.store().join(name)).unwrap() == expected, "seed {seed}: {name}");
     }
+}
+
+/// Both write and read at once, each what no other thread does.
+#[test]
+fn parts_that_two_nodes_write_at_once_are_what_each_has_written() {
+    let (group, store) = Group::new();
+    group.shares.store(true, Ordering::Release);
+    const RECORD: usize = 47_008;
+    const RECORDS: u64 = 60;
+    let record = |number: u64| -> Vec<u8> {
+        (0..RECORD as u64).map(|at| (number * 31 + at * 7 + at / 251) as u8).collect()
+    };
+    // So that it is shared from the beginning.
+    let opened = [group.hosts[0].open("file"), group.hosts[1].open("file")];
+    for (host, fd) in group.hosts.iter().zip(opened) {
+        assert_eq!(write_at(&host.session, fd, &record(0)[..1], 0), Ok(1));
+    }
+    thread::scope(|scope| {
+        for (node, (host, &fd)) in group.hosts.iter().zip(&opened).enumerate() {
+            for thread in 0..2 {
+                scope.spawn(move || {
+                    let me = node as u64 * 2 + thread;
+                    // Strided: others write what lies between.
+                    for number in (me..RECORDS).step_by(4) {
+                        let at = number * RECORD as u64;
+                        let bytes = record(number);
+                        assert_eq!(write_at(&host.session, fd, &bytes, at), Ok(RECORD));
+                        let mut found = vec![0; RECORD];
+                        let file = host.session.file(fd).unwrap();
+                        assert_eq!(file.pread(&found[..].as_mut().into(), at), Ok(RECORD));
+                        assert!(found == bytes, "record {number}");
+                    }
+                });
+            }
+        }
+    });
+    for (host, fd) in group.hosts.iter().zip(opened) {
+        let file = host.session.file(fd).unwrap();
+        assert_eq!(file.size(), Ok(RECORDS * RECORD as u64));
+        for number in 0..RECORDS {
+            let mut found = vec![0; RECORD];
+            let at = number * RECORD as u64;
+            assert_eq!(file.pread(&found[..].as_mut().into(), at), Ok(RECORD));
+            assert!(found == record(number), "record {number}");
+        }
+    }
+    group.hosts.iter().for_each(|host| {
+        host.session.files().for_each(|file| file.sync(true).unwrap());
+    });
+    let stored = fs::read(store.store().join("file")).unwrap();
+    assert_eq!(stored.len() as u64, RECORDS * RECORD as u64);
+    let whole: Vec<u8> = (0..RECORDS).flat_map(record).collect();
+    assert!(stored == whole);
+}
+
+/// Programs that go from part to part ask for many at a time.
+#[test]
+fn parts_in_a_row_are_asked_for_ahead() {
+    let (group, _store) = Group::new();
+    group.shares.store(true, Ordering::Release);
+    let [one, other] = &*group.hosts;
+    let (a, b) = (one.open("file"), other.open("file"));
+    assert_eq!(write_at(&one.session, a, b"bytes", 0), Ok(5));
+    for part in 64..128 {
+        assert_eq!(write_at(&other.session, b, b"more", part * PART_BYTES), Ok(4));
+    }
+    // Those and the size, and perhaps one more time where that took long.
+    let asked = group.asked.load(Ordering::Relaxed);
+    assert!((2..=12).contains(&asked), "{asked}");
+    assert_eq!(one.session.file(a).unwrap().size(), Ok(127 * PART_BYTES + 4));
+}
+
+#[test]
+fn a_part_that_is_refused_is_an_error_and_changes_nothing() {
+    let (group, _store) = Group::new();
+    group.shares.store(true, Ordering::Release);
+    let [one, other] = &*group.hosts;
+    let (a, b) = (one.open("file"), other.open("file"));
+    assert_eq!(write_at(&one.session, a, b"bytes", 0), Ok(5));
+    assert_eq!(write_at(&other.session, b, b"more", PART_BYTES), Ok(4));
+    let identity = identity_of(&one.session, a);
+    assert_eq!(
+        (one.lease(identity), other.lease(identity)),
+        (Some(Lease::Shared), Some(Lease::Shared))
+    );
+    group.refuses.store(true, Ordering::Release);
+    let file = other.session.file(b).unwrap();
+    assert_eq!(file.pread(&[0; 4][..].as_mut().into(), 0), Err(Errno::STALE));
+    assert_eq!(write_at(&other.session, b, b"x", 0), Err(Errno::STALE));
+    assert_eq!(file.size(), Err(Errno::STALE));
+    let mut more = [0; 4];
+    assert_eq!(file.pread(&more[..].as_mut().into(), PART_BYTES), Ok(4), "it has this");
+    assert_eq!(&more, b"more");
+    group.refuses.store(false, Ordering::Release);
+    assert_eq!(file.size(), Ok(PART_BYTES + 4));
+    assert_eq!(read_at(&other.session, b, 0)[..5], *b"bytes");
+    file.truncate(3).unwrap();
+    assert_eq!(other.lease(identity), Some(Lease::Whole), "a truncate has the file alone");
+    assert_eq!(read_at(&one.session, a, 0), b"byt");
 }

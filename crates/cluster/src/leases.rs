@@ -5,7 +5,9 @@ use crate::clock::now_ms;
 use crate::error::GroupError;
 use crate::group::{Parted, Shared};
 use crate::links::LinkEvent;
-use forebay_directory::{Body, Directory, Effect, Facts, Level, Message, Status, Tuning, Why};
+use forebay_directory::{
+    Body, Directory, Effect, Facts, Level, Message, Object, Of, Run, Status, Terms, Tuning, Why,
+};
 use forebay_fabric::{Header, Kind};
 use forebay_membership::{FileId, Incarnation, Member, Rank};
 use std::sync::Arc;
@@ -23,8 +25,8 @@ const LOOK: Duration = Duration::from_millis(50);
 pub enum LeaseCommand {
     /// A pool that was found has this of a file. Before [`LeaseCommand::Begin`].
     Adopt {
-        /// The file.
-        file: FileId,
+        /// Of what.
+        object: Object,
         /// What it has.
         level: Level,
     },
@@ -32,29 +34,31 @@ pub enum LeaseCommand {
     Begin,
     /// Programs wait for this.
     Want {
-        /// The file.
-        file: FileId,
+        /// Of what.
+        object: Object,
         /// How much of it.
         level: Level,
+        /// What else would do, or is wanted with it.
+        terms: Terms,
     },
     /// What [`LeaseOrder::Reduce`] asked for is done.
     Reduced {
-        /// The file.
-        file: FileId,
+        /// Of what.
+        object: Object,
         /// What is left.
         level: Level,
         /// What the store's file is now.
         facts: Option<Facts>,
     },
-    /// Nothing is kept of a file, and nothing wanted.
+    /// Nothing is kept of it, and nothing wanted.
     Release {
-        /// The file.
-        file: FileId,
+        /// Of what.
+        object: Object,
     },
     /// The answer to [`LeaseOrder::Measure`].
     Sized {
-        /// The file.
-        file: FileId,
+        /// As it came.
+        object: Object,
         /// As it came.
         token: (Member, u64),
         /// `None` if there is nothing of the file.
@@ -65,39 +69,52 @@ pub enum LeaseCommand {
 /// What the group has decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeaseOrder {
-    /// Programs may do this with a file.
+    /// Programs may do this.
     Granted {
-        /// The file.
-        file: FileId,
+        /// Of what.
+        object: Object,
         /// What they may.
         level: Level,
+        /// What others know of the file's size, if they know more than the store.
+        facts: Option<Facts>,
+    },
+    /// These parts were granted, too, right after the one that was wanted.
+    Ahead {
+        /// Of which file.
+        file: FileId,
+        /// What programs may do with them.
+        level: Level,
+        /// In order.
+        runs: Vec<Run>,
     },
     /// What programs wait for is not to be had.
     Refused {
-        /// The file.
-        file: FileId,
+        /// Of what.
+        object: Object,
         /// Why.
         why: Why,
     },
-    /// Give a file back but for this.
+    /// Give it back but for this.
     Reduce {
-        /// The file.
-        file: FileId,
+        /// Of what.
+        object: Object,
         /// What may be kept.
         to: Level,
+        /// Of a whole: to share it is as good.
+        may_share: bool,
     },
     /// Say how large a file is.
     Measure {
-        /// The file.
-        file: FileId,
+        /// The file, or its size.
+        object: Object,
         /// To come back.
         token: (Member, u64),
     },
-    /// Others were given this file while this node was out of the group: what it has of it may
-    /// reach neither programs nor the store.
+    /// Others were given this while this node was out of the group: what it has of it may reach
+    /// neither programs nor the store.
     Lost {
-        /// The file.
-        file: FileId,
+        /// Of what.
+        object: Object,
     },
     /// This node has not looked for too long, or is in no view: what it has beside others may be
     /// out of date, and no program may use it.
@@ -267,8 +284,9 @@ impl LeaseThread {
         drop(state);
         if was_fenced && !self.is_fenced {
             let held = directory.all_held().into_iter();
-            for (file, _) in held.filter(|(file, level)| directory.usable(*file) == *level) {
-                (self.order)(LeaseOrder::Sure { file });
+            let is_sure = |(object, level): &(Object, Level)| directory.usable(*object) == *level;
+            for (object, _) in held.filter(|(object, _)| object.of == Of::Whole).filter(is_sure) {
+                (self.order)(LeaseOrder::Sure { file: object.file });
             }
         }
     }
@@ -277,14 +295,16 @@ impl LeaseThread {
         let (directory, now_ms) = (&mut self.directory, now_ms());
         match command {
             LeaseCommand::Begin => {}
-            LeaseCommand::Adopt { file, level } => directory.adopt(file, level),
-            LeaseCommand::Want { file, level } => directory.want(file, level, now_ms),
-            LeaseCommand::Reduced { file, level, facts } => {
-                directory.reduced(file, level, facts, now_ms);
+            LeaseCommand::Adopt { object, level } => directory.adopt(object, level),
+            LeaseCommand::Want { object, level, terms } => {
+                directory.want(object, level, terms, now_ms);
             }
-            LeaseCommand::Release { file } => directory.release(file, now_ms),
-            LeaseCommand::Sized { file, token, facts: Some(facts) } => {
-                directory.sized(file, token, facts, now_ms);
+            LeaseCommand::Reduced { object, level, facts } => {
+                directory.reduced(object, level, facts, now_ms);
+            }
+            LeaseCommand::Release { object } => directory.release(object, now_ms),
+            LeaseCommand::Sized { object, token, facts: Some(facts) } => {
+                directory.sized(object, token, facts, now_ms);
             }
             LeaseCommand::Sized { .. } => {}
         }
@@ -329,11 +349,16 @@ impl LeaseThread {
                 }
                 // The next look is T/8 away at most; nothing here asks for sizes yet.
                 Effect::Behind { .. } | Effect::Glimpsed { .. } => continue,
-                Effect::Granted { file, level, .. } => LeaseOrder::Granted { file, level },
-                Effect::Refused { file, why } => LeaseOrder::Refused { file, why },
-                Effect::Reduce { file, to } => LeaseOrder::Reduce { file, to },
-                Effect::Measure { file, token } => LeaseOrder::Measure { file, token },
-                Effect::Lost { file } => LeaseOrder::Lost { file },
+                Effect::Granted { object, level, facts } => {
+                    LeaseOrder::Granted { object, level, facts }
+                }
+                Effect::Ahead { file, level, runs } => LeaseOrder::Ahead { file, level, runs },
+                Effect::Refused { object, why } => LeaseOrder::Refused { object, why },
+                Effect::Reduce { object, to, may_share } => {
+                    LeaseOrder::Reduce { object, to, may_share }
+                }
+                Effect::Measure { object, token } => LeaseOrder::Measure { object, token },
+                Effect::Lost { object } => LeaseOrder::Lost { object },
             };
             (self.order)(order);
         }

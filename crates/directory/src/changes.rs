@@ -7,11 +7,12 @@
 //! holds, in a view that this one has seen.
 
 use crate::directory::{Directory, Group, Task};
-use crate::home::Hold;
+use crate::home::{Hold, Waiter};
 use crate::level::Level;
 use crate::message::{Body, Claim, ITEM_BYTES_MAX, ITEMS_MAX};
+use crate::object::Object;
 use crate::partitions::Partitions;
-use forebay_membership::{FileId, Incarnation, Member, NodeId, PARTITIONS, Partition, Seat, View};
+use forebay_membership::{Incarnation, Member, NodeId, PARTITIONS, Partition, Seat, View};
 use std::collections::BTreeMap;
 
 /// Lives that have ended with nothing: so many are remembered.
@@ -155,37 +156,39 @@ impl Directory {
     /// written that have gone; of what homes write, that of those.
     fn keep_what_is_known(&mut self) {
         let handed = std::mem::take(&mut self.handed);
-        self.testimony.retain(|file, _| !handed.has(Partition::of_file(*file)));
+        self.testimony.retain(|object, _| !handed.has(object.partition()));
         self.peeks.clear();
-        let files: Vec<FileId> = self.records.keys().copied().collect();
-        for file in files {
-            let partition = Partition::of_file(file);
+        let objects: Vec<Object> = self.records.keys().copied().collect();
+        for object in objects {
+            let partition = object.partition();
             if self.thawed.has(partition) {
                 let group = self.group.as_ref();
-                if let Some(record) = self.records.get_mut(&file) {
+                if let Some(record) = self.records.get_mut(&object) {
                     let is_in = |seat| group.is_some_and(|group| group.has(seat));
                     record.waiters.retain(|waiter| is_in(waiter.seat));
-                    record.waiters.iter_mut().for_each(|waiter| waiter.is_noted = false);
+                    record.waiters.iter_mut().for_each(Waiter::forget_note);
                 }
                 continue;
             }
-            let holds = self.records.get(&file).map(|record| record.holds.clone());
+            let holds = self.records.get(&object).map(|record| record.holds.clone());
             for (seat, hold) in holds.unwrap_or_default() {
                 let is_known = self.former.has(partition) || !self.is_in(seat);
-                if hold.level == Level::Write && is_known && Some(seat) != self.seat {
-                    self.testimony.entry(file).or_default().insert(seat, hold.serial);
+                if hold.level.is_dirty() && is_known && Some(seat) != self.seat {
+                    let known = self.testimony.entry(object).or_default();
+                    known.insert(seat, (hold.serial, hold.level));
                 }
             }
-            self.drop_record(file);
+            self.drop_record(object);
         }
         let group = self.group.as_ref();
         let (me, testimony) = (self.seat, &mut self.testimony);
-        self.notes.retain(|file, seats| {
-            let place = |at| group.and_then(|group| group.place(Partition::of_file(*file), at));
-            seats.retain(|seat, _| {
+        self.notes.retain(|object, seats| {
+            let place = |at| group.and_then(|group| group.place(object.partition(), at));
+            seats.retain(|seat, (_, level)| {
                 let is_noted = place(0) == Some(*seat) && place(1) == me;
                 if !is_noted {
-                    testimony.entry(*file).or_default().entry(*seat).or_default();
+                    let known = testimony.entry(*object).or_default();
+                    known.entry(*seat).or_insert((0, *level));
                 }
                 is_noted
             });
@@ -286,19 +289,21 @@ impl Directory {
     fn items(&self, partitions: &Partitions) -> Vec<Claim> {
         let Some(own) = self.seat else { return Vec::new() };
         let mut items = Vec::new();
-        for (file, held) in self.held.iter().filter(|(_, held)| held.level != Level::None) {
-            if partitions.has(Partition::of_file(*file)) {
-                let (file, seat, level) = (*file, own, held.level);
+        for (object, held) in self.held.iter().filter(|(_, held)| held.level != Level::None) {
+            // Nothing of a file is claimed that this node does not share.
+            let may_have = object.is_whole() || self.held(object.in_whole()).is_dirty();
+            if partitions.has(object.partition()) && may_have {
+                let (object, seat, level) = (*object, own, held.level);
                 let (serial, is_firm) = (held.serial, held.is_firm);
-                items.push(Claim::Holds { file, seat, level, serial, is_firm });
+                items.push(Claim::Holds { object, seat, level, serial, is_firm });
             }
         }
-        for (file, seats) in &self.testimony {
-            if partitions.has(Partition::of_file(*file)) {
+        for (object, seats) in &self.testimony {
+            if partitions.has(object.partition()) {
                 let gone = seats.iter().filter(|(seat, _)| !self.is_in(**seat));
-                items.extend(gone.map(|(seat, serial)| {
-                    let (file, seat, serial) = (*file, *seat, *serial);
-                    Claim::Holds { file, seat, level: Level::Write, serial, is_firm: false }
+                items.extend(gone.map(|(seat, (serial, level))| {
+                    let (object, seat, level, serial) = (*object, *seat, *level, *serial);
+                    Claim::Holds { object, seat, level, serial, is_firm: false }
                 }));
             }
         }
@@ -364,15 +369,14 @@ impl Directory {
     fn learn(&mut self, from: Seat, recall: &Recall, oldest: Incarnation, items: &[Claim]) {
         for item in items {
             match item.clone() {
-                Claim::Holds { file, seat, level, serial, is_firm } if seat == from => {
+                Claim::Holds { object, seat, level, serial, is_firm } if seat == from => {
                     let hold = Hold::claimed(level, serial, is_firm);
-                    self.learn_own(from, recall, oldest, file, hold);
+                    self.learn_own(from, recall, oldest, object, hold);
                 }
-                Claim::Holds { file, seat, level: Level::Write, serial, .. } => {
-                    let partition = Partition::of_file(file);
-                    if self.frozen.has(partition) && self.notice_gone(seat) {
-                        let record = self.records.entry(file).or_default();
-                        let hold = Hold::claimed(Level::Write, serial, false);
+                Claim::Holds { object, seat, level, serial, .. } if level.is_dirty() => {
+                    if self.frozen.has(object.partition()) && self.notice_gone(seat) {
+                        let record = self.records.entry(object).or_default();
+                        let hold = Hold::claimed(level, serial, false);
                         record.holds.entry(seat).or_insert(hold);
                     }
                 }
@@ -397,20 +401,20 @@ impl Directory {
         from: Seat,
         recall: &Recall,
         oldest: Incarnation,
-        file: FileId,
+        object: Object,
         hold: Hold,
     ) {
-        let partition = Partition::of_file(file);
+        let partition = object.partition();
         let given_up = self.given_up.get(&from.member.node);
         let is_old = given_up.is_some_and(|(life, view)| match hold.serial {
             0 => oldest <= *life,
             serial => (serial >> 32) as u32 <= *view,
         });
-        if is_old && !hold.is_firm && hold.level == Level::Write {
+        if is_old && !hold.is_firm && hold.level.is_dirty() {
             return;
         }
         if self.frozen.has(partition) {
-            self.records.entry(file).or_default().holds.insert(from, hold);
+            self.records.entry(object).or_default().holds.insert(from, hold);
         } else if self.thawed.has(partition) && recall.is_new {
             // What an earlier seat of the node had is the new one's.
             let is_earlier = |seat: &&Seat| {
@@ -424,27 +428,34 @@ impl Directory {
             let is_in = |seat: &Seat| group.is_some_and(|group| group.has(*seat));
             if is_doubted {
                 // Nothing was known of what it wrote, and nothing else was granted.
-                let record = self.records.entry(file).or_default();
-                if !record.holds.iter().any(|(seat, hold)| is_in(seat) && hold.is_firm) {
+                let record = self.records.entry(object).or_default();
+                let is_shared =
+                    |other: &Hold| (other.level, hold.level) == (Level::Shared, Level::Shared);
+                let mut others = record.holds.iter();
+                if !others.any(|(seat, other)| is_in(seat) && other.is_firm && !is_shared(other)) {
                     record.holds.entry(from).or_insert(hold);
                 }
             }
-            let Some(record) = self.records.get_mut(&file) else { return };
+            if is_doubted {
+                self.forget_facts(object);
+            }
+            let Some(record) = self.records.get_mut(&object) else { return };
             let earlier = record.holds.keys().rfind(is_earlier).copied();
             if let Some(held) = earlier.and_then(|seat| record.holds.remove(&seat)) {
                 let level = held.level.min(hold.level);
-                if level < held.level {
-                    record.facts = None;
-                }
                 // What it was granted in this seat meanwhile is newer.
                 let claimed = Hold::claimed(level, held.serial, false);
                 record.holds.entry(from).or_insert(claimed);
+                if level < held.level {
+                    self.forget_facts(object);
+                }
             }
-        } else if hold.level == Level::Write {
+        } else if hold.level.is_dirty() {
             let group = self.group.as_ref();
             let place = |at| group.and_then(|group| group.place(partition, at));
             if place(0) == Some(from) && place(1) == self.seat {
-                self.notes.entry(file).or_default().entry(from).or_default();
+                let known = self.notes.entry(object).or_default();
+                known.entry(from).or_insert((0, hold.level));
             }
         }
     }
@@ -477,15 +488,16 @@ impl Directory {
             known.is_some_and(|(now, oldest)| seat != now && seat.member.incarnation >= *oldest)
         };
         self.gone.retain(|seat, _| !is_over(seat));
-        for record in self.records.values_mut() {
-            let is_written =
-                |(seat, hold): (&Seat, &Hold)| is_over(seat) && hold.level == Level::Write;
-            if record.holds.iter().any(is_written) {
-                record.facts = None;
+        let mut unknown = Vec::new();
+        for (object, record) in &mut self.records {
+            let mut over = record.holds.iter().filter(|(seat, _)| is_over(seat));
+            if over.any(|(_, hold)| hold.level.is_dirty()) {
+                unknown.push(*object);
             }
             record.holds.retain(|seat, _| !is_over(seat));
         }
         self.doubts.retain(|seat, _| !is_over(seat));
+        unknown.into_iter().for_each(|object| self.forget_facts(object));
         self.end_caution();
     }
 
@@ -525,34 +537,46 @@ impl Directory {
             self.doubts.entry(*seat).or_default().add(&unsure);
         }
         self.former.take(&frozen);
-        self.testimony.retain(|file, _| !frozen.has(Partition::of_file(*file)));
+        self.testimony.retain(|object, _| !frozen.has(object.partition()));
         self.forget_earlier_lives();
-        let files: Vec<FileId> = self.records.keys().copied().collect();
-        let files = files.into_iter().filter(|file| frozen.has(Partition::of_file(*file)));
-        let files: Vec<FileId> = files.collect();
-        files.iter().for_each(|file| self.resolve(*file));
+        let objects = self.records.keys().copied();
+        let objects: Vec<Object> =
+            objects.filter(|object| frozen.has(object.partition())).collect();
+        for object in &objects {
+            self.resolve(*object);
+            // What others have made of it, and given back, is on the store.
+            self.forget_facts(*object);
+        }
         self.thawed.add(&frozen);
         if self.gone.values().any(|gone| !gone.is_succeeded) {
             self.cautious.add(&frozen);
         }
-        files.into_iter().for_each(|file| self.process(file, now_ms));
+        objects.into_iter().for_each(|object| self.process(object, now_ms));
     }
 
     /// Of claims that contradict each other those hold that were granted in seats of this view:
-    /// before that everything else had been given back. Of others the newest.
-    fn resolve(&mut self, file: FileId) {
+    /// before that everything else had been given back. Of others the newest. One that has gone may
+    /// have shared what members share, whatever is said of it.
+    fn resolve(&mut self, object: Object) {
         let group = self.group.as_ref();
         let is_in = |seat: &Seat| group.is_some_and(|group| group.has(*seat));
-        let Some(record) = self.records.get_mut(&file) else { return };
-        let is_firm = record.holds.iter().any(|(seat, hold)| is_in(seat) && hold.is_firm);
-        let claims = record
-            .holds
-            .iter()
-            .filter(|(seat, hold)| is_in(seat) && !hold.is_firm && hold.level == Level::Write);
-        let newest = claims.map(|(seat, hold)| (hold.serial, *seat)).max().map(|(_, seat)| seat);
+        let Some(record) = self.records.get_mut(&object) else { return };
+        let here = || record.holds.iter().filter(|(seat, _)| is_in(seat));
+        let is_shared = |hold: &Hold| hold.level == Level::Shared;
+        let is_firm = here().any(|(_, hold)| hold.is_firm && !is_shared(hold));
+        let is_firmly_shared = here().any(|(_, hold)| hold.is_firm && is_shared(hold));
+        let claims = here().filter(|(_, hold)| !hold.is_firm && hold.level.is_dirty());
+        let newest = claims.map(|(seat, hold)| (hold.serial, *seat, hold.level)).max();
+        let is_newest_shared = newest.is_some_and(|(_, _, level)| level == Level::Shared);
+        let may_share = !is_firm && (is_firmly_shared || is_newest_shared);
         record.holds.retain(|seat, hold| match is_in(seat) {
-            _ if hold.level != Level::Write || hold.is_firm => true,
-            true => !is_firm && Some(*seat) == newest,
+            _ if !hold.level.is_dirty() || hold.is_firm => true,
+            true if may_share => is_shared(hold),
+            true => !is_firm && newest.is_some_and(|(_, newest, _)| newest == *seat),
+            false if may_share => {
+                hold.level = Level::Shared;
+                true
+            }
             false => !is_firm && newest.is_none(),
         });
     }
@@ -576,7 +600,7 @@ impl Directory {
         gone.is_succeeded = true;
         let is_given_up = gone.is_given_up;
         for record in self.records.values_mut() {
-            record.holds.retain(|other, hold| *other != seat || hold.level == Level::Write);
+            record.holds.retain(|other, hold| *other != seat || hold.level.is_dirty());
         }
         if is_given_up {
             self.forget(seat);
@@ -610,11 +634,11 @@ impl Directory {
     /// Forgets one that has gone, and all that it had.
     fn forget(&mut self, seat: Seat) {
         self.gone.remove(&seat);
-        for record in self.records.values_mut() {
-            if record.holds.remove(&seat).is_some() {
-                record.facts = None;
-            }
+        let mut unknown = Vec::new();
+        for (object, record) in &mut self.records {
+            unknown.extend(record.holds.remove(&seat).map(|_| *object));
         }
+        unknown.into_iter().for_each(|object| self.forget_facts(object));
         self.doubts.remove(&seat);
         for seats in self.testimony.values_mut() {
             seats.remove(&seat);

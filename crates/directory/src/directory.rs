@@ -1,10 +1,11 @@
 //! The directory of one node: what it knows, what the shell calls, and what it asks for.
 
 use crate::changes::{Gone, Recall};
-use crate::holder::{Glimpse, Held};
+use crate::holder::{Glimpse, Grant, Held, Reducing};
 use crate::home::{Peek, Record};
 use crate::level::{Facts, Level, Sized, Tuning, Why};
 use crate::message::{Body, KINDS, Message};
+use crate::object::{Object, Run};
 use crate::partitions::Partitions;
 use forebay_membership::{FileId, Incarnation, Member, NodeId, Partition, Places, Seat, View};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -16,29 +17,45 @@ use std::sync::Arc;
 pub enum Effect {
     /// Send this; it may be lost, late or come twice.
     Send(Member, Message),
-    /// Programs of this node may use the file: at least what was wanted. With `Direct`, flush and
-    /// drop what is kept of it, which is clean, before they do. The facts are what the last writer
-    /// left, where that is known; else they are the store's.
+    /// Programs of this node may use this: at least what was wanted, or, of a whole that may be
+    /// [shared](crate::Terms::may_share), its parts. With `Direct`, flush and drop what is kept of
+    /// it, which is clean, before they do. The facts are what the last writer left, where that is
+    /// known; else they are the store's. Those of a whole that is shared say nothing. Those of a
+    /// size that is shared are the least that it has: it grows only while nodes share the file,
+    /// and so they are for a node that shared the file and has the whole to write now, if what it
+    /// made of the size itself is not more.
     Granted {
+        /// Of what.
+        object: Object,
+        /// What may be done.
+        level: Level,
+        /// Size and time of the file.
+        facts: Option<Facts>,
+    },
+    /// These parts, too, which were asked for ahead: right after [`Effect::Granted`] of the first.
+    Ahead {
         /// The file.
         file: FileId,
         /// What may be done.
         level: Level,
-        /// Its size and time.
-        facts: Option<Facts>,
+        /// In order.
+        runs: Vec<Run>,
     },
-    /// Bring the file down to this: flush it, keep programs from more, drop what may not be kept;
-    /// then call [`Directory::reduced`].
+    /// Bring this down: flush it, keep programs from more, drop what may not be kept; then call
+    /// [`Directory::reduced`].
     Reduce {
-        /// The file.
-        file: FileId,
+        /// Of what.
+        object: Object,
         /// What may be kept.
         to: Level,
+        /// Of a whole that this node writes: it may go on sharing it. What is not flushed by then
+        /// needs a lease of its part, or of the size; these can be had meanwhile.
+        may_share: bool,
     },
-    /// Say by [`Directory::sized`] which size this file has here, of all that was acknowledged.
+    /// Say by [`Directory::sized`] which size the file has here, of all that was acknowledged.
     Measure {
-        /// The file.
-        file: FileId,
+        /// The whole, or the size, which this node has.
+        object: Object,
         /// Comes back with the answer.
         token: (Member, u64),
     },
@@ -53,16 +70,17 @@ pub enum Effect {
     },
     /// What was wanted is not to be had.
     Refused {
-        /// The file.
-        file: FileId,
+        /// Of what.
+        object: Object,
         /// Why.
         why: Why,
     },
-    /// Others have been given this file while this node was out of the group: what it has of it
-    /// must reach neither programs nor the store. Set it aside.
+    /// Others have been given this while this node was out of the group: what it has of it must
+    /// reach neither programs nor the store. Set it aside: of a whole all parts and the size, too;
+    /// of a size what this node made of it.
     Lost {
-        /// The file.
-        file: FileId,
+        /// Of what.
+        object: Object,
     },
     /// There is a newer view than this node's: look at once.
     Behind {
@@ -78,10 +96,10 @@ pub struct Status {
     pub view: Option<u32>,
     /// It grants nothing, as home, until it has looked.
     pub is_fenced: bool,
-    /// Leases of others and its own that it knows as home: to read, to write, direct.
-    pub granted: [usize; 3],
-    /// Leases that it has: to read, to write, direct.
-    pub held: [usize; 3],
+    /// Leases of others and its own that it knows as home: to read, shared, to write, direct.
+    pub granted: [usize; 4],
+    /// Leases that it has: to read, shared, to write, direct.
+    pub held: [usize; 4],
     /// Wants without an answer, and the deadline of the first in the caller's milliseconds.
     pub wants: (usize, Option<u64>),
     /// Wants of all nodes that wait here, at their home.
@@ -97,7 +115,7 @@ pub struct Status {
     pub silent: Vec<Member>,
     /// Nodes that have gone and whose leases hold until they are succeeded.
     pub awaited: Vec<Seat>,
-    /// Files that may have been written by a node that has gone, as home, by node.
+    /// Files, sizes and parts that a node that has gone may have written, as home, by node.
     pub lost: BTreeMap<NodeId, usize>,
     /// Partitions in which all files that no member holds may have been, as home, by node.
     pub doubted: BTreeMap<NodeId, usize>,
@@ -157,10 +175,10 @@ impl Group {
 /// What is to be done at some time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Task {
-    Want(FileId),
+    Want(Object),
     Glimpse(u64),
-    Revoke(FileId),
-    Direct(FileId),
+    Revoke(Object),
+    Direct(Object),
     Peek(u64),
     Recall,
 }
@@ -196,9 +214,9 @@ pub struct Directory {
     pub(crate) cautious: Partitions,
     /// Those of which it is the second place and knows what the home writes.
     pub(crate) witnessed: Partitions,
-    pub(crate) records: BTreeMap<FileId, Record>,
+    pub(crate) records: BTreeMap<Object, Record>,
     /// The records by their last grant.
-    pub(crate) order: BTreeSet<(u64, FileId)>,
+    pub(crate) order: BTreeSet<(u64, Object)>,
     /// Those of which it was the home, knew all leases, and told no other home since.
     pub(crate) former: Partitions,
     /// Those of which it has told another home in this view.
@@ -218,14 +236,17 @@ pub struct Directory {
     /// Since which life members hold what they claim, in this view.
     pub(crate) continued: BTreeMap<NodeId, (Seat, Incarnation)>,
     /// What homes write themselves, for which this node is the second place, with their request.
-    pub(crate) notes: BTreeMap<FileId, BTreeMap<Seat, u64>>,
+    pub(crate) notes: BTreeMap<Object, BTreeMap<Seat, (u64, Level)>>,
     /// What others were writing, of partitions whose home is another now: it counts when they have
-    /// gone.
-    pub(crate) testimony: BTreeMap<FileId, BTreeMap<Seat, u64>>,
+    /// gone. With their serial.
+    pub(crate) testimony: BTreeMap<Object, BTreeMap<Seat, (u64, Level)>>,
     pub(crate) peeks: BTreeMap<u64, Peek>,
     pub(crate) serials: u32,
 
-    pub(crate) held: BTreeMap<FileId, Held>,
+    pub(crate) held: BTreeMap<Object, Held>,
+    /// Parts that are wanted together with others, and up to which serial those were revoked before
+    /// they came.
+    pub(crate) asking: BTreeMap<Object, u64>,
     pub(crate) glimpses: BTreeMap<u64, Glimpse>,
     pub(crate) requests: u64,
 
@@ -291,6 +312,7 @@ impl Directory {
             peeks: BTreeMap::new(),
             serials: 0,
             held: BTreeMap::new(),
+            asking: BTreeMap::new(),
             glimpses: BTreeMap::new(),
             requests: 0,
             timers: BTreeSet::new(),
@@ -326,10 +348,10 @@ impl Directory {
         {
             self.timers.remove(&(due_ms, task));
             match task {
-                Task::Want(file) => self.want_due(file, due_ms, now_ms),
+                Task::Want(object) => self.want_due(object, due_ms, now_ms),
                 Task::Glimpse(token) => self.glimpse_due(token, due_ms, now_ms),
-                Task::Revoke(file) => self.revoke_due(file, due_ms, now_ms),
-                Task::Direct(file) => self.direct_due(file, now_ms),
+                Task::Revoke(object) => self.revoke_due(object, due_ms, now_ms),
+                Task::Direct(object) => self.direct_due(object, now_ms),
                 Task::Peek(id) => drop(self.peeks.remove(&id)),
                 Task::Recall => self.recall_due(due_ms, now_ms),
             }
@@ -368,26 +390,30 @@ impl Directory {
     /// Takes what another member, or this node itself, says.
     fn take(&mut self, from: Seat, body: Body, now_ms: u64) {
         match body {
-            Body::Open { file, request, level, is_claim } => match is_claim {
-                false => self.open(from, file, request, level, now_ms),
-                true => self.reclaim(from, file, request, level, now_ms),
+            Body::Open { object, request, level, is_claim, terms } => match is_claim {
+                false => self.open(from, object, request, (level, terms), now_ms),
+                true => self.reclaim(from, object, request, (level, terms), now_ms),
             },
-            Body::Released { file, serial, level, facts } => {
-                self.released(from, file, serial, level, facts, now_ms);
-            }
-            Body::Granted { file, request, serial, level, facts } => {
-                if self.is_home(from, file) {
-                    self.granted(from.member, file, request, serial, (level, facts));
+            Body::Released { object, serial, level, facts, ahead } => {
+                self.released(from, object, serial, (level, facts), now_ms);
+                for part in ahead.from(object) {
+                    self.released(from, part, serial, (level, None), now_ms);
                 }
             }
-            Body::Refused { file, request, why } => {
-                if self.is_home(from, file) {
-                    self.refused(file, request, why);
+            Body::Granted { object, request, serial, level, facts, ahead } => {
+                if self.is_home(from, object) {
+                    let grant = Grant { request, serial, level, facts, ahead };
+                    self.granted(from.member, object, grant, now_ms);
                 }
             }
-            Body::Revoke { file, serial, to } => {
-                if self.is_home(from, file) {
-                    self.revoke(from.member, file, serial, to);
+            Body::Refused { object, request, why } => {
+                if self.is_home(from, object) {
+                    self.refused(object, request, why);
+                }
+            }
+            Body::Revoke { object, serial, to, may_share } => {
+                if self.is_home(from, object) {
+                    self.revoke(from.member, object, serial, Reducing { to, may_share });
                 }
             }
             Body::Recall { attempt, partitions } => self.recall(from.member, attempt, &partitions),
@@ -395,22 +421,24 @@ impl Directory {
                 self.someone_has_seen |= has_seen;
                 self.claims(from, (attempt, index, is_last), oldest, &items, now_ms);
             }
-            Body::Note { file, request, is_held } => self.note(from, file, request, is_held),
-            Body::Noted { file, request, is_kept } => {
-                self.noted(from, file, request, is_kept, now_ms);
+            Body::Note { object, request, level, is_held, ahead } => {
+                self.note(from, object, (request, level), is_held, ahead);
+            }
+            Body::Noted { object, request, is_kept } => {
+                self.noted(from, object, request, is_kept, now_ms);
             }
             Body::Glimpse { file, request } => self.glimpse_asked(from, file, request, now_ms),
             Body::Size { file, request, sized } => {
-                if self.is_home(from, file) {
+                if self.is_home(from, Object::whole(file)) {
                     self.glimpsed(file, request, sized);
                 }
             }
-            Body::Peek { file, request } => {
-                if self.is_home(from, file) {
-                    self.peek(from.member, file, request);
+            Body::Peek { object, request } => {
+                if self.is_home(from, object) {
+                    self.peek(from.member, object, request);
                 }
             }
-            Body::Peeked { file, request, facts } => self.peeked(from, file, request, facts),
+            Body::Peeked { object, request, facts } => self.peeked(from, object, request, facts),
             Body::View => {}
             Body::Farewell => self.farewell_from(from, now_ms),
         }
@@ -441,14 +469,14 @@ impl Directory {
         self.timers.insert((due_ms, task));
     }
 
-    /// The home of a file, where this node is a member.
-    pub(crate) fn home(&self, file: FileId) -> Option<Seat> {
+    /// The home of an object, where this node is a member.
+    pub(crate) fn home(&self, object: Object) -> Option<Seat> {
         self.seat?;
-        self.group.as_ref()?.place(Partition::of_file(file), 0)
+        self.group.as_ref()?.place(object.partition(), 0)
     }
 
-    fn is_home(&mut self, seat: Seat, file: FileId) -> bool {
-        let is_home = self.home(file) == Some(seat);
+    fn is_home(&mut self, seat: Seat, object: Object) -> bool {
+        let is_home = self.home(object) == Some(seat);
         self.counts.dropped += u64::from(!is_home);
         is_home
     }
@@ -471,7 +499,7 @@ impl Directory {
     /// Counts. The work is that of a walk over all files.
     pub fn status(&self) -> Status {
         let by_level = |levels: &mut dyn Iterator<Item = Level>| {
-            let mut counts = [0; 3];
+            let mut counts = [0; 4];
             for level in levels.filter(|level| *level != Level::None) {
                 counts[level as usize - 1] += 1;
             }
@@ -481,8 +509,7 @@ impl Directory {
         let wants = || self.held.values().filter_map(|held| held.want.as_ref());
         let is_lost = |seat: &Seat| !self.is_in(*seat);
         let mut lost = BTreeMap::new();
-        for (seat, _) in holds().filter(|(seat, hold)| is_lost(seat) && hold.level == Level::Write)
-        {
+        for (seat, _) in holds().filter(|(seat, hold)| is_lost(seat) && hold.level.is_dirty()) {
             *lost.entry(seat.member.node).or_default() += 1;
         }
         let mut doubted = BTreeMap::new();

@@ -10,6 +10,9 @@ pub enum Level {
     None,
     /// Keep copies and read them; so may other nodes.
     Read,
+    /// Of a whole: lease parts of it, and its size, and use these; of a size: extend the file,
+    /// and keep how far. So may other nodes.
+    Shared,
     /// Keep copies, read and write them; no other node may have anything of the file.
     Write,
     /// Use the store's file through the kernel and keep nothing; so may other nodes.
@@ -18,11 +21,18 @@ pub enum Level {
 
 impl Level {
     /// All of them.
-    pub const ALL: [Level; 4] = [Level::None, Level::Read, Level::Write, Level::Direct];
+    pub const ALL: [Level; 5] =
+        [Level::None, Level::Read, Level::Shared, Level::Write, Level::Direct];
 
-    /// Whether a node that has this need not ask for that: what uses the kernel can do all.
+    /// Whether a node that has this need not ask for that: what uses the kernel can do all. Who
+    /// shares a file may not read what it has no part of.
     pub fn covers(self, wanted: Level) -> bool {
-        self >= wanted
+        self >= wanted && !(self == Level::Shared && wanted == Level::Read)
+    }
+
+    /// Whether a node that has this may have something that is nowhere else.
+    pub fn is_dirty(self) -> bool {
+        matches!(self, Level::Shared | Level::Write)
     }
 
     /// Whether two nodes may not have these at one time.
@@ -31,7 +41,8 @@ impl Level {
         !is_one_none && (self != other || self == Level::Write)
     }
 
-    /// What may be left to a holder of this when another node is to have that.
+    /// What may be left to a holder of this when another node is to have that. Of what is shared
+    /// nothing: others may share it still.
     pub(crate) fn beside(self, other: Level) -> Level {
         match (self, other) {
             (Level::Write | Level::Read, Level::Read) => Level::Read,
@@ -62,6 +73,9 @@ pub enum Why {
     /// No answer within [`Tuning::wait_ms`](crate::Tuning): a node does not give the file back, or
     /// its home is not known.
     Late,
+    /// A part or a size was wanted, and the node does not share the file, or not any more: look
+    /// again, and want the whole first.
+    Unshared,
 }
 
 /// What is known of a file that this node does not hold.
@@ -69,6 +83,8 @@ pub enum Why {
 pub enum Sized {
     /// What the node that writes it says, or the last that did.
     Known(Facts),
+    /// This, or what the store says, if that is more: nodes share the file.
+    AtLeast(Facts),
     /// What the store says.
     Store,
     /// It cannot be known.
@@ -86,12 +102,22 @@ pub struct Tuning {
     pub thrash: usize,
     /// ... in so many milliseconds is made direct ...
     pub thrash_ms: u64,
-    /// ... for so long.
+    /// ... for so long; ...
     pub direct_ms: u64,
-    /// Files of which this node is the home, and files that it holds or wants: each at most.
+    /// ... a part of one for so long.
+    pub part_direct_ms: u64,
+    /// Files, sizes and parts of which this node is the home, and those that it holds or wants:
+    /// each at most.
     pub files: usize,
     /// Glimpses that are under way at most, as home and as asker each.
     pub glimpses: usize,
+}
+
+impl Facts {
+    /// The larger size and the later time.
+    pub(crate) fn most(self, other: Self) -> Self {
+        Self { size: self.size.max(other.size), mtime_ns: self.mtime_ns.max(other.mtime_ns) }
+    }
 }
 
 impl Default for Tuning {
@@ -102,6 +128,7 @@ impl Default for Tuning {
             thrash: 4,
             thrash_ms: 1_000,
             direct_ms: 10_000,
+            part_direct_ms: 1_000,
             files: 1 << 20,
             glimpses: 1 << 12,
         }
@@ -123,5 +150,10 @@ mod tests {
         }
         assert!(Level::Write.conflicts(Level::Read) && Level::Write.conflicts(Level::Write));
         assert!(Level::Direct.conflicts(Level::Read) && Level::Direct.covers(Level::Write));
+        let shared = Level::Shared;
+        assert!(Level::ALL.iter().all(|other| {
+            shared.conflicts(*other) != (*other == Level::None || *other == shared)
+        }));
+        assert!(!shared.covers(Level::Read) && Level::Write.covers(shared));
     }
 }

@@ -7,8 +7,11 @@
 //! sends no message for what it does under it. The home's table is in memory only: after a change
 //! of the view the new home asks all members what they hold before it grants anything.
 //!
+//! Nodes that write different parts of one file share it: each has the whole as
+//! [`Level::Shared`], and leases of those [parts](PART_BYTES), and of the size, that it uses.
+//!
 //! ```
-//! use forebay_directory::{Directory, Effect, Level, Tuning};
+//! use forebay_directory::{Directory, Effect, Level, Object, Terms, Tuning};
 //! use forebay_membership::{FileId, Member, Seat, View};
 //!
 //! let me = Member::new(0, 1);
@@ -16,9 +19,10 @@
 //! let view = View { number: 1, seats: vec![Seat { member: me, since: 1 }] };
 //! directory.view(&view, 0);
 //! let file = FileId { store: 0, inode: 7, generation: 0 };
-//! directory.want(file, Level::Write, 0);
+//! let object = Object::whole(file);
+//! directory.want(object, Level::Write, Terms::default(), 0);
 //! // A node alone has everything at once, without a message.
-//! let granted = Effect::Granted { file, level: Level::Write, facts: None };
+//! let granted = Effect::Granted { object, level: Level::Write, facts: None };
 //! assert_eq!(directory.effects(), [granted]);
 //! ```
 //!
@@ -33,9 +37,11 @@ mod holder;
 mod home;
 mod level;
 mod message;
+mod object;
 mod partitions;
 
 pub use directory::{Directory, Effect, Status};
 pub use level::{Facts, Level, Sized, Tuning, Why};
 pub use message::{Body, Claim, DecodeError, KINDS, MESSAGE_MAX, Message};
+pub use object::{AHEAD_MAX, Ahead, Object, Of, PART_BYTES, Run, Terms};
 pub use partitions::Partitions;

@@ -2,6 +2,7 @@
 //! kind, and one form only for each message.
 
 use crate::level::{Facts, Level, Sized, Why};
+use crate::object::{AHEAD_MAX, Ahead, Object, Of, Terms};
 use crate::partitions::Partitions;
 use forebay_membership::{FileId, Incarnation, Member, NodeId, PARTITIONS, Seat};
 use std::fmt;
@@ -9,7 +10,7 @@ use std::fmt;
 /// Bytes of a message at most.
 pub const MESSAGE_MAX: usize = 64 << 10;
 /// The version of what is written.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 /// Items of one [`Body::Claims`] at most,
 pub(crate) const ITEMS_MAX: usize = 1_400;
 /// and their bytes: what stands before them has less than a KiB.
@@ -29,56 +30,64 @@ pub struct Message {
 pub enum Body {
     /// To the home: the sender wants this.
     Open {
-        /// The file.
-        file: FileId,
+        /// Of what.
+        object: Object,
         /// Of the sender, rising; the same when it is sent again.
         request: u64,
         /// What is wanted.
         level: Level,
         /// The sender has it from before it came into this view.
         is_claim: bool,
+        /// What else it says.
+        terms: Terms,
     },
-    /// From the home: the file is the sender's of that request.
+    /// From the home: it is the receiver's, of that request.
     Granted {
-        /// The file.
-        file: FileId,
+        /// Of what.
+        object: Object,
         /// That of the open.
         request: u64,
         /// Rises with each grant of the file, over all its homes.
         serial: u64,
-        /// What it may do: what it wanted, or Direct.
+        /// What it may do: what it wanted, or Direct, or Shared, if that is as good.
         level: Level,
         /// What the last writer left; `None`: what the store says.
         facts: Option<Facts>,
+        /// These parts, too.
+        ahead: Ahead,
     },
     /// From the home: it will not be.
     Refused {
-        /// The file.
-        file: FileId,
+        /// Of what.
+        object: Object,
         /// That of the open.
         request: u64,
-        /// Why. Never [`Why::Late`].
+        /// Why. Never [`Why::Late`] or [`Why::Unshared`].
         why: Why,
     },
     /// From the home: give back what was granted with this serial, and before.
     Revoke {
-        /// The file.
-        file: FileId,
+        /// Of what.
+        object: Object,
         /// That of the newest grant.
         serial: u64,
         /// What may be kept.
         to: Level,
+        /// [`Level::Shared`] may be, too.
+        may_share: bool,
     },
     /// To the home: the sender has no more than this, and takes no grant with this serial.
     Released {
-        /// The file.
-        file: FileId,
+        /// Of what.
+        object: Object,
         /// That of the revocation, or of the grant.
         serial: u64,
         /// What it still has.
         level: Level,
         /// What it left, if it has written.
         facts: Option<Facts>,
+        /// The same is true of these parts.
+        ahead: Ahead,
     },
     /// The sender answers for these partitions now: what does the receiver have there?
     Recall {
@@ -102,19 +111,23 @@ pub enum Body {
         /// What it has to say.
         items: Vec<Claim>,
     },
-    /// From a home to the next place: the home is to write this file itself, or no more.
+    /// From a home to the next place: the home is to write, or share, this itself, or no more.
     Note {
-        /// The file.
-        file: FileId,
+        /// Of what.
+        object: Object,
         /// That by which it wants, or wanted, to.
         request: u64,
+        /// What it is to have, or had.
+        level: Level,
         /// Whether it is to.
         is_held: bool,
+        /// The same is true of these parts.
+        ahead: Ahead,
     },
     /// The answer to the first.
     Noted {
-        /// The file.
-        file: FileId,
+        /// Of what.
+        object: Object,
         /// That of the note.
         request: u64,
         /// Whether there was room for it.
@@ -136,17 +149,17 @@ pub enum Body {
         /// What is known.
         sized: Sized,
     },
-    /// From the home to the node that writes: which size has the file?
+    /// From the home to a node that writes, or extends: which size has the file?
     Peek {
-        /// The file.
-        file: FileId,
+        /// Of what.
+        object: Object,
         /// Of the home.
         request: u64,
     },
-    /// The answer; `None` if the sender does not write it.
+    /// The answer; `None` if the sender does neither.
     Peeked {
-        /// The file.
-        file: FileId,
+        /// Of what.
+        object: Object,
         /// That of the peek.
         request: u64,
         /// What it has.
@@ -161,11 +174,11 @@ pub enum Body {
 /// One thing that a node has to say of a partition that another answers for now.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Claim {
-    /// This node has this of the file: the sender, or one that has gone and that the sender was
-    /// home or witness of.
+    /// This node has this: the sender, or one that has gone and that the sender was home or witness
+    /// of.
     Holds {
-        /// The file.
-        file: FileId,
+        /// Of what.
+        object: Object,
         /// Who.
         seat: Seat,
         /// What.
@@ -193,7 +206,7 @@ impl Claim {
     /// How many bytes it has when it is written.
     pub(crate) fn bytes(&self) -> usize {
         match self {
-            Claim::Holds { .. } => 1 + 22 + 10 + 2,
+            Claim::Holds { .. } => 1 + 27 + 10 + 2,
             Claim::Keeps(_) => 1 + PARTITIONS / 8,
             Claim::Gone(_) => 1 + 10,
             Claim::Doubt(..) => 1 + 10 + PARTITIONS / 8,
@@ -265,29 +278,35 @@ impl Message {
         to.u8(self.body.kind() as u8);
         to.u32(self.view);
         match &self.body {
-            Body::Open { file, request, level, is_claim } => {
-                to.file(*file, *request);
+            Body::Open { object, request, level, is_claim, terms } => {
+                to.object(*object, *request);
                 to.level(*level);
                 to.u8(u8::from(*is_claim));
+                to.u8(u8::from(terms.may_share));
+                to.u8(terms.ahead);
+                to.u32(terms.stride);
             }
-            Body::Granted { file, request, serial, level, facts } => {
-                to.file(*file, *request);
+            Body::Granted { object, request, serial, level, facts, ahead } => {
+                to.object(*object, *request);
                 to.u64(*serial);
                 to.level(*level);
                 to.facts(*facts);
+                to.ahead(*ahead);
             }
-            Body::Refused { file, request, why } => {
-                to.file(*file, *request);
+            Body::Refused { object, request, why } => {
+                to.object(*object, *request);
                 to.why(*why);
             }
-            Body::Revoke { file, serial, to: level } => {
-                to.file(*file, *serial);
+            Body::Revoke { object, serial, to: level, may_share } => {
+                to.object(*object, *serial);
                 to.level(*level);
+                to.u8(u8::from(*may_share));
             }
-            Body::Released { file, serial, level, facts } => {
-                to.file(*file, *serial);
+            Body::Released { object, serial, level, facts, ahead } => {
+                to.object(*object, *serial);
                 to.level(*level);
                 to.facts(*facts);
+                to.ahead(*ahead);
             }
             Body::Recall { attempt, partitions } => {
                 to.u32(*attempt);
@@ -302,14 +321,18 @@ impl Message {
                 to.u16(items.len() as u16);
                 items.iter().for_each(|item| to.claim(item));
             }
-            Body::Note { file, request, is_held: is }
-            | Body::Noted { file, request, is_kept: is } => {
-                to.file(*file, *request);
-                to.u8(u8::from(*is));
+            Body::Note { object, request, level, is_held, ahead } => {
+                to.object(*object, *request);
+                to.level(*level);
+                to.u8(u8::from(*is_held));
+                to.ahead(*ahead);
             }
-            Body::Glimpse { file, request } | Body::Peek { file, request } => {
-                to.file(*file, *request);
+            Body::Noted { object, request, is_kept } => {
+                to.object(*object, *request);
+                to.u8(u8::from(*is_kept));
             }
+            Body::Glimpse { file, request } => to.file(*file, *request),
+            Body::Peek { object, request } => to.object(*object, *request),
             Body::Size { file, request, sized } => {
                 to.file(*file, *request);
                 match sized {
@@ -319,10 +342,14 @@ impl Message {
                         to.u8(2);
                         to.why(*why);
                     }
+                    Sized::AtLeast(facts) => {
+                        to.u8(3);
+                        to.some_facts(*facts);
+                    }
                 }
             }
-            Body::Peeked { file, request, facts } => {
-                to.file(*file, *request);
+            Body::Peeked { object, request, facts } => {
+                to.object(*object, *request);
                 to.facts(*facts);
             }
             Body::View | Body::Farewell => {}
@@ -382,14 +409,35 @@ impl Writer<'_> {
         self.u64(number);
     }
 
-    fn facts(&mut self, facts: Option<Facts>) {
-        match facts {
-            None => self.u8(0),
-            Some(facts) => {
-                self.u8(1);
-                self.u64(facts.size);
-                self.u64(facts.mtime_ns as u64);
+    fn object(&mut self, object: Object, number: u64) {
+        self.file(object.file, number);
+        match object.of {
+            Of::Whole => self.u8(0),
+            Of::Size => self.u8(1),
+            Of::Part(part) => {
+                self.u8(2);
+                self.u32(part);
             }
+        }
+    }
+
+    fn ahead(&mut self, ahead: Ahead) {
+        let (stride, bits) = ahead.form();
+        self.u32(stride);
+        if stride > 0 {
+            self.u64(bits);
+        }
+    }
+
+    fn some_facts(&mut self, facts: Facts) {
+        self.u64(facts.size);
+        self.u64(facts.mtime_ns as u64);
+    }
+
+    fn facts(&mut self, facts: Option<Facts>) {
+        self.u8(u8::from(facts.is_some()));
+        if let Some(facts) = facts {
+            self.some_facts(facts);
         }
     }
 
@@ -402,6 +450,7 @@ impl Writer<'_> {
             Why::Full => self.u8(1),
             Why::Superseded => self.u8(2),
             Why::Late => self.u8(3),
+            Why::Unshared => self.u8(4),
         }
     }
 
@@ -417,9 +466,9 @@ impl Writer<'_> {
 
     fn claim(&mut self, claim: &Claim) {
         match claim {
-            Claim::Holds { file, seat, level, serial, is_firm } => {
+            Claim::Holds { object, seat, level, serial, is_firm } => {
                 self.u8(0);
-                self.file(*file, *serial);
+                self.object(*object, *serial);
                 self.seat(*seat);
                 self.level(*level);
                 self.u8(u8::from(*is_firm));
@@ -482,6 +531,50 @@ impl Reader<'_> {
         Ok(FileId { store: self.u16()?, inode: self.u64()?, generation: self.u32()? })
     }
 
+    /// What something is about, and its number.
+    fn object(&mut self) -> Result<(Object, u64), DecodeError> {
+        let (file, number) = (self.file()?, self.u64()?);
+        let of = match self.u8()? {
+            0 => Of::Whole,
+            1 => Of::Size,
+            2 => Of::Part(self.u32()?),
+            _ => return Err(DecodeError::Value),
+        };
+        Ok((Object { file, of }, number))
+    }
+
+    /// What an object can be had at.
+    fn level_of(&mut self, object: Object) -> Result<Level, DecodeError> {
+        let level = self.level()?;
+        object.may_have(level).then_some(level).ok_or(DecodeError::Value)
+    }
+
+    fn some_level_of(&mut self, object: Object) -> Result<Level, DecodeError> {
+        match self.level_of(object)? {
+            Level::None => Err(DecodeError::Value),
+            level => Ok(level),
+        }
+    }
+
+    fn terms(&mut self, object: Object, level: Level) -> Result<Terms, DecodeError> {
+        let (may_share, ahead) = (self.bool()?, self.u8()?);
+        let terms = Terms { may_share, ahead, stride: self.u32()? };
+        let is_form = ahead <= AHEAD_MAX && terms.of(object, level) == terms;
+        is_form.then_some(terms).ok_or(DecodeError::Value)
+    }
+
+    /// Parts besides an object, which is a part then.
+    fn ahead(&mut self, object: Object) -> Result<Ahead, DecodeError> {
+        let stride = self.u32()?;
+        if stride == 0 {
+            return Ok(Ahead::default());
+        }
+        let bits = self.u64()?;
+        let ahead = Ahead::of(stride, bits);
+        let is_form = matches!(object.of, Of::Part(_)) && ahead.form() == (stride, bits);
+        is_form.then_some(ahead).ok_or(DecodeError::Value)
+    }
+
     fn some_facts(&mut self) -> Result<Facts, DecodeError> {
         Ok(Facts { size: self.u64()?, mtime_ns: self.u64()? as i64 })
     }
@@ -504,6 +597,7 @@ impl Reader<'_> {
             0 => Ok(Sized::Store),
             1 => Ok(Sized::Known(self.some_facts()?)),
             2 => Ok(Sized::Refused(self.why()?)),
+            3 => Ok(Sized::AtLeast(self.some_facts()?)),
             _ => Err(DecodeError::Value),
         }
     }
@@ -524,13 +618,10 @@ impl Reader<'_> {
     fn claim(&mut self) -> Result<Claim, DecodeError> {
         match self.u8()? {
             0 => {
-                let (file, serial) = (self.file()?, self.u64()?);
-                let (seat, level) = (self.seat()?, self.level()?);
+                let (object, serial) = self.object()?;
+                let (seat, level) = (self.seat()?, self.some_level_of(object)?);
                 let is_firm = self.bool()?;
-                match level {
-                    Level::None => Err(DecodeError::Value),
-                    _ => Ok(Claim::Holds { file, seat, level, serial, is_firm }),
-                }
+                Ok(Claim::Holds { object, seat, level, serial, is_firm })
             }
             1 => Ok(Claim::Gone(self.seat()?)),
             2 => Ok(Claim::Doubt(self.seat()?, self.partitions()?)),
@@ -542,25 +633,30 @@ impl Reader<'_> {
     fn body(&mut self, kind: u8) -> Result<Body, DecodeError> {
         Ok(match kind {
             0 => {
-                let (file, request, level) = (self.file()?, self.u64()?, self.level()?);
-                if level == Level::None {
-                    return Err(DecodeError::Value);
-                }
-                Body::Open { file, request, level, is_claim: self.bool()? }
+                let (object, request) = self.object()?;
+                let (level, is_claim) = (self.some_level_of(object)?, self.bool()?);
+                let terms = self.terms(object, level)?;
+                Body::Open { object, request, level, is_claim, terms }
             }
             1 => {
-                let (file, request, serial) = (self.file()?, self.u64()?, self.u64()?);
-                let (level, facts) = (self.level()?, self.facts()?);
-                if level == Level::None {
-                    return Err(DecodeError::Value);
-                }
-                Body::Granted { file, request, serial, level, facts }
+                let ((object, request), serial) = (self.object()?, self.u64()?);
+                let (level, facts) = (self.some_level_of(object)?, self.facts()?);
+                let ahead = self.ahead(object)?;
+                Body::Granted { object, request, serial, level, facts, ahead }
             }
-            2 => Body::Refused { file: self.file()?, request: self.u64()?, why: self.why()? },
-            3 => Body::Revoke { file: self.file()?, serial: self.u64()?, to: self.level()? },
+            2 => {
+                let (object, request) = self.object()?;
+                Body::Refused { object, request, why: self.why()? }
+            }
+            3 => {
+                let (object, serial) = self.object()?;
+                let to = self.level_of(object)?;
+                Body::Revoke { object, serial, to, may_share: self.bool()? }
+            }
             4 => {
-                let (file, serial, level) = (self.file()?, self.u64()?, self.level()?);
-                Body::Released { file, serial, level, facts: self.facts()? }
+                let (object, serial) = self.object()?;
+                let (level, facts) = (self.level_of(object)?, self.facts()?);
+                Body::Released { object, serial, level, facts, ahead: self.ahead(object)? }
             }
             5 => Body::Recall { attempt: self.u32()?, partitions: self.partitions()? },
             6 => {
@@ -573,12 +669,25 @@ impl Reader<'_> {
                 let items = (0..count).map(|_| self.claim()).collect::<Result<_, _>>()?;
                 Body::Claims { attempt, index, is_last, has_seen, oldest, items }
             }
-            7 => Body::Note { file: self.file()?, request: self.u64()?, is_held: self.bool()? },
-            8 => Body::Noted { file: self.file()?, request: self.u64()?, is_kept: self.bool()? },
+            7 => {
+                let (object, request) = self.object()?;
+                let (level, is_held) = (self.some_level_of(object)?, self.bool()?);
+                Body::Note { object, request, level, is_held, ahead: self.ahead(object)? }
+            }
+            8 => {
+                let (object, request) = self.object()?;
+                Body::Noted { object, request, is_kept: self.bool()? }
+            }
             9 => Body::Glimpse { file: self.file()?, request: self.u64()? },
             10 => Body::Size { file: self.file()?, request: self.u64()?, sized: self.sized()? },
-            11 => Body::Peek { file: self.file()?, request: self.u64()? },
-            12 => Body::Peeked { file: self.file()?, request: self.u64()?, facts: self.facts()? },
+            11 => {
+                let (object, request) = self.object()?;
+                Body::Peek { object, request }
+            }
+            12 => {
+                let (object, request) = self.object()?;
+                Body::Peeked { object, request, facts: self.facts()? }
+            }
             13 => Body::View,
             14 => Body::Farewell,
             _ => return Err(DecodeError::Kind(kind)),

@@ -10,7 +10,7 @@
 //! which is the same to the one that gets it. A link delivers in order, but for one message in
 //! each run that a broken link has left behind and that comes at any later time.
 
-use forebay_directory::{Body, Directory, Effect, Level, Message, Tuning};
+use forebay_directory::{Ahead, Body, Directory, Effect, Level, Message, Object, Terms, Tuning};
 use forebay_membership::{FileId, Incarnation, Member, NodeId, Partition, Places, Seat, View};
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -50,7 +50,7 @@ enum Step {
 
 /// What is explored.
 struct Model {
-    file: FileId,
+    file: Object,
     views: Vec<View>,
     /// A home does not wait until a holder has given back, as a fault on purpose.
     is_faulty: bool,
@@ -64,7 +64,7 @@ impl Model {
         let is_it = |file: &FileId| {
             places.of_partition(Partition::of_file(*file))[..2] == [NodeId(0), NodeId(1)]
         };
-        let file = (1..).map(file).find(is_it).unwrap();
+        let file = (1..).map(file).find(is_it).map(Object::whole).unwrap();
         let seat = |node: &u16| Seat { member: Member::new(*node, 1), since: 1 };
         let view = |(number, nodes): (u32, &&[u16])| View {
             number,
@@ -147,7 +147,7 @@ impl Model {
         match step {
             Step::Want(index) => {
                 let (node, level) = state.wants.remove(index);
-                state.nodes[node].want(self.file, level, 0);
+                state.nodes[node].want(self.file, level, Terms::default(), 0);
                 self.carry_out(state, node);
             }
             Step::Deliver(from, to) => {
@@ -189,8 +189,14 @@ impl Model {
     }
 
     fn deliver(&self, state: &mut State, from: usize, to: usize, message: Message) {
-        if let (true, &Body::Revoke { file, serial, .. }) = (self.is_faulty, &message.body) {
-            let body = Body::Released { file, serial, level: Level::None, facts: None };
+        if let (true, &Body::Revoke { object, serial, .. }) = (self.is_faulty, &message.body) {
+            let body = Body::Released {
+                object,
+                serial,
+                level: Level::None,
+                facts: None,
+                ahead: Ahead::default(),
+            };
             let holder = state.nodes[to].me();
             state.nodes[from].message(holder, Message { view: message.view, body }, 0);
             self.carry_out(state, from);

@@ -1,7 +1,7 @@
-//! Leases of whole files, in groups whose messages arrive at once.
+//! Leases of files and of their parts, in groups whose messages arrive at once.
 
 use forebay_directory::{
-    Body, Claim, Directory, Effect, Facts, Level, Message, Sized, Tuning, Why,
+    Ahead, Body, Claim, Directory, Effect, Facts, Level, Message, Object, Sized, Terms, Tuning, Why,
 };
 use forebay_membership::{FileId, Incarnation, Member, NodeId, Partition, Places, Seat, View};
 use std::collections::VecDeque;
@@ -75,10 +75,10 @@ impl Group {
                                 queue.push_back((to, self.nodes[node].me(), message));
                             }
                         }
-                        Effect::Reduce { file, to } if self.is_willing => {
+                        Effect::Reduce { object, to, may_share } if self.is_willing => {
                             let facts = Some(facts(100 + node as u64));
-                            self.nodes[node].reduced(file, to, facts, self.now_ms);
-                            self.seen[node].push(Effect::Reduce { file, to });
+                            self.nodes[node].reduced(object, to, facts, self.now_ms);
+                            self.seen[node].push(Effect::Reduce { object, to, may_share });
                         }
                         effect => self.seen[node].push(effect),
                     }
@@ -109,9 +109,19 @@ impl Group {
         self.now_ms = until_ms;
     }
 
-    fn want(&mut self, node: usize, file: FileId, level: Level) -> Vec<Effect> {
+    fn want(&mut self, node: usize, object: Object, level: Level) -> Vec<Effect> {
+        self.want_with(node, object, level, Terms::default())
+    }
+
+    fn want_with(
+        &mut self,
+        node: usize,
+        object: Object,
+        level: Level,
+        terms: Terms,
+    ) -> Vec<Effect> {
         self.seen[node].clear();
-        self.nodes[node].want(file, level, self.now_ms);
+        self.nodes[node].want(object, level, terms, self.now_ms);
         self.run();
         std::mem::take(&mut self.seen[node])
     }
@@ -122,33 +132,37 @@ impl Group {
 }
 
 /// A file whose home is this one of so many nodes.
-fn file_of(home: u16, count: u16) -> FileId {
+fn file_of(home: u16, count: u16) -> Object {
     file_with(home, None, count)
 }
 
-fn file_with(home: u16, second: Option<u16>, count: u16) -> FileId {
+fn file_with(home: u16, second: Option<u16>, count: u16) -> Object {
     let places = Places::of(&(0..count).map(NodeId).collect::<Vec<_>>());
     let file = |inode| FileId { store: 0, inode, generation: 0 };
     let fits = |file: &FileId| {
         let of = places.of_partition(Partition::of_file(*file));
         of[0].0 == home && second.is_none_or(|second| of[1].0 == second)
     };
-    (1..).map(file).find(fits).unwrap()
+    (1..).map(file).find(fits).map(Object::whole).unwrap()
 }
 
-fn granted(file: FileId, level: Level) -> Effect {
-    Effect::Granted { file, level, facts: None }
+fn granted(file: Object, level: Level) -> Effect {
+    Effect::Granted { object: file, level, facts: None }
+}
+
+fn reduce(object: Object, to: Level) -> Effect {
+    Effect::Reduce { object, to, may_share: false }
 }
 
 #[test]
 fn a_node_alone_sends_nothing() {
     let mut group = Group::of(1);
     for inode in 0..100 {
-        let file = FileId { store: 0, inode, generation: 0 };
+        let file = Object::whole(FileId { store: 0, inode, generation: 0 });
         assert_eq!(group.want(0, file, Level::Write), [granted(file, Level::Write)]);
     }
     assert_eq!(group.messages(), 0);
-    assert_eq!(group.nodes[0].status().held, [0, 100, 0]);
+    assert_eq!(group.nodes[0].status().held, [0, 0, 100, 0]);
 }
 
 #[test]
@@ -167,7 +181,7 @@ fn an_open_costs_two_messages_and_none_at_home_to_read() {
         assert_eq!(group.messages() - before, messages, "{node} {level:?}");
         (0..3).for_each(|node| group.nodes[node].release(file, group.now_ms));
         group.run();
-        assert!(group.nodes.iter().all(|node| node.status().granted == [0; 3]));
+        assert!(group.nodes.iter().all(|node| node.status().granted == [0; 4]));
     }
 }
 
@@ -178,21 +192,21 @@ fn a_writer_gives_back_before_another_node_reads() {
     let file = file_of(0, 3);
     group.want(1, file, Level::Write);
     assert_eq!(group.want(2, file, Level::Read), []);
-    assert_eq!(group.seen[1], [Effect::Reduce { file, to: Level::Read }]);
+    assert_eq!(group.seen[1], [reduce(file, Level::Read)]);
     assert_eq!(group.nodes[1].usable(file), Level::Write);
     group.nodes[1].reduced(file, Level::Read, Some(facts(42)), 0);
     group.run();
     let facts = Some(facts(42));
-    assert_eq!(group.seen[2], [Effect::Granted { file, level: Level::Read, facts }]);
+    assert_eq!(group.seen[2], [Effect::Granted { object: file, level: Level::Read, facts }]);
     // Readers stay beside each other, and all give back before one writes.
     assert_eq!(group.want(0, file, Level::Write), []);
     for node in [1, 2] {
-        assert_eq!(group.seen[node].last(), Some(&Effect::Reduce { file, to: Level::None }));
+        assert_eq!(group.seen[node].last(), Some(&reduce(file, Level::None)));
         assert_eq!(group.seen[0], []);
         group.nodes[node].reduced(file, Level::None, None, 0);
         group.run();
     }
-    assert_eq!(group.seen[0], [Effect::Granted { file, level: Level::Write, facts }]);
+    assert_eq!(group.seen[0], [Effect::Granted { object: file, level: Level::Write, facts }]);
 }
 
 #[test]
@@ -203,7 +217,7 @@ fn a_revocation_that_overtakes_its_grant_makes_it_void() {
     let view = View { number: 1, seats: seats(&[(0, 1, 1), (1, 1, 1)]) };
     node.view(&view, 0);
     let file = file_of(0, 2);
-    node.want(file, Level::Write, 0);
+    node.want(file, Level::Write, Terms::default(), 0);
     let sent = node.effects();
     let request = sent.iter().find_map(|effect| match effect {
         Effect::Send(_, Message { body: Body::Open { request, .. }, .. }) => Some(*request),
@@ -211,17 +225,34 @@ fn a_revocation_that_overtakes_its_grant_makes_it_void() {
     });
     let request = request.unwrap();
     let message = |body| Message { view: 1, body };
-    node.message(home, message(Body::Revoke { file, serial: 9, to: Level::None }), 0);
-    let released = Body::Released { file, serial: 9, level: Level::None, facts: None };
+    node.message(
+        home,
+        message(Body::Revoke { object: file, serial: 9, to: Level::None, may_share: false }),
+        0,
+    );
+    let released = Body::Released {
+        object: file,
+        serial: 9,
+        level: Level::None,
+        facts: None,
+        ahead: Ahead::default(),
+    };
     assert_eq!(node.effects(), [Effect::Send(home, message(released))]);
-    let grant = |serial| Body::Granted { file, request, serial, level: Level::Write, facts: None };
+    let grant = |serial| Body::Granted {
+        object: file,
+        request,
+        serial,
+        level: Level::Write,
+        facts: None,
+        ahead: Ahead::default(),
+    };
     node.message(home, message(grant(9)), 0);
     assert_eq!(node.effects(), []);
     assert_eq!(node.usable(file), Level::None);
     node.message(home, message(grant(10)), 0);
     assert_eq!(node.effects(), [granted(file, Level::Write)]);
     // Another node than the home cannot take it back, nor in another view.
-    let revoke = Body::Revoke { file, serial: 10, to: Level::None };
+    let revoke = Body::Revoke { object: file, serial: 10, to: Level::None, may_share: false };
     node.message(Member::new(2, 1), message(revoke.clone()), 0);
     node.message(home, Message { view: 2, body: revoke }, 0);
     assert_eq!(node.effects(), [Effect::Behind { view: 2 }]);
@@ -231,8 +262,8 @@ fn a_revocation_that_overtakes_its_grant_makes_it_void() {
 #[test]
 fn what_a_home_granted_is_known_to_the_next_one() {
     let mut group = Group::of(3);
-    let files: Vec<FileId> =
-        (0..200).map(|inode| FileId { store: 0, inode, generation: 0 }).collect();
+    let files: Vec<Object> =
+        (0..200).map(|inode| Object::whole(FileId { store: 0, inode, generation: 0 })).collect();
     for (index, file) in files.iter().enumerate() {
         group.want(index % 3, *file, Level::Write);
     }
@@ -251,7 +282,7 @@ fn what_a_home_granted_is_known_to_the_next_one() {
     for node in [1, 2] {
         let files =
             std::mem::take(&mut group.seen[node]).into_iter().filter_map(|effect| match effect {
-                Effect::Reduce { file, to } => Some((file, to)),
+                Effect::Reduce { object, to, .. } => Some((object, to)),
                 _ => None,
             });
         for (file, to) in files {
@@ -265,13 +296,13 @@ fn what_a_home_granted_is_known_to_the_next_one() {
     }
     group.pass(5_000);
     for (index, file) in files.iter().enumerate() {
-        let lost = Effect::Refused { file: *file, why: Why::Lost(NodeId(0)) };
+        let lost = Effect::Refused { object: *file, why: Why::Lost(NodeId(0)) };
         assert_eq!(group.seen[1].contains(&lost), index % 3 == 0, "{index}");
     }
     // What it wrote is free when it is given up.
     assert_eq!(
         group.want(2, files[0], Level::Read),
-        [Effect::Refused { file: files[0], why: Why::Lost(NodeId(0)) }]
+        [Effect::Refused { object: files[0], why: Why::Lost(NodeId(0)) }]
     );
     for node in [1, 2] {
         group.nodes[node].give_up(NodeId(0), group.now_ms);
@@ -284,15 +315,17 @@ fn what_a_home_granted_is_known_to_the_next_one() {
 fn what_a_dead_home_wrote_itself_is_lost_by_name() {
     for second in [1, 2] {
         let mut group = Group::of(3);
-        let (mine, free) =
-            (file_with(0, Some(second), 3), FileId { inode: 1 << 40, ..file_of(0, 3) });
+        let (mine, free) = (
+            file_with(0, Some(second), 3),
+            Object::whole(FileId { inode: 1 << 40, ..file_of(0, 3).file }),
+        );
         assert_eq!(group.want(0, mine, Level::Write), [granted(mine, Level::Write)]);
         group.cut = vec![0];
         group.change(2, &[(1, 1, 1), (2, 1, 1)]);
         let gone = group.nodes[1].awaited()[0];
         (1..3).for_each(|node| group.nodes[node].succeeded(gone, 0));
         let why = Why::Lost(NodeId(0));
-        assert_eq!(group.want(1, mine, Level::Read), [Effect::Refused { file: mine, why }]);
+        assert_eq!(group.want(1, mine, Level::Read), [Effect::Refused { object: mine, why }]);
         assert_eq!(group.want(1, free, Level::Write), [granted(free, Level::Write)]);
         // It comes back with what it had.
         group.cut.clear();
@@ -303,7 +336,7 @@ fn what_a_dead_home_wrote_itself_is_lost_by_name() {
         group.pass(5_000);
         let read = group.want(1, mine, Level::Read);
         let facts = Some(facts(100));
-        assert_eq!(read, [Effect::Granted { file: mine, level: Level::Read, facts }]);
+        assert_eq!(read, [Effect::Granted { object: mine, level: Level::Read, facts }]);
     }
 }
 
@@ -346,7 +379,7 @@ fn what_was_given_up_does_not_come_back() {
     group.seen[0].clear();
     group.change(3, &[(0, 1, 3), (1, 1, 1), (2, 1, 1)]);
     group.pass(5_000);
-    assert_eq!(group.seen[0], [Effect::Lost { file }]);
+    assert_eq!(group.seen[0], [Effect::Lost { object: file }]);
     assert_eq!(group.nodes[0].usable(file), Level::None);
     assert_eq!(group.nodes[2].usable(file), Level::Write);
 }
@@ -366,9 +399,9 @@ fn a_file_that_thrashes_is_direct_for_a_time() {
     }
     assert_eq!(levels[..5], [Level::Write; 5]);
     assert_eq!(levels[5..], [Level::Direct; 3]);
-    assert_eq!(group.nodes[0].status().granted, [0, 0, 2]);
+    assert_eq!(group.nodes[0].status().granted, [0, 0, 0, 2]);
     group.pass(20_000);
-    assert_eq!(group.nodes[0].status().granted, [0, 0, 0]);
+    assert_eq!(group.nodes[0].status().granted, [0; 4]);
     assert_eq!(group.want(1, file, Level::Read), [granted(file, Level::Read)]);
 }
 
@@ -379,13 +412,13 @@ fn a_node_that_asks_for_direct_makes_it_so_for_all_until_it_releases() {
     group.want(1, file, Level::Write);
     let direct = group.want(2, file, Level::Direct);
     assert_eq!(direct, [granted(file, Level::Direct)]);
-    assert!(group.seen[1].contains(&Effect::Reduce { file, to: Level::None }));
+    assert!(group.seen[1].contains(&reduce(file, Level::None)));
     assert_eq!(group.want(1, file, Level::Write), [granted(file, Level::Direct)]);
     group.pass(60_000);
-    assert_eq!(group.nodes[0].status().granted, [0, 0, 2]);
+    assert_eq!(group.nodes[0].status().granted, [0, 0, 0, 2]);
     group.nodes[2].release(file, group.now_ms);
     group.run();
-    assert_eq!(group.nodes[0].status().granted, [0, 0, 0]);
+    assert_eq!(group.nodes[0].status().granted, [0; 4]);
     assert_eq!(group.want(1, file, Level::Write), [granted(file, Level::Write)]);
 }
 
@@ -395,9 +428,9 @@ fn a_size_is_asked_of_the_node_that_writes() {
     let file = file_of(0, 3);
     let glimpse = |group: &mut Group| {
         group.seen.iter_mut().for_each(Vec::clear);
-        let token = group.nodes[2].glimpse(file, group.now_ms);
+        let token = group.nodes[2].glimpse(file.file, group.now_ms);
         group.run();
-        if let [Effect::Measure { file, token }] = group.seen[1][..] {
+        if let [Effect::Measure { object: file, token }] = group.seen[1][..] {
             group.nodes[1].sized(file, token, facts(55), group.now_ms);
             group.run();
         }
@@ -420,19 +453,19 @@ fn nothing_waits_for_ever() {
     group.want(1, file, Level::Write);
     group.cut = vec![1];
     assert_eq!(group.want(2, file, Level::Write), []);
-    let token = group.nodes[2].glimpse(file, group.now_ms);
+    let token = group.nodes[2].glimpse(file.file, group.now_ms);
     assert_eq!(group.nodes[2].status().wants, (1, Some(60_000)));
     group.pass(70_000);
-    let late = Effect::Refused { file, why: Why::Late };
+    let late = Effect::Refused { object: file, why: Why::Late };
     let sized = Sized::Refused(Why::Late);
     assert!(group.seen[2].contains(&late), "{:?}", group.seen[2]);
-    assert!(group.seen[2].contains(&Effect::Glimpsed { file, token, sized }));
+    assert!(group.seen[2].contains(&Effect::Glimpsed { file: file.file, token, sized }));
     // The home keeps one that does not ask again for as long.
     group.pass(70_000);
     assert_eq!((group.nodes[0].status().waits, group.nodes[2].status().wants.0), (0, 0));
     // A node in no view has a deadline, too.
     let mut alone = Directory::new(Member::new(9, 1), Incarnation(1), Tuning::default());
-    alone.want(file, Level::Read, 0);
+    alone.want(file, Level::Read, Terms::default(), 0);
     while let Some(due_ms) = alone.next_timer() {
         alone.timer(due_ms);
     }
@@ -449,24 +482,26 @@ fn a_full_home_takes_back_what_was_read_longest_ago() {
             .by_ref()
             .find(|file| Places::of(&[NodeId(0), NodeId(1)]).home_of_file(*file) == Some(NodeId(0)))
     };
-    let mut file = || file().unwrap();
+    let mut file = || Object::whole(file().unwrap());
     let first = file();
     group.want(0, first, Level::Read);
     (0..4).for_each(|_| drop(group.want(0, file(), Level::Read)));
-    let written: Vec<FileId> = (0..3).map(|_| file()).collect();
+    let written: Vec<Object> = (0..3).map(|_| file()).collect();
     written.iter().for_each(|file| drop(group.want(1, *file, Level::Write)));
     let one_more = file();
     group.want(1, one_more, Level::Read);
     group.pass(3_000);
     assert!(group.nodes[1].usable(one_more) == Level::Read);
     assert_eq!(group.nodes[0].usable(first), Level::None);
-    assert_eq!(group.nodes[1].status().held[1], 3);
+    assert_eq!(group.nodes[1].status().held[2], 3);
     // With nothing to take back it is refused.
     let mut full = 0;
     for _ in 0..8 {
         let file = file();
         full += usize::from(
-            group.want(1, file, Level::Write).contains(&Effect::Refused { file, why: Why::Full }),
+            group
+                .want(1, file, Level::Write)
+                .contains(&Effect::Refused { object: file, why: Why::Full }),
         );
         group.pass(3_000);
     }
@@ -571,23 +606,60 @@ fn nonsense_changes_nothing() {
     group.want(1, file, Level::Write);
     let seat = Seat { member: Member::new(2, 1), since: 1 };
     let bodies = [
-        Body::Open { file: file_of(1, 3), request: 1, level: Level::Write, is_claim: false },
-        Body::Granted { file, request: 1, serial: u64::MAX, level: Level::Write, facts: None },
-        Body::Released { file, serial: u64::MAX, level: Level::None, facts: None },
-        Body::Released { file, serial: 0, level: Level::Direct, facts: None },
-        Body::Refused { file, request: 1, why: Why::Full },
+        Body::Open {
+            object: file_of(1, 3),
+            request: 1,
+            level: Level::Write,
+            is_claim: false,
+            terms: Terms::default(),
+        },
+        Body::Granted {
+            object: file,
+            request: 1,
+            serial: u64::MAX,
+            level: Level::Write,
+            facts: None,
+            ahead: Ahead::default(),
+        },
+        Body::Released {
+            object: file,
+            serial: u64::MAX,
+            level: Level::None,
+            facts: None,
+            ahead: Ahead::default(),
+        },
+        Body::Released {
+            object: file,
+            serial: 0,
+            level: Level::Direct,
+            facts: None,
+            ahead: Ahead::default(),
+        },
+        Body::Refused { object: file, request: 1, why: Why::Full },
         Body::Claims {
             attempt: 1,
             index: 0,
             is_last: true,
             has_seen: true,
             oldest: Incarnation(0),
-            items: vec![Claim::Holds { file, seat, level: Level::Write, serial: 1, is_firm: true }],
+            items: vec![Claim::Holds {
+                object: file,
+                seat,
+                level: Level::Write,
+                serial: 1,
+                is_firm: true,
+            }],
         },
-        Body::Note { file, request: 1, is_held: false },
-        Body::Noted { file, request: 1, is_kept: false },
-        Body::Peeked { file, request: 1, facts: None },
-        Body::Size { file, request: 1, sized: Sized::Store },
+        Body::Note {
+            object: file,
+            request: 1,
+            level: Level::Write,
+            is_held: false,
+            ahead: Ahead::default(),
+        },
+        Body::Noted { object: file, request: 1, is_kept: false },
+        Body::Peeked { object: file, request: 1, facts: None },
+        Body::Size { file: file.file, request: 1, sized: Sized::Store },
     ];
     for body in bodies {
         for to in [0, 1] {
@@ -602,5 +674,87 @@ fn nonsense_changes_nothing() {
     group.cut = vec![2];
     group.run();
     assert_eq!(group.nodes[1].usable(file), Level::Write);
-    assert_eq!(group.nodes[0].status().granted, [0, 1, 0]);
+    assert_eq!(group.nodes[0].status().granted, [0, 0, 1, 0]);
+}
+
+/// Nodes 1 and 2 share a file whose home is node 0.
+fn sharing() -> (Group, Object) {
+    let mut group = Group::of(3);
+    let whole = file_of(0, 3);
+    group.is_willing = false;
+    group.want_with(1, whole, Level::Write, Terms::share());
+    assert_eq!(group.want_with(2, whole, Level::Write, Terms::share()), []);
+    let asked = Effect::Reduce { object: whole, to: Level::None, may_share: true };
+    assert_eq!(group.seen[1].last(), Some(&asked));
+    group.nodes[1].reduced(whole, Level::Shared, Some(facts(10)), 0);
+    group.run();
+    assert_eq!(group.seen[2], [granted(whole, Level::Shared)]);
+    group.is_willing = true;
+    (group, whole)
+}
+
+#[test]
+fn nodes_that_share_a_file_write_parts_and_give_all_back_with_it() {
+    let (mut group, whole) = sharing();
+    let part = |number| Object::part(whole.file, number);
+    let unshared = Effect::Refused { object: part(0), why: Why::Unshared };
+    assert_eq!(group.want(0, part(0), Level::Read), [unshared]);
+    let before = group.messages();
+    let wanted = group.want_with(1, part(0), Level::Write, Terms::ahead(63));
+    let [Effect::Granted { .. }, Effect::Ahead { runs, .. }] = &wanted[..] else {
+        panic!("{wanted:?}")
+    };
+    assert_eq!((runs[0].first, runs[0].count), (1, 63));
+    assert_eq!(group.messages() - before, 2);
+    // What others have is not taken back for a part that was not wanted itself.
+    group.seen[1].clear();
+    let wanted = group.want_with(2, part(64), Level::Write, Terms::strided(3, u32::MAX));
+    assert_eq!(wanted, [granted(part(64), Level::Write)]);
+    assert_eq!(group.want_with(1, part(65), Level::Write, Terms::default()).len(), 1);
+    let wanted = group.want_with(2, part(63), Level::Write, Terms::ahead(3));
+    assert_eq!(wanted.len(), 2, "{wanted:?}");
+    assert_eq!(group.seen[1], [reduce(part(63), Level::None)]);
+    assert_eq!(group.nodes[1].usable(part(65)), Level::Write);
+    assert_eq!(group.nodes[2].usable(part(66)), Level::Write);
+    // One truncates: with the whole go all parts.
+    let facts = Some(facts(10));
+    let truncating = Effect::Granted { object: whole, level: Level::Write, facts };
+    assert_eq!(group.want(2, whole, Level::Write).last(), Some(&truncating));
+    assert_eq!(group.nodes[1].held(part(0)), Level::None);
+    assert_eq!(group.nodes[1].all_held(), []);
+}
+
+#[test]
+fn the_size_of_a_shared_file_is_the_largest_that_was_made() {
+    let (mut group, whole) = sharing();
+    let size = Object::size(whole.file);
+    for node in [1, 2] {
+        let shared = group.want(node, size, Level::Shared);
+        let facts = Some(facts(10));
+        assert_eq!(shared, [Effect::Granted { object: size, level: Level::Shared, facts }]);
+    }
+    // The shells say 101 and 102 when they give it back.
+    group.want_with(0, whole, Level::Read, Terms::share());
+    let read = group.want(0, size, Level::Read);
+    let facts = Some(facts(102));
+    assert_eq!(read, [Effect::Granted { object: size, level: Level::Read, facts }]);
+}
+
+#[test]
+fn a_part_is_lost_by_name_and_others_are_not() {
+    let (mut group, whole) = sharing();
+    let part = |number| Object::part(whole.file, number);
+    group.want(1, part(1), Level::Write);
+    group.cut = vec![1];
+    group.change(2, &[(0, 1, 1), (2, 1, 1)]);
+    let gone = group.nodes[0].awaited()[0];
+    [0, 2].into_iter().for_each(|node| group.nodes[node].succeeded(gone, 0));
+    let why = Why::Lost(NodeId(1));
+    let lost = Effect::Refused { object: part(1), why };
+    assert_eq!(group.want(2, part(1), Level::Read), [lost]);
+    assert_eq!(group.want(2, part(2), Level::Read), [granted(part(2), Level::Read)]);
+    let whole_lost = Effect::Refused { object: whole, why };
+    assert_eq!(group.want(0, whole, Level::Read), [whole_lost]);
+    let shared = group.want_with(0, whole, Level::Read, Terms::share());
+    assert_eq!(shared, [granted(whole, Level::Shared)]);
 }

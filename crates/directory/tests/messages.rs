@@ -1,7 +1,8 @@
 //! The form of messages: what is written is read again, and nothing else is read.
 
 use forebay_directory::{
-    Body, Claim, DecodeError, Facts, KINDS, Level, MESSAGE_MAX, Message, Partitions, Sized, Why,
+    Ahead, Body, Claim, DecodeError, Facts, KINDS, Level, MESSAGE_MAX, Message, Object, Of,
+    Partitions, Sized, Terms, Why,
 };
 use forebay_membership::{FileId, Incarnation, Member, NodeId, Partition, Seat};
 
@@ -29,8 +30,40 @@ impl Random {
         self.is().then(|| Facts { size: self.next(), mtime_ns: self.next() as i64 })
     }
 
-    fn level(&mut self) -> Level {
-        [Level::Read, Level::Write, Level::Direct][(self.next() % 3) as usize]
+    fn object(&mut self) -> Object {
+        let of = match self.next() % 3 {
+            0 => Of::Whole,
+            1 => Of::Size,
+            _ => Of::Part(self.next() as u32),
+        };
+        Object { file: self.file(), of }
+    }
+
+    /// Some level of an object.
+    fn level(&mut self, object: Object) -> Level {
+        loop {
+            let level = Level::ALL[1 + (self.next() % 4) as usize];
+            if object.may_have(level) {
+                return level;
+            }
+        }
+    }
+
+    fn terms(&mut self, object: Object, level: Level) -> Terms {
+        match object.of {
+            Of::Whole if matches!(level, Level::Read | Level::Write) && self.is() => Terms::share(),
+            Of::Part(_) if self.is() => {
+                Terms::strided(1 + (self.next() % 63) as u8, (self.next() as u32).max(1))
+            }
+            _ => Terms::default(),
+        }
+    }
+
+    fn ahead(&mut self, object: Object) -> Ahead {
+        match object.of {
+            Of::Part(_) if self.is() => Ahead::of(self.next() as u32, self.next()),
+            _ => Ahead::default(),
+        }
     }
 
     fn why(&mut self) -> Why {
@@ -48,13 +81,11 @@ impl Random {
 
     fn claim(&mut self) -> Claim {
         match self.next() % 4 {
-            0 => Claim::Holds {
-                file: self.file(),
-                seat: self.seat(),
-                level: self.level(),
-                serial: self.next(),
-                is_firm: self.is(),
-            },
+            0 => {
+                let object = self.object();
+                let (seat, level, serial) = (self.seat(), self.level(object), self.next());
+                Claim::Holds { object, seat, level, serial, is_firm: self.is() }
+            }
             1 => Claim::Gone(self.seat()),
             2 => Claim::Doubt(self.seat(), self.partitions()),
             _ => Claim::Keeps(self.partitions()),
@@ -70,18 +101,22 @@ impl Random {
     }
 
     fn body(&mut self, kind: usize) -> Body {
-        let (file, request) = (self.file(), self.next());
+        let (object, request) = (self.object(), self.next());
+        let level = self.level(object);
         match kind {
-            0 => Body::Open { file, request, level: self.level(), is_claim: self.is() },
-            1 => {
-                let (serial, level, facts) = (self.next(), self.level(), self.facts());
-                Body::Granted { file, request, serial, level, facts }
+            0 => {
+                let (is_claim, terms) = (self.is(), self.terms(object, level));
+                Body::Open { object, request, level, is_claim, terms }
             }
-            2 => Body::Refused { file, request, why: self.why() },
-            3 => Body::Revoke { file, serial: request, to: self.level() },
+            1 => {
+                let (serial, facts, ahead) = (self.next(), self.facts(), self.ahead(object));
+                Body::Granted { object, request, serial, level, facts, ahead }
+            }
+            2 => Body::Refused { object, request, why: self.why() },
+            3 => Body::Revoke { object, serial: request, to: level, may_share: self.is() },
             4 => {
-                let (level, facts) = (self.level(), self.facts());
-                Body::Released { file, serial: request, level, facts }
+                let (facts, ahead) = (self.facts(), self.ahead(object));
+                Body::Released { object, serial: request, level, facts, ahead }
             }
             5 => Body::Recall { attempt: self.next() as u32, partitions: self.partitions() },
             6 => Body::Claims {
@@ -92,19 +127,24 @@ impl Random {
                 oldest: Incarnation(self.next() as u32),
                 items: (0..self.next() % 200).map(|_| self.claim()).collect(),
             },
-            7 => Body::Note { file, request, is_held: self.is() },
-            8 => Body::Noted { file, request, is_kept: self.is() },
-            9 => Body::Glimpse { file, request },
+            7 => {
+                let (is_held, ahead) = (self.is(), self.ahead(object));
+                Body::Note { object, request, level, is_held, ahead }
+            }
+            8 => Body::Noted { object, request, is_kept: self.is() },
+            9 => Body::Glimpse { file: object.file, request },
             10 => {
-                let sized = match self.next() % 3 {
+                let file = object.file;
+                let sized = match self.next() % 4 {
                     0 => Sized::Store,
                     1 => Sized::Known(Facts { size: self.next(), mtime_ns: -1 }),
+                    2 => Sized::AtLeast(Facts { size: self.next(), mtime_ns: 1 }),
                     _ => Sized::Refused(self.why()),
                 };
                 Body::Size { file, request, sized }
             }
-            11 => Body::Peek { file, request },
-            12 => Body::Peeked { file, request, facts: self.facts() },
+            11 => Body::Peek { object, request },
+            12 => Body::Peeked { object, request, facts: self.facts() },
             13 => Body::View,
             _ => Body::Farewell,
         }
@@ -146,7 +186,7 @@ fn rubbish_is_refused_or_means_what_it_says() {
             _ => bytes(&Message { view: 1, body: random.body(round / 2 % 5) }),
         };
         if round % 4 == 0 && rubbish.len() > 1 {
-            (rubbish[0], rubbish[1]) = (1, random.next() as u8 % 16);
+            (rubbish[0], rubbish[1]) = (2, random.next() as u8 % 16);
         }
         for _ in 0..random.next() % 3 {
             let length = rubbish.len().max(1) as u64;
@@ -165,15 +205,25 @@ fn rubbish_is_refused_or_means_what_it_says() {
 #[test]
 fn the_form_is_the_one_that_other_versions_have() {
     let file = FileId { store: 1, inode: 2, generation: 3 };
-    let body = Body::Open { file, request: 4, level: Level::Write, is_claim: true };
+    let (object, level) = (Object::part(file, 6), Level::Write);
+    let terms = Terms::strided(7, 8);
+    let body = Body::Open { object, request: 4, level, is_claim: true, terms };
     let expected = [
-        &[1, 0, 5, 0, 0, 0][..],
+        &[2, 0, 5, 0, 0, 0][..],
         &[1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0],
-        &[4, 0, 0, 0, 0, 0, 0, 0, 2, 1],
+        &[4, 0, 0, 0, 0, 0, 0, 0, 2, 6, 0, 0, 0],
+        &[3, 1, 0, 7, 8, 0, 0, 0],
     ];
-    assert_eq!(bytes(&Message { view: 5, body }), expected.concat());
-    assert_eq!(Message::decode(&[2, 0]), Err(DecodeError::Version(2)));
-    assert_eq!(Message::decode(&[1, 15, 0, 0, 0, 0]), Err(DecodeError::Kind(15)));
+    let bytes = bytes(&Message { view: 5, body });
+    assert_eq!(bytes, expected.concat());
+    assert_eq!(Message::decode(&[1, 0]), Err(DecodeError::Version(1)));
+    assert_eq!(Message::decode(&[2, 15, 0, 0, 0, 0]), Err(DecodeError::Kind(15)));
+    // A part is not shared, a whole has no parts ahead, and none are named without a stride.
+    for (at, value) in [(28, 3), (33, 0), (33, 2), (33, 5), (35, 1), (36, 64), (36, 0), (37, 0)] {
+        let mut wrong = bytes.clone();
+        wrong[at] = value;
+        assert_eq!(Message::decode(&wrong), Err(DecodeError::Value), "{at}: {value}");
+    }
     let long = vec![0; MESSAGE_MAX + 1];
     assert_eq!(Message::decode(&long), Err(DecodeError::Long));
 }

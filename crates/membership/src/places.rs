@@ -48,6 +48,13 @@ impl Partition {
         Self((hash >> (u64::BITS - PARTITION_BITS)) as u16)
     }
 
+    /// That of a part of a file that nodes lease by itself, which is counted in parts of one size
+    /// that `directory` fixes: 4096 that follow each other have one home, and the first 4096 that
+    /// of the file.
+    pub fn of_part(file: FileId, part: u32) -> Self {
+        Self::of_block(file, part.into())
+    }
+
     /// The one of this number, if it is below [`PARTITIONS`].
     pub fn of_number(number: u16) -> Option<Self> {
         (usize::from(number) < PARTITIONS).then_some(Self(number))

@@ -677,8 +677,8 @@ mod tests {
         assert!(lost_ms >= 1_000 + times.patience, "{lost_ms}");
     }
 
-    /// When a node that is in no view makes one of its own, where the only member of the newest view
-    /// does not look any more.
+    /// When a node that is in no view makes one of its own, where the only member of the newest
+    /// view does not look any more.
     fn begins_ms(has_left: bool) -> u64 {
         let (me, other) = (Member::new(0, 1), Member::new(1, 1));
         let view = View { number: 1, seats: vec![Seat { member: other, since: 1 }] };

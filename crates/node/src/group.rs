@@ -11,6 +11,7 @@ use forebay_directory::{Status, Tuning};
 use forebay_membership::{Incarnation, NodeId, Rank, Seat};
 use forebay_pool::FileId;
 use forebay_pool::clock::Timer;
+use forebay_pool::parts::{self, PartLevel};
 use rustix::fd::OwnedFd;
 use serde_json::{Value, json};
 use std::fs::File;
@@ -27,6 +28,17 @@ const END: Timer = Timer::seconds(1);
 pub(crate) enum LeaseEvent {
     /// Programs of this node wait for more of a file.
     Asked(FileId),
+    /// Programs of this node wait for a part of a file that is shared, or for its size.
+    Part {
+        /// The file.
+        file: FileId,
+        /// Which part.
+        part: parts::Part,
+        /// How much of it.
+        level: PartLevel,
+        /// So many behind it will be wanted next.
+        ahead: u8,
+    },
     /// A file has left the file table.
     Removed(forebay_membership::FileId),
     /// The group has decided.
@@ -153,7 +165,8 @@ impl Grouping {
             None => (None, of.handler, None),
         };
         let bind = bind.unwrap_or(of.bind);
-        let config = GroupConfig { bind, transport: *fabric, tell, sharing, staging, handler, ..of };
+        let config =
+            GroupConfig { bind, transport: *fabric, tell, sharing, staging, handler, ..of };
         *lock(&self.part) = Part::Beginning;
         let part = Arc::clone(&self.part);
         let (end, ended) = mpsc::channel();
@@ -338,9 +351,13 @@ fn packets(packets: &PacketCounters) -> Value {
 fn leases(status: &Status) -> Value {
     let lost: usize = status.lost.values().sum();
     json!({
-        "held": { "read": status.held[0], "write": status.held[1], "direct": status.held[2] },
+        "held": {
+            "read": status.held[0], "shared": status.held[1],
+            "write": status.held[2], "direct": status.held[3],
+        },
         "granted": {
-            "read": status.granted[0], "write": status.granted[1], "direct": status.granted[2],
+            "read": status.granted[0], "shared": status.granted[1],
+            "write": status.granted[2], "direct": status.granted[3],
         },
         "wanted": status.wants.0,
         "waiting": status.waits,

@@ -218,9 +218,10 @@ impl FileFlags {
     /// A hint: no mapping of it is left, and a process that uses it may buffer it again. Counts
     /// only beside `MAPPED`, and is looked into before it is believed.
     pub const UNMAPPED: FileFlags = FileFlags(1 << 30);
-    /// What this node may read by its lease may be out of date: the manager has not looked for too
-    /// long which nodes the group has. Programs wait until it has. Set and cleared by the manager.
-    pub const UNSURE: FileFlags = FileFlags(1 << 31);
+    /// Calls look at its lease: several nodes write it (it is [`crate::lease::Lease::Shared`]), or
+    /// what this node has beside others may be out of date. The store's file is others' as well,
+    /// and its size is what is known of it at least. Cleared while the file is held exclusively.
+    pub const SHARED: FileFlags = FileFlags(1 << 31);
 }
 
 flag_set!(FileFlags);

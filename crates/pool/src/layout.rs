@@ -96,6 +96,8 @@ pub const DESCRIPTIONS_MAX: u32 = 1 << 18;
 pub const CLIENTS_MAX: u32 = 1024;
 /// Sparse slots of a file tier whose tables get memory at a time: 168 KiB.
 pub const SPARSE_PIECE: u32 = 512;
+/// Leases of parts of files, at most: 32 GiB of files that several nodes write.
+pub const PART_LEASES: usize = 1 << 15;
 /// Locks of the file table.
 pub const STRIPES: usize = 8192;
 /// Longest path of a tier or a store, with its terminating zero.

@@ -33,6 +33,9 @@ pub enum Access {
     Read,
     /// It may change them.
     Write,
+    /// It changes the file in a way that no lease of a part covers: it makes it shorter, punches
+    /// it, or has the kernel use it.
+    Alone,
 }
 
 /// What this node has of a file.
@@ -46,6 +49,9 @@ pub enum Lease {
     Nothing,
     /// Several nodes use it through the kernel: no byte of it is buffered on any.
     Direct,
+    /// Several nodes read and write it: each may do with a part of it, and with its size, what
+    /// [`crate::parts`] says.
+    Shared,
 }
 
 /// What the group has granted, and no process has taken up yet.
@@ -57,6 +63,8 @@ pub enum Grant {
     Whole,
     /// [`Lease::Direct`].
     Direct,
+    /// [`Lease::Shared`].
+    Shared,
 }
 
 impl Grant {
@@ -66,16 +74,18 @@ impl Grant {
             Self::Read => Lease::Read,
             Self::Whole => Lease::Whole,
             Self::Direct => Lease::Direct,
+            Self::Shared => Lease::Shared,
         }
     }
 }
 
 /// The fields of the word, from the lowest bit on.
-const HELD: Field = Field { at: 0, bits: 2 };
-const ASKED: Field = Field { at: 2, bits: 2 };
-const GRANTED: Field = Field { at: 4, bits: 2 };
-const ERRNO: Field = Field { at: 6, bits: 12 };
-const REFUSALS: Field = Field { at: 18, bits: 14 };
+const HELD: Field = Field { at: 0, bits: 3 };
+const ASKED: Field = Field { at: 3, bits: 2 };
+const GRANTED: Field = Field { at: 5, bits: 3 };
+const ERRNO: Field = Field { at: 8, bits: 12 };
+const REFUSALS: Field = Field { at: 20, bits: 11 };
+const UNSURE: Field = Field { at: 31, bits: 1 };
 
 /// Some bits of a word.
 #[derive(Clone, Copy)]
@@ -109,18 +119,25 @@ impl LeaseWord {
             0 => Lease::Whole,
             1 => Lease::Read,
             2 => Lease::Nothing,
-            _ => Lease::Direct,
+            3 => Lease::Direct,
+            _ => Lease::Shared,
         }
     }
 
-    /// Whether that is enough.
+    /// Whether that is enough, of the file as a whole.
     #[inline]
     pub const fn allows(self, access: Access) -> bool {
         match self.held() {
-            Lease::Whole | Lease::Direct => true,
-            Lease::Read => matches!(access, Access::Read),
-            Lease::Nothing => false,
+            Lease::Whole => true,
+            Lease::Direct => !self.is_unsure(),
+            Lease::Read => matches!(access, Access::Read) && !self.is_unsure(),
+            Lease::Nothing | Lease::Shared => false,
         }
+    }
+
+    /// Whether what this node has beside others may be out of date, see [`AtomicLease::doubt`].
+    pub const fn is_unsure(self) -> bool {
+        UNSURE.of(self.0) != 0
     }
 
     /// What processes wait for.
@@ -128,7 +145,8 @@ impl LeaseWord {
         match ASKED.of(self.0) {
             0 => None,
             1 => Some(Access::Read),
-            _ => Some(Access::Write),
+            2 => Some(Access::Write),
+            _ => Some(Access::Alone),
         }
     }
 
@@ -138,7 +156,8 @@ impl LeaseWord {
             0 => None,
             1 => Some(Grant::Read),
             2 => Some(Grant::Whole),
-            _ => Some(Grant::Direct),
+            3 => Some(Grant::Direct),
+            _ => Some(Grant::Shared),
         }
     }
 
@@ -199,16 +218,37 @@ impl AtomicLease {
         before < Some(access)
     }
 
+    /// The node manager has not looked for too long which nodes the group has: what this node has
+    /// beside others may be out of date. Until it is [sure](AtomicLease::trust) no call may use it.
+    /// What this node alone has, no other is given.
+    pub fn doubt(&self) {
+        self.change(|word| {
+            let lease = LeaseWord(word);
+            let is_beside = |lease: Lease| !matches!(lease, Lease::Whole | Lease::Nothing);
+            let granted = lease.granted().map(Grant::lease);
+            match is_beside(lease.held()) || granted.is_some_and(is_beside) {
+                true => UNSURE.set(word, 1),
+                false => word,
+            }
+        });
+    }
+
+    /// What this node has is its own still.
+    pub fn trust(&self) {
+        self.change(|word| UNSURE.set(word, 0));
+    }
+
     /// The group has granted this. What is asked for beyond it still is.
     pub fn grant(&self, grant: Grant) {
         let (granted, enough) = match grant {
             Grant::Read => (1, asked_bits(Access::Read)),
-            Grant::Whole => (2, asked_bits(Access::Write)),
-            Grant::Direct => (3, asked_bits(Access::Write)),
+            Grant::Whole => (2, asked_bits(Access::Alone)),
+            Grant::Direct => (3, asked_bits(Access::Alone)),
+            Grant::Shared => (4, asked_bits(Access::Write)),
         };
         self.change(|word| {
             let left = if ASKED.of(word) <= enough { 0 } else { ASKED.of(word) };
-            GRANTED.set(ASKED.set(word, left), granted)
+            UNSURE.set(GRANTED.set(ASKED.set(word, left), granted), 0)
         });
     }
 
@@ -233,7 +273,10 @@ impl AtomicLease {
     /// This node has `left` from now on, and a grant that was not taken up is gone. The caller has
     /// the file exclusively, and nothing of it is buffered that `left` does not allow.
     pub fn reduce(&self, left: Lease) {
-        self.change(|word| GRANTED.set(HELD.set(word, held_bits(left)), 0));
+        self.change(|word| {
+            let word = GRANTED.set(HELD.set(word, held_bits(left)), 0);
+            if left == Lease::Nothing { UNSURE.set(word, 0) } else { word }
+        });
     }
 }
 
@@ -243,6 +286,7 @@ const fn held_bits(lease: Lease) -> u32 {
         Lease::Read => 1,
         Lease::Nothing => 2,
         Lease::Direct => 3,
+        Lease::Shared => 4,
     }
 }
 
@@ -250,6 +294,7 @@ const fn asked_bits(access: Access) -> u32 {
     match access {
         Access::Read => 1,
         Access::Write => 2,
+        Access::Alone => 3,
     }
 }
 
@@ -288,11 +333,51 @@ mod tests {
         assert_ne!(word.refusals(), before);
         assert_eq!((word.refused(), word.asked(), word.held()), (Errno::IO, None, Lease::Read));
         // The count wraps, and nothing else moves.
-        for _ in 0..1 << 14 {
+        for _ in 0..1 << 11 {
             lease.refuse(Errno::TIMEDOUT);
         }
         assert_eq!(lease.load().refusals(), word.refusals());
         assert_eq!(lease.load().held(), Lease::Read);
+    }
+
+    #[test]
+    fn a_shared_file_is_enough_for_all_but_what_needs_it_alone() {
+        let lease = AtomicLease::default();
+        lease.begin(Lease::Nothing);
+        lease.ask(Access::Write);
+        lease.grant(Grant::Shared);
+        lease.take_up();
+        let word = lease.load();
+        assert_eq!((word.held(), word.asked()), (Lease::Shared, None));
+        assert!(!word.allows(Access::Read), "parts are looked at");
+        assert!(lease.ask(Access::Alone));
+        assert!(!lease.ask(Access::Write), "that is less");
+        lease.grant(Grant::Shared);
+        assert_eq!(lease.load().asked(), Some(Access::Alone), "it still is");
+        lease.grant(Grant::Whole);
+        lease.take_up();
+        assert_eq!((lease.load().held(), lease.load().asked()), (Lease::Whole, None));
+    }
+
+    #[test]
+    fn what_is_held_beside_others_waits_until_it_is_sure() {
+        for (held, access) in [(Grant::Read, Access::Read), (Grant::Direct, Access::Write)] {
+            let lease = AtomicLease::default();
+            lease.doubt();
+            assert!(lease.load().allows(Access::Write), "no other is given what it alone has");
+            lease.begin(Lease::Nothing);
+            lease.grant(held);
+            lease.doubt();
+            lease.take_up();
+            assert!(!lease.load().allows(access), "it was granted before the doubt");
+            lease.trust();
+            assert!(lease.load().allows(access));
+            lease.doubt();
+            lease.reduce(Lease::Nothing);
+            lease.grant(held);
+            lease.take_up();
+            assert!(lease.load().allows(access), "what was given back was granted anew");
+        }
     }
 
     #[test]

@@ -48,6 +48,9 @@ pub mod opens;
 mod others;
 pub mod owner;
 pub mod page_set;
+pub mod parts;
+#[cfg(test)]
+mod parts_tests;
 pub mod pending;
 #[cfg(test)]
 mod plain;

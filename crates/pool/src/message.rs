@@ -11,6 +11,7 @@
 //! ```
 
 use crate::FileId;
+use crate::parts::{Part, PartLevel};
 
 /// Raised when the format changes.
 pub const MESSAGE_VERSION: u16 = 10;
@@ -133,6 +134,18 @@ pub enum Message {
         /// File record.
         file: FileId,
     },
+    /// Processes wait for a part of `file`, which several nodes write, or for its size, see
+    /// [`crate::parts`]. Comes through the queue.
+    Part {
+        /// File record.
+        file: FileId,
+        /// Which part.
+        part: Part,
+        /// What they need of it.
+        level: PartLevel,
+        /// How many parts behind it the same call will need.
+        ahead: u32,
+    },
     /// A process waits for a block of `file` that another node may have in memory, see
     /// [`crate::Segment::ask_others`]. Comes through the queue.
     Fetch {
@@ -187,8 +200,11 @@ impl Message {
             Message::Group => (20, 0, 0, 0, 0),
             Message::Told => (21, 0, 0, 0, 0),
             Message::Lease { file } => (22, file.raw(), 0, 0, 0),
+            Message::Part { file, part, level, ahead } => {
+                (23, file.raw(), part.raw(), level as u64, ahead)
+            }
             Message::Fetch { file, generation, block, ticket } => {
-                (23, file.raw(), generation, block, ticket.into())
+                (24, file.raw(), generation, block, ticket.into())
             }
         };
         let mut packet = [0; MESSAGE_BYTES];
@@ -258,7 +274,13 @@ impl Message {
             20 => Message::Group,
             21 => Message::Told,
             22 => Message::Lease { file: file().ok()? },
-            23 => Message::Fetch {
+            23 => Message::Part {
+                file: file().ok()?,
+                part: Part::from_raw(word(8).ok()?),
+                level: PartLevel::from_bits(u32::try_from(long(16).ok()?).ok()?)?,
+                ahead: word(24).ok()?,
+            },
+            24 => Message::Fetch {
                 file: file().ok()?,
                 generation: word(8).ok()?,
                 block: long(16).ok()?,
@@ -303,6 +325,12 @@ mod tests {
             Message::Group,
             Message::Told,
             Message::Lease { file: FileId::from_raw(6) },
+            Message::Part {
+                file: FileId::from_raw(6),
+                part: Part::SIZE,
+                level: PartLevel::Shared,
+                ahead: 7,
+            },
             Message::Fetch {
                 file: FileId::from_raw(9),
                 generation: 3,

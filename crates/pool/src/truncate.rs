@@ -365,9 +365,18 @@ impl Segment {
     /// Drops every block of `file` that is clean. The caller has the file exclusively. Returns
     /// whether nothing is left.
     pub fn drop_clean_blocks(&self, file: FileId, owner: Owner) -> bool {
+        self.drop_clean_blocks_in(file, 0..u64::MAX, owner)
+    }
+
+    /// The same of the blocks in which one of `bytes` lies.
+    pub fn drop_clean_blocks_in(&self, file: FileId, bytes: Range<u64>, owner: Owner) -> bool {
         let mut empty = true;
         let mut backoff = Backoff::default();
-        self.for_each_entry(self.file(file), 0, |_, place| {
+        let block_bytes = self.bucket_bytes() as u64;
+        self.for_each_entry(self.file(file), bytes.start / block_bytes, |block, place| {
+            if block * block_bytes >= bytes.end {
+                return false;
+            }
             let block = match self.lock_block_within(place, owner, &mut backoff) {
                 Ok(Some(block)) => block,
                 Ok(None) => return true,

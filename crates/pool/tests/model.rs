@@ -167,6 +167,9 @@ mod opens;
 #[path = "../src/owner.rs"]
 mod owner;
 #[allow(dead_code)]
+#[path = "../src/parts.rs"]
+mod parts;
+#[allow(dead_code)]
 #[path = "../src/queue.rs"]
 mod queue;
 /// The order of locks is asserted of threads, and a model's are none.
@@ -237,6 +240,8 @@ mod layout {
     use crate::{AtomicFileId, FileId, IN_MODEL};
     pub use forebay_placement::TierId;
     use std::sync::atomic::{AtomicU8, AtomicU16};
+
+    pub const PART_LEASES: usize = 2;
 
     pub const NODE_BITS: u32 = 1;
     pub const NODE_ENTRIES: usize = 1 << NODE_BITS;

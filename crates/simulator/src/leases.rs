@@ -11,8 +11,9 @@
 //! assert!(outcome.reads > 50 && outcome.writes > 50);
 //! ```
 //!
-//! A file has one number as its content, which each write raises, and which is its size, too. A
-//! view is on the modelled store at once; each node finds it with its next look, and may act for
+//! A file has some parts, each with one number as its content, which each write raises, and a
+//! size. Nodes whose programs have it open for writing share it. A view is on the modelled store at
+//! once; each node finds it with its next look, and may act for
 //! half of the grace period after a look began, as `membership::Views` has it.
 
 use std::cmp::Reverse;
@@ -20,7 +21,8 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 pub use forebay_directory::KINDS;
 use forebay_directory::{
-    Body, Claim, Directory, Effect, Facts, Level, Message, Sized, Tuning, Why,
+    Ahead, Body, Claim, Directory, Effect, Facts, Level, Message, Object, Of, Run, Sized, Terms,
+    Tuning, Why,
 };
 use forebay_membership::{FileId, Incarnation, Member, NodeId, Seat, Times, View};
 use forebay_placement::Random;
@@ -46,9 +48,20 @@ pub enum Planted {
     StaleGrantTaken,
     /// A home says the size that it knows itself, without a question to the writer.
     SizeOfOneNode,
-    /// A home does not hear that a holder cannot give a file back, because it is mapped.
-    MappingForgotten,
+    /// A node goes on using a part that it was granted when it does not share the file any more.
+    PartWithoutShared,
+    /// A home takes a file that is shared for given back when its holder still has parts.
+    WholeWhilePartHeld,
+    /// A node that shares a file extends it without a lease of its size.
+    ExtendsWithoutLease,
+    /// A home forgets what one node made of the size.
+    SizeOfOneForgotten,
+    /// Parts that others have are granted ahead.
+    AheadOfOthers,
 }
+
+/// How many parts of a file are used.
+const PARTS: u32 = 3;
 
 /// A group, its files, and what happens.
 #[derive(Clone, Debug)]
@@ -61,6 +74,8 @@ pub struct Leases {
     pub loss: u64,
     /// Whether nodes stop, die, are cut off and come back.
     pub has_faults: bool,
+    /// Whether nodes share files.
+    pub shares: bool,
     /// What is wrong on purpose.
     pub planted: Option<Planted>,
     /// What random choices follow from.
@@ -76,6 +91,7 @@ impl Leases {
             files: 1 + random.below(4),
             loss: [0, 0, 20, 200][random.index(4)],
             has_faults: !random.one_in(8),
+            shares: !random.one_in(4),
             planted: None,
             seed,
         }
@@ -91,13 +107,25 @@ pub struct LeasesOutcome {
     pub writes: u64,
     /// Sizes that were told.
     pub sizes: u64,
+    /// Sizes that were extended.
+    pub extended: u64,
+    /// Those of them by appends.
+    pub appended: u64,
+    /// Files that were truncated.
+    pub truncated: u64,
     /// Wants that were granted.
     pub granted: u64,
+    /// Files that were granted to be shared.
+    pub shared: u64,
+    /// Parts that were granted ahead.
+    pub ahead: u64,
+    /// Parts that were granted to be used through the kernel.
+    pub direct: u64,
     /// Wants and questions that were refused because a node was gone.
     pub lost: u64,
     /// Those that took too long.
     pub late: u64,
-    /// Files of which a node died with bytes that were nowhere else.
+    /// Parts and sizes that a node died with and that were nowhere else.
     pub died_dirty: u64,
     /// Lives of managers that ended with a pool, and without.
     pub kills: u64,
@@ -115,7 +143,13 @@ impl LeasesOutcome {
         self.reads += other.reads;
         self.writes += other.writes;
         self.sizes += other.sizes;
+        self.extended += other.extended;
+        self.appended += other.appended;
+        self.truncated += other.truncated;
         self.granted += other.granted;
+        self.shared += other.shared;
+        self.ahead += other.ahead;
+        self.direct += other.direct;
         self.lost += other.lost;
         self.late += other.late;
         self.died_dirty += other.died_dirty;
@@ -172,7 +206,9 @@ fn opens_of(nodes: u16, pattern: &'static str, level: Level, is_shared: bool) ->
                             let from = all[index].me();
                             all[usize::from(to.node.0)].message(from, message, 0);
                         }
-                        Effect::Reduce { file, to } => all[index].reduced(file, to, None, 0),
+                        Effect::Reduce { object, to, .. } => {
+                            all[index].reduced(object, to, None, 0)
+                        }
                         _ => {}
                     }
                 }
@@ -185,21 +221,61 @@ fn opens_of(nodes: u16, pattern: &'static str, level: Level, is_shared: bool) ->
         for node in 0..all.len() {
             let inode = if is_shared { number } else { number << 16 | node as u64 };
             let file = FileId { store: 0, inode, generation: 0 };
-            all[node].want(file, level, 0);
+            all[node].want(Object::whole(file), level, Terms::default(), 0);
             deliver(&mut all, &mut messages);
         }
     }
     Opens { pattern, opens: FILES * u64::from(nodes), messages }
 }
 
-#[derive(Clone, Copy, Debug)]
+/// What programs do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Do {
     Read,
     Write,
+    /// Writes behind the end.
+    Extend,
+    Append,
+    Truncate,
+    /// Maps the file, and writes to it.
     Map,
+    /// Reads the size.
     Size,
     Release,
     Flush,
+}
+
+/// Something that a program does: with a part, if it is about one.
+#[derive(Clone, Copy, Debug)]
+struct Doing {
+    what: Do,
+    part: Object,
+    /// How often it has waited.
+    waits: u8,
+}
+
+impl Doing {
+    /// What it needs.
+    fn needs(&self) -> (Object, Level) {
+        let (whole, size) = (Object::whole(self.part.file), Object::size(self.part.file));
+        match self.what {
+            Do::Read => (self.part, Level::Read),
+            Do::Write => (self.part, Level::Write),
+            Do::Extend => (size, Level::Shared),
+            Do::Append => (size, Level::Write),
+            Do::Truncate => (whole, Level::Write),
+            Do::Map => (whole, Level::Direct),
+            Do::Size | Do::Release | Do::Flush => (size, Level::Read),
+        }
+    }
+
+    /// What is needed of the whole first.
+    fn needs_whole(&self) -> Level {
+        match self.needs().1 {
+            Level::Shared => Level::Write,
+            level => level,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -207,10 +283,18 @@ enum Event {
     Message(Member, Message),
     Timer,
     Look,
-    Looked { began_ms: u64 },
+    Looked {
+        began_ms: u64,
+    },
     Fence,
-    Reduce(FileId, Level),
-    Measured(FileId, (Member, u64)),
+    Reduce {
+        object: Object,
+        to: Level,
+        may_share: bool,
+    },
+    /// What is to be kept was asked for, and has come as far as it comes at once.
+    Share(FileId),
+    Measured(Object, (Member, u64)),
     Operation,
     Fault,
     Mend(u16),
@@ -218,10 +302,10 @@ enum Event {
     Heal,
     GiveUp(u16),
     Calm,
-    Check(FileId),
+    Check(Object, Do),
 }
 
-/// What a node's pool has of a file.
+/// What a node's pool has of a part, or of a size.
 #[derive(Clone, Copy, Debug)]
 struct Cached {
     value: u64,
@@ -235,9 +319,7 @@ struct Node {
     pool_since: u32,
     runs: bool,
     is_stopped: bool,
-    cached: BTreeMap<FileId, Cached>,
-    /// Files that some program has mapped shared.
-    mapped: BTreeSet<FileId>,
+    cached: BTreeMap<Object, Cached>,
     looked_ms: Option<u64>,
     entered_ms: u64,
     gone_since: BTreeMap<Seat, u64>,
@@ -249,9 +331,20 @@ struct Node {
     /// When it went on.
     mended_ms: u64,
     /// What programs wait for, and since when.
-    waiting: BTreeMap<FileId, (u64, Vec<Do>)>,
-    /// Questions for a size: file, the size when it was asked, and when that was.
-    asked: BTreeMap<u64, (FileId, u64, u64)>,
+    waiting: BTreeMap<Object, (u64, Vec<Doing>)>,
+    /// Questions for a size.
+    asked: BTreeMap<u64, Asked>,
+    /// Parts that it was ever granted: see [`Planted::PartWithoutShared`].
+    ever: BTreeSet<Object>,
+}
+
+/// A question for a size.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    file: FileId,
+    since_ms: u64,
+    /// The sizes that it had meanwhile, at least and at most.
+    sizes: (u64, u64),
 }
 
 struct World<'a> {
@@ -265,8 +358,8 @@ struct World<'a> {
     count: u64,
     nodes: Vec<Node>,
     files: Vec<FileId>,
-    store: BTreeMap<FileId, u64>,
-    newest: BTreeMap<FileId, u64>,
+    store: BTreeMap<Object, u64>,
+    newest: BTreeMap<Object, u64>,
     values: u64,
     view: View,
     /// Who has gone, as the group's folder has it.
@@ -277,10 +370,10 @@ struct World<'a> {
     is_quiet: bool,
     /// Nodes of which it may be said that they have lost something.
     ever_gone: BTreeSet<u16>,
-    old_grants: BTreeMap<(u16, FileId), Message>,
+    old_grants: BTreeMap<(u16, Object), Message>,
     outcome: LeasesOutcome,
-    /// Files whose newest bytes a node had that has died with them.
-    lost_with: BTreeMap<FileId, u16>,
+    /// Parts and sizes of which a node had something new that has died with it.
+    lost_with: BTreeSet<(Object, u16)>,
     /// Refusals up to when all has to work.
     refused_before: u64,
     trace: Option<u64>,
@@ -308,7 +401,8 @@ impl<'a> World<'a> {
         let files: Vec<FileId> = (0..leases.files)
             .map(|file| FileId { store: 0, inode: leases.seed << 8 | file, generation: 0 })
             .collect();
-        let zero: BTreeMap<FileId, u64> = files.iter().map(|file| (*file, 0)).collect();
+        let zero: BTreeMap<Object, u64> =
+            files.iter().flat_map(|file| all_of(*file)).map(|object| (object, 0)).collect();
         Self {
             leases,
             times: Times::default(),
@@ -330,7 +424,7 @@ impl<'a> World<'a> {
             ever_gone: BTreeSet::new(),
             old_grants: BTreeMap::new(),
             outcome: LeasesOutcome { views: 1, ..LeasesOutcome::default() },
-            lost_with: BTreeMap::new(),
+            lost_with: BTreeSet::new(),
             refused_before: 0,
             trace: std::env::var("FOREBAY_LEASES_TRACE").ok().and_then(|text| text.parse().ok()),
         }
@@ -388,7 +482,7 @@ impl<'a> World<'a> {
                 Event::Heal => self.heal(),
                 Event::GiveUp(node) => self.give_up(node),
                 Event::Calm => self.refused_before = self.outcome.lost + self.outcome.late,
-                Event::Check(file) => self.check_all_work(node, file)?,
+                Event::Check(part, what) => self.check_all_work(node, part, what)?,
                 event => {
                     let peer = &mut self.nodes[usize::from(node)];
                     if !peer.runs || peer.life != life {
@@ -413,8 +507,6 @@ impl<'a> World<'a> {
         let peer = &mut self.nodes[usize::from(node)];
         if is_fenced {
             peer.directory.fenced(true, now_ms);
-            // A mapping goes on, and others are given the file: that is not modelled.
-            peer.mapped.clear();
         }
         match event {
             Event::Message(from, message) => peer.directory.message(from, message, now_ms),
@@ -429,12 +521,16 @@ impl<'a> World<'a> {
                 self.after(takes_ms, node, Event::Looked { began_ms: now_ms });
             }
             Event::Looked { began_ms } => self.looked(node, began_ms),
-            Event::Fence => peer.directory.fenced(is_fenced, now_ms),
-            Event::Reduce(file, to) => self.reduce(node, file, to),
-            Event::Measured(file, token) => {
-                let value = self.value(node, file);
+            Event::Fence => {
+                let is_over = self.is_fenced(node);
+                self.nodes[usize::from(node)].directory.fenced(is_over, now_ms);
+            }
+            Event::Reduce { object, to, may_share } => self.reduce(node, object, to, may_share),
+            Event::Share(file) => self.share(node, file),
+            Event::Measured(object, token) => {
+                let value = self.value(node, Object::size(object.file));
                 let peer = &mut self.nodes[usize::from(node)];
-                peer.directory.sized(file, token, facts(value), now_ms);
+                peer.directory.sized(object, token, facts(value), now_ms);
             }
             _ => {}
         }
@@ -459,9 +555,6 @@ impl<'a> World<'a> {
             }
             peer.directory.remember(&folder);
             peer.directory.view(&view, now_ms);
-            if peer.directory.view_number().is_none() {
-                peer.mapped.clear();
-            }
             peer.directory.fenced(false, now_ms);
             for seat in peer.directory.awaited() {
                 let entered_ms = peer.entered_ms;
@@ -476,54 +569,124 @@ impl<'a> World<'a> {
         self.after(self.times.look, node, Event::Look);
     }
 
-    /// The newest that a node has of a file.
-    fn value(&self, node: u16, file: FileId) -> u64 {
-        let cached = self.nodes[usize::from(node)].cached.get(&file);
-        cached.map_or(self.store[&file], |cached| cached.value)
+    /// The newest that a node has of a part, or of a size.
+    fn value(&self, node: u16, object: Object) -> u64 {
+        let cached = self.nodes[usize::from(node)].cached.get(&object);
+        cached.map_or(self.store[&object], |cached| cached.value)
     }
 
-    /// What programs of a node may do with a file, whether its manager runs or not.
-    fn usable(&self, node: u16, file: FileId) -> Level {
-        match self.nodes[usize::from(node)].directory.usable(file) {
-            Level::Write => Level::Write,
+    /// What programs of a node may do, whether its manager runs or not.
+    fn usable(&self, node: u16, object: Object) -> Level {
+        let peer = &self.nodes[usize::from(node)];
+        let is_ghost =
+            self.leases.planted == Some(Planted::PartWithoutShared) && peer.ever.contains(&object);
+        match peer.directory.usable(object) {
+            level if level.is_dirty() => level,
+            Level::None if is_ghost => Level::Write,
             // Programs see by the clock until when copies are good.
             level if !self.is_fenced(node) => level,
             _ => Level::None,
         }
     }
 
-    fn flush(&mut self, node: u16, file: FileId) {
-        if let Some(cached) = self.nodes[usize::from(node)].cached.get_mut(&file)
+    fn flush(&mut self, node: u16, object: Object) {
+        let is_shared = self.is_shared(node, object.file);
+        if let Some(cached) = self.nodes[usize::from(node)].cached.get_mut(&object)
             && std::mem::take(&mut cached.is_dirty)
         {
-            self.store.insert(file, cached.value);
+            // The store's file is made longer only, where others may have done so, too.
+            let others = if is_shared && object.of == Of::Size { self.store[&object] } else { 0 };
+            self.store.insert(object, cached.value.max(others));
         }
     }
 
-    /// Brings a file down, when its flush has ended.
-    fn reduce(&mut self, node: u16, file: FileId, to: Level) {
-        let is_dirty = self.nodes[usize::from(node)].cached.get(&file).is_some_and(|c| c.is_dirty);
+    fn is_shared(&self, node: u16, file: FileId) -> bool {
+        self.nodes[usize::from(node)].directory.held(Object::whole(file)) == Level::Shared
+    }
+
+    /// Flushes, and drops, all of a file but for that of which a node has leases of its own.
+    fn drop_but(&mut self, node: u16, file: FileId, has_leases: bool) {
+        for object in all_of(file) {
+            let peer = &self.nodes[usize::from(node)];
+            let Some(cached) = peer.cached.get(&object) else { continue };
+            let level = if has_leases { peer.directory.held(object) } else { Level::None };
+            let is_kept = match cached.is_dirty {
+                true => level.is_dirty(),
+                false => level != Level::None && level != Level::Direct,
+            };
+            if !is_kept || object.of == Of::Size {
+                self.flush(node, object);
+            }
+            if !is_kept {
+                self.nodes[usize::from(node)].cached.remove(&object);
+            }
+        }
+    }
+
+    /// Brings something down, when its flush has ended.
+    fn reduce(&mut self, node: u16, object: Object, to: Level, may_share: bool) {
+        let is_whole = object.of == Of::Whole;
+        let peer = &self.nodes[usize::from(node)];
+        let is_in = |other: &Object| *other == object || is_whole && other.file == object.file;
+        let is_dirty = peer.cached.iter().any(|(other, cached)| is_in(other) && cached.is_dirty);
         if is_dirty && self.is_fenced(node) {
-            self.after(500, node, Event::Reduce(file, to));
+            self.after(500, node, Event::Reduce { object, to, may_share });
             return;
         }
         let now_ms = self.now_ms();
-        if self.nodes[usize::from(node)].directory.held(file) <= to {
+        let level = peer.directory.held(object);
+        if level <= to {
             return;
         }
-        self.flush(node, file);
-        let value = self.value(node, file);
+        let (file, size) = (object.file, Object::size(object.file));
+        if is_whole && may_share && level == Level::Write && !self.random.one_in(3) {
+            // What is dirty stays, if that can be had at once.
+            let peer = &self.nodes[usize::from(node)];
+            let dirty =
+                peer.cached.iter().filter(|(other, cached)| is_in(other) && cached.is_dirty);
+            let dirty: Vec<Object> = dirty.map(|(object, _)| *object).collect();
+            for part in dirty.into_iter().filter(|part| part.of != Of::Size) {
+                if self.random.one_in(2) {
+                    let peer = &mut self.nodes[usize::from(node)];
+                    peer.directory.want(part, Level::Write, Terms::ahead(1), now_ms);
+                }
+            }
+            let takes_ms = self.random.below(10);
+            self.after(takes_ms, node, Event::Share(file));
+            return;
+        }
+        let known = self.value(node, size);
+        match is_whole {
+            true if to == Level::Read && level == Level::Write => {
+                all_of(file).into_iter().for_each(|object| self.flush(node, object));
+            }
+            true => self.drop_but(node, file, false),
+            false => {
+                self.flush(node, object);
+                if to == Level::None || level == Level::Shared {
+                    self.nodes[usize::from(node)].cached.remove(&object);
+                }
+            }
+        }
         let peer = &mut self.nodes[usize::from(node)];
-        if peer.mapped.contains(&file) {
-            peer.cached.remove(&file);
-            peer.directory.reduced(file, Level::Direct, None, now_ms);
-            peer.directory.want(file, Level::Direct, now_ms);
+        peer.directory.reduced(object, to, Some(facts(known)), now_ms);
+    }
+
+    /// Others come to a file that this node goes on using.
+    fn share(&mut self, node: u16, file: FileId) {
+        let whole = Object::whole(file);
+        if self.nodes[usize::from(node)].directory.held(whole) != Level::Write {
             return;
         }
-        if to == Level::None {
-            peer.cached.remove(&file);
+        if self.is_fenced(node) {
+            self.after(500, node, Event::Share(file));
+            return;
         }
-        peer.directory.reduced(file, to, Some(facts(value)), now_ms);
+        let now_ms = self.now_ms();
+        let known = self.value(node, Object::size(file));
+        self.drop_but(node, file, true);
+        let peer = &mut self.nodes[usize::from(node)];
+        peer.directory.reduced(whole, Level::Shared, Some(facts(known)), now_ms);
     }
 
     /// Does what a directory wants.
@@ -538,43 +701,37 @@ impl<'a> World<'a> {
                 self.note(|| format!("node {node} wants {effect:?}"));
                 match effect {
                     Effect::Send(to, message) => self.send(node, to, message),
-                    Effect::Granted { file, level, facts } => {
-                        self.outcome.granted += 1;
-                        let newest = self.newest[&file];
-                        if let Some(facts) = facts.filter(|facts| facts.size != newest) {
-                            return Err(format!("node {node} is told {facts:?} of {newest}"));
-                        }
-                        let waiting = self.nodes[usize::from(node)].waiting.remove(&file);
-                        for what in waiting.into_iter().flat_map(|(_, what)| what) {
-                            // It may have been taken back already.
-                            if level.covers(needed(what)) {
-                                self.act(node, file, what)?;
-                            }
+                    Effect::Granted { object, level, facts } => {
+                        self.granted(node, object, level, facts)?;
+                    }
+                    Effect::Ahead { file, runs, .. } => {
+                        for Run { first, count } in runs {
+                            self.outcome.ahead += u64::from(count);
+                            let parts = (first..first + count).map(|part| Object::part(file, part));
+                            self.nodes[usize::from(node)].ever.extend(parts);
                         }
                     }
-                    Effect::Reduce { file, to } => {
+                    Effect::Reduce { object, to, may_share } => {
                         let takes_ms = self.random.below(if self.is_quiet { 20 } else { 300 });
-                        self.after(takes_ms, node, Event::Reduce(file, to));
+                        self.after(takes_ms, node, Event::Reduce { object, to, may_share });
                     }
-                    Effect::Measure { file, token } => {
+                    Effect::Measure { object, token } => {
                         let takes_ms = self.random.below(5);
-                        self.after(takes_ms, node, Event::Measured(file, token));
+                        self.after(takes_ms, node, Event::Measured(object, token));
                     }
                     Effect::Glimpsed { file, token, sized } => {
                         let asked = self.nodes[usize::from(node)].asked.remove(&token);
                         self.glimpsed(node, file, asked, sized)?;
                     }
-                    Effect::Refused { file, why } => {
-                        self.nodes[usize::from(node)].waiting.remove(&file);
+                    Effect::Refused { object, why } => {
+                        let waiting = self.nodes[usize::from(node)].waiting.remove(&object);
                         self.refused(node, why)?;
-                    }
-                    Effect::Lost { file } => {
-                        let peer = &mut self.nodes[usize::from(node)];
-                        let cached = peer.cached.remove(&file);
-                        if cached.is_some_and(|c| c.is_dirty && c.value == self.newest[&file]) {
-                            return Err(format!("node {node} sets aside the newest of {file:?}"));
+                        if why == Why::Unshared {
+                            let waiting = waiting.into_iter().flat_map(|(_, waiting)| waiting);
+                            waiting.for_each(|doing| self.ask_for(node, doing));
                         }
                     }
+                    Effect::Lost { object } => self.set_aside(node, object)?,
                     Effect::Behind { .. } => {}
                 }
             }
@@ -590,6 +747,118 @@ impl<'a> World<'a> {
         Ok(())
     }
 
+    fn granted(
+        &mut self,
+        node: u16,
+        object: Object,
+        level: Level,
+        facts: Option<Facts>,
+    ) -> Result<(), String> {
+        self.outcome.granted += 1;
+        let size = Object::size(object.file);
+        let (newest, store) = (self.newest[&size], self.store[&size]);
+        let (is_whole, whole) = (object.of == Of::Whole, Object::whole(object.file));
+        self.outcome.shared += u64::from(is_whole && level == Level::Shared);
+        let peer = &mut self.nodes[usize::from(node)];
+        // The answer to a part may be what the whole is.
+        let is_own = peer.directory.held(object) == level;
+        // One that is about to share the file flushes it by then.
+        let is_alone = !is_whole && peer.directory.held(whole) == Level::Write;
+        if level == Level::Direct && is_own && !is_alone {
+            self.outcome.direct += u64::from(!is_whole);
+            let is_in = |other: &Object| *other == object || is_whole && other.file == object.file;
+            if peer.cached.iter().any(|(other, cached)| is_in(other) && cached.is_dirty) {
+                return Err(format!("node {node} has what is not flushed of {object:?}, direct"));
+            }
+            peer.cached.retain(|other, _| !is_in(other));
+        }
+        if is_own && matches!(object.of, Of::Part(_)) {
+            peer.ever.insert(object);
+        }
+        let says_size = object == size || is_whole && level != Level::Shared && facts.is_some();
+        if is_own && says_size && level != Level::Direct {
+            let own = peer.cached.get(&size).copied();
+            let known = facts.map_or(store, |facts| facts.size);
+            let known = own.map_or(known, |own| own.value.max(known));
+            if level != Level::Shared && known != newest || known > newest {
+                return Err(format!(
+                    "node {node} is told {facts:?} of {newest} with {level:?} of {object:?}"
+                ));
+            }
+            let is_dirty = own.is_some_and(|own| own.is_dirty);
+            peer.cached.insert(size, Cached { value: known, is_dirty });
+        }
+        let waiting = self.nodes[usize::from(node)].waiting.remove(&object);
+        for doing in waiting.into_iter().flat_map(|(_, waiting)| waiting) {
+            // It may have been taken back already, or only a part of it be there.
+            match self.missing(node, &doing) {
+                None => self.act(node, doing)?,
+                Some(_) => self.ask_for(node, doing),
+            }
+        }
+        Ok(())
+    }
+
+    /// What a program waits for first, to do something, and whether it may be shared.
+    fn missing(&self, node: u16, doing: &Doing) -> Option<(Object, Level, bool)> {
+        let (object, level) = doing.needs();
+        let whole = Object::whole(object.file);
+        let has_no_lease = self.leases.planted == Some(Planted::ExtendsWithoutLease)
+            && doing.what == Do::Extend
+            && self.usable(node, whole) == Level::Shared;
+        if self.usable(node, object).covers(level) || has_no_lease {
+            return None;
+        }
+        match self.usable(node, whole) {
+            Level::Shared if object != whole => Some((object, level, false)),
+            _ if object == whole => Some((whole, level, false)),
+            _ => Some((whole, doing.needs_whole(), self.leases.shares)),
+        }
+    }
+
+    /// A program waits, if it has not done so too often.
+    fn ask_for(&mut self, node: u16, mut doing: Doing) {
+        let Some((object, level, may_share)) = self.missing(node, &doing) else { return };
+        doing.waits += 1;
+        if doing.waits > 12 {
+            return;
+        }
+        let now_ms = self.now_ms();
+        let terms = match object.of {
+            Of::Whole => Terms { may_share, ..Terms::default() },
+            Of::Size => Terms::default(),
+            Of::Part(_) => match self.random.below(4) {
+                0 => Terms::default(),
+                1 => Terms::ahead(1),
+                2 => Terms::ahead(2),
+                _ => Terms::strided(1, 2),
+            },
+        };
+        let peer = &mut self.nodes[usize::from(node)];
+        let waiting = peer.waiting.entry(object).or_insert((now_ms, Vec::new()));
+        if waiting.1.len() < 6 {
+            waiting.1.push(doing);
+        }
+        peer.directory.want(object, level, terms, now_ms);
+    }
+
+    /// Others have been given something meanwhile.
+    fn set_aside(&mut self, node: u16, object: Object) -> Result<(), String> {
+        for other in all_of(object.file) {
+            if other != object && object.of != Of::Whole {
+                continue;
+            }
+            let cached = self.nodes[usize::from(node)].cached.remove(&other);
+            let newest = self.newest[&other];
+            let is_newest = |cached: Cached| cached.is_dirty && cached.value == newest;
+            // A size may be as large by others, too.
+            if cached.is_some_and(is_newest) && other.of != Of::Size {
+                return Err(format!("node {node} sets aside the newest of {other:?}"));
+            }
+        }
+        Ok(())
+    }
+
     fn refused(&mut self, node: u16, why: Why) -> Result<(), String> {
         match why {
             Why::Lost(other) => {
@@ -599,7 +868,7 @@ impl<'a> World<'a> {
                 }
             }
             Why::Late => self.outcome.late += 1,
-            Why::Superseded => {}
+            Why::Superseded | Why::Unshared => {}
             Why::Full => return Err(format!("node {node} is told that a table is full")),
         }
         Ok(())
@@ -609,78 +878,100 @@ impl<'a> World<'a> {
         &mut self,
         node: u16,
         file: FileId,
-        asked: Option<(FileId, u64, u64)>,
+        asked: Option<Asked>,
         sized: Sized,
     ) -> Result<(), String> {
-        let Some((_, least, _)) = asked else { return Ok(()) };
+        let Some(Asked { sizes: (least, most), .. }) = asked else { return Ok(()) };
+        let store = self.store[&Object::size(file)];
         let size = match sized {
             Sized::Known(facts) => facts.size,
-            Sized::Store => self.store[&file],
+            Sized::AtLeast(facts) => facts.size.max(store),
+            Sized::Store => store,
             Sized::Refused(why) => return self.refused(node, why),
         };
         self.outcome.sizes += 1;
-        if size < least || size > self.newest[&file] {
-            let newest = self.newest[&file];
-            return Err(format!("node {node} is told the size {size} of {least} to {newest}"));
+        if size < least || size > most {
+            return Err(format!("node {node} is told the size {size} of {least} to {most}"));
         }
         Ok(())
     }
 
+    fn set_newest(&mut self, object: Object, value: u64) {
+        self.newest.insert(object, value);
+        if object.of == Of::Size {
+            for asked in self.nodes.iter_mut().flat_map(|peer| peer.asked.values_mut()) {
+                if asked.file == object.file {
+                    let (least, most) = asked.sizes;
+                    asked.sizes = (least.min(value), most.max(value));
+                }
+            }
+        }
+    }
+
+    /// Writes, and acknowledges it.
+    fn put(&mut self, node: u16, object: Object, value: u64, is_direct: bool) {
+        self.outcome.writes += 1;
+        if is_direct {
+            self.store.insert(object, value);
+        } else {
+            let cached = Cached { value, is_dirty: true };
+            self.nodes[usize::from(node)].cached.insert(object, cached);
+        }
+    }
+
     /// A program does something that it may do.
-    fn act(&mut self, node: u16, file: FileId, what: Do) -> Result<(), String> {
-        let level = self.usable(node, file);
-        if !level.covers(needed(what)) {
+    fn act(&mut self, node: u16, doing: Doing) -> Result<(), String> {
+        if self.missing(node, &doing).is_some() {
             return Ok(());
         }
-        let is_direct = level == Level::Direct || self.is_mapped(node, file);
-        self.note(|| format!("node {node} does {what:?} under {level:?} with {}", file.inode));
-        match what {
+        let (object, _) = doing.needs();
+        let (file, level) = (object.file, self.usable(node, object));
+        let is_direct = level == Level::Direct;
+        let size = Object::size(file);
+        self.note(|| format!("node {node} does {doing:?} under {level:?}"));
+        // Of a whole it is the size that matters.
+        let object = object.max(size);
+        let newest = self.newest[&object];
+        let value = if is_direct { self.store[&object] } else { self.value(node, object) };
+        match doing.what {
             Do::Read | Do::Size => {
-                let value = if is_direct { self.store[&file] } else { self.value(node, file) };
                 self.outcome.reads += 1;
-                if value != self.newest[&file] {
-                    let newest = self.newest[&file];
-                    return Err(format!("node {node} reads {value} of {newest} in {file:?}"));
+                if value != newest {
+                    return Err(format!("node {node} reads {value} of {newest} in {object:?}"));
                 }
                 if !is_direct {
                     let cached = &mut self.nodes[usize::from(node)].cached;
-                    cached.entry(file).or_insert(Cached { value, is_dirty: false });
+                    cached.entry(object).or_insert(Cached { value, is_dirty: false });
                 }
             }
-            Do::Map => {
-                self.flush(node, file);
-                let peer = &mut self.nodes[usize::from(node)];
-                peer.cached.remove(&file);
-                peer.mapped.insert(file);
-                self.store_new(file);
-            }
-            Do::Write if is_direct => self.store_new(file),
             Do::Write => {
-                let cached = Cached { value: self.new_value(file), is_dirty: true };
-                self.nodes[usize::from(node)].cached.insert(file, cached);
+                self.values += 1;
+                self.put(node, object, self.values, is_direct);
+                self.set_newest(object, self.values);
+            }
+            Do::Extend | Do::Append => {
+                let is_append = doing.what == Do::Append;
+                if is_append && value != newest {
+                    return Err(format!("node {node} appends at {value} of {newest} in {file:?}"));
+                }
+                self.outcome.extended += 1;
+                self.outcome.appended += u64::from(is_append);
+                let end = value + 1 + if is_append { 0 } else { self.random.below(8) };
+                self.put(node, size, end, is_direct);
+                self.set_newest(size, end.max(newest));
+            }
+            Do::Truncate | Do::Map => {
+                self.outcome.truncated += u64::from(doing.what == Do::Truncate);
+                for object in all_of(file) {
+                    self.values += 1;
+                    let value = if object == size { self.random.below(9) } else { self.values };
+                    self.put(node, object, value, is_direct);
+                    self.set_newest(object, value);
+                }
             }
             Do::Flush | Do::Release => {}
         }
         Ok(())
-    }
-
-    /// What a file has after one more write.
-    fn new_value(&mut self, file: FileId) -> u64 {
-        self.values += 1;
-        self.outcome.writes += 1;
-        self.newest.insert(file, self.values);
-        self.values
-    }
-
-    /// A write through the kernel.
-    fn store_new(&mut self, file: FileId) {
-        let value = self.new_value(file);
-        self.store.insert(file, value);
-    }
-
-    /// Whether a program of a node has a file mapped, so that it stores to it at any time.
-    fn is_mapped(&self, node: u16, file: FileId) -> bool {
-        self.nodes[usize::from(node)].mapped.contains(&file)
     }
 
     /// A program of some node wants to do something.
@@ -690,53 +981,58 @@ impl<'a> World<'a> {
         self.after(next_ms, 0, Event::Operation);
         let node = self.random.below(self.leases.nodes.into()) as u16;
         let file = self.files[self.random.index(self.files.len())];
+        let part = Object::part(file, self.random.below(PARTS.into()) as u32);
         let what = match self.random.below(100) {
-            0..35 => Do::Read,
-            35..70 => Do::Write,
-            70..72 => Do::Map,
-            72..80 => Do::Size,
-            80..90 => Do::Release,
+            0..30 => Do::Read,
+            30..55 => Do::Write,
+            55..63 => Do::Extend,
+            63..67 => Do::Append,
+            67..69 => Do::Truncate,
+            69..70 => Do::Map,
+            70..78 => Do::Size,
+            78..84 => Do::Release,
             _ => Do::Flush,
         };
-        let (now_ms, may) = (self.now_ms(), self.usable(node, file));
+        let doing = Doing { what, part, waits: 0 };
+        let now_ms = self.now_ms();
         let is_fenced = self.is_fenced(node);
+        let (whole, size) = (Object::whole(file), Object::size(file));
         let peer = &self.nodes[usize::from(node)];
-        if !peer.runs && peer.directory.held(file) == Level::None {
+        let has_some = peer.directory.held(whole) != Level::None;
+        if !peer.runs && !has_some {
             return Ok(());
         }
         let can_ask = peer.runs && !peer.is_stopped;
+        let is_waited = peer.waiting.keys().any(|object| object.file == file);
         match what {
-            // No lease is looked at.
-            Do::Map if peer.mapped.contains(&file) && !is_fenced => {
-                self.note(|| format!("node {node} stores to the mapped {}", file.inode));
-                self.store_new(file);
-            }
-            Do::Read | Do::Write | Do::Map if may.covers(needed(what)) => {
-                self.act(node, file, what)?;
-            }
-            Do::Read | Do::Write | Do::Map if can_ask => {
-                let peer = &mut self.nodes[usize::from(node)];
-                let waiting = peer.waiting.entry(file).or_insert((now_ms, Vec::new()));
-                if waiting.1.len() < 4 {
-                    waiting.1.push(what);
-                }
-                peer.directory.want(file, needed(what), now_ms);
-            }
-            Do::Size if can_ask && peer.directory.held(file) == Level::None => {
-                let newest = self.newest[&file];
+            Do::Size if can_ask && !has_some => {
+                let newest = self.newest[&size];
                 let peer = &mut self.nodes[usize::from(node)];
                 let token = peer.directory.glimpse(file, now_ms);
-                peer.asked.insert(token, (file, newest, now_ms));
+                let asked = Asked { file, since_ms: now_ms, sizes: (newest, newest) };
+                peer.asked.insert(token, asked);
             }
-            Do::Release if can_ask && !is_fenced && !peer.waiting.contains_key(&file) => {
-                self.flush(node, file);
-                let peer = &mut self.nodes[usize::from(node)];
-                peer.cached.remove(&file);
-                peer.mapped.remove(&file);
-                peer.directory.release(file, now_ms);
+            Do::Release if can_ask && !is_fenced && !is_waited => {
+                if self.is_shared(node, file) && self.random.one_in(2) {
+                    self.flush(node, part);
+                    let peer = &mut self.nodes[usize::from(node)];
+                    peer.cached.remove(&part);
+                    peer.directory.release(part, now_ms);
+                } else {
+                    self.drop_but(node, file, false);
+                    let peer = &mut self.nodes[usize::from(node)];
+                    peer.directory.release(whole, now_ms);
+                }
             }
-            Do::Flush if can_ask && !is_fenced => self.flush(node, file),
-            _ => {}
+            Do::Flush if can_ask && !is_fenced => {
+                all_of(file).into_iter().for_each(|object| self.flush(node, object));
+            }
+            Do::Release | Do::Flush => {}
+            _ => match self.missing(node, &doing) {
+                None => self.act(node, doing)?,
+                Some(_) if can_ask => self.ask_for(node, doing),
+                Some(_) => {}
+            },
         }
         if self.nodes[usize::from(node)].runs && !self.nodes[usize::from(node)].is_stopped {
             self.carry_out(node)?;
@@ -783,44 +1079,60 @@ impl<'a> World<'a> {
         let view = message.view;
         let soon_us = self.now_us + 500;
         let Some(planted) = self.leases.planted else { return Some(message) };
+        let ahead = Ahead::default();
         match (planted, &mut message.body) {
-            (Planted::GrantsTwice, Body::Open { file, request, level, .. }) => {
-                let (file, request, level) = (*file, *request, *level);
+            (Planted::GrantsTwice, Body::Open { object, request, level, .. }) => {
+                let (object, request, level) = (*object, *request, *level);
                 let serial = u64::from(view) << 32 | 0xffff_0000 | self.random.below(1 << 15);
-                let body = Body::Granted { file, request, serial, level, facts: None };
+                let body = Body::Granted { object, request, serial, level, facts: None, ahead };
                 self.deliver(soon_us, to, from, Message { view, body });
                 return Some(message);
             }
-            (Planted::RevokeNotAwaited, Body::Revoke { file, serial, .. }) => {
-                let (file, serial) = (*file, *serial);
-                let body = Body::Released { file, serial, level: Level::None, facts: None };
+            (Planted::RevokeNotAwaited, Body::Revoke { object, serial, .. }) => {
+                let (object, serial, level) = (*object, *serial, Level::None);
+                let body = Body::Released { object, serial, level, facts: None, ahead };
                 self.deliver(soon_us, to, from, Message { view, body });
                 return None;
+            }
+            (Planted::WholeWhilePartHeld, Body::Revoke { object, serial, .. }) => {
+                let (object, serial, level) = (*object, *serial, Level::None);
+                let holder = &self.nodes[usize::from(to.node.0)].directory;
+                if object.of == Of::Whole && holder.held(object) == Level::Shared {
+                    let body = Body::Released { object, serial, level, facts: None, ahead };
+                    self.deliver(soon_us, to, from, Message { view, body });
+                    return None;
+                }
             }
             (Planted::ClaimsSkipped, Body::Claims { items, .. }) if from.node.0 == 0 => {
                 items.retain(|item| !matches!(item, Claim::Holds { .. }));
             }
-            (Planted::StaleGrantTaken, Body::Granted { file, .. }) => {
-                self.old_grants.insert((to.node.0, *file), message.clone());
+            (Planted::StaleGrantTaken, Body::Granted { object, .. }) => {
+                self.old_grants.insert((to.node.0, *object), message.clone());
             }
-            (Planted::StaleGrantTaken, Body::Open { file, request, .. }) => {
-                let old = self.old_grants.get(&(from.node.0, *file)).cloned();
-                if let Some(Message { body: Body::Granted { file, serial, level, .. }, .. }) = old {
+            (Planted::StaleGrantTaken, Body::Open { object, request, .. }) => {
+                let old = self.old_grants.get(&(from.node.0, *object)).cloned();
+                if let Some(Message { body: Body::Granted { object, serial, level, .. }, .. }) = old
+                {
                     let (request, serial) = (*request, serial + 1);
-                    let body = Body::Granted { file, request, serial, level, facts: None };
+                    let body = Body::Granted { object, request, serial, level, facts: None, ahead };
                     self.deliver(soon_us, to, from, Message { view, body });
                 }
-            }
-            (Planted::MappingForgotten, Body::Released { level, .. })
-                if *level == Level::Direct =>
-            {
-                *level = Level::None;
             }
             (Planted::SizeOfOneNode, Body::Glimpse { file, request }) => {
                 let (file, request, sized) = (*file, *request, Sized::Store);
                 let body = Body::Size { file, request, sized };
                 self.deliver(soon_us, to, from, Message { view, body });
                 return None;
+            }
+            (Planted::SizeOfOneForgotten, Body::Released { object, facts, .. })
+                if object.of == Of::Size =>
+            {
+                facts.iter_mut().for_each(|facts| facts.size = 0);
+            }
+            (Planted::AheadOfOthers, Body::Granted { object, ahead, .. }) => {
+                if matches!(object.of, Of::Part(_)) {
+                    *ahead = Ahead::of(1, 0b11);
+                }
             }
             _ => {}
         }
@@ -874,8 +1186,7 @@ impl<'a> World<'a> {
     fn end(&mut self, node: u16, has_pool: bool) {
         let now_ms = self.now_ms();
         let peer = &mut self.nodes[usize::from(node)];
-        let has_nothing = peer.directory.all_held().is_empty();
-        if !peer.runs && (has_pool || has_nothing) {
+        if !peer.runs && (has_pool || peer.directory.all_held().is_empty()) {
             return;
         }
         peer.runs = false;
@@ -888,9 +1199,9 @@ impl<'a> World<'a> {
         }
         self.outcome.crashes += 1;
         self.ever_gone.insert(node);
-        for (file, _) in peer.cached.iter().filter(|(_, cached)| cached.is_dirty) {
+        for (object, _) in peer.cached.iter().filter(|(_, cached)| cached.is_dirty) {
             self.outcome.died_dirty += 1;
-            self.lost_with.insert(*file, node);
+            self.lost_with.insert((*object, node));
         }
         // Nothing of it is left, and it will not go on with its pool.
         let old = self.nodes[usize::from(node)].life;
@@ -898,7 +1209,6 @@ impl<'a> World<'a> {
         let peer = &mut self.nodes[usize::from(node)];
         (peer.directory, peer.pool_since) = (new, old + 1);
         peer.cached.clear();
-        peer.mapped.clear();
     }
 
     /// A node is well again.
@@ -930,7 +1240,7 @@ impl<'a> World<'a> {
             let me = Member::new(node, peer.life);
             let held = peer.directory.all_held();
             let mut directory = Directory::new(me, Incarnation(peer.pool_since), tuning());
-            held.into_iter().for_each(|(file, level)| directory.adopt(file, level));
+            held.into_iter().for_each(|(object, level)| directory.adopt(object, level));
             peer.directory = directory;
             peer.runs = true;
             (peer.looked_ms, peer.wakes_ms) = (None, None);
@@ -939,8 +1249,8 @@ impl<'a> World<'a> {
             // What it was told to drop, it drops.
             let drops = peer.directory.effects();
             for effect in drops {
-                if let Effect::Reduce { file, to } = effect {
-                    self.after(1, node, Event::Reduce(file, to));
+                if let Effect::Reduce { object, to, may_share } = effect {
+                    self.after(1, node, Event::Reduce { object, to, may_share });
                 }
             }
             self.after(1, node, Event::Look);
@@ -1000,7 +1310,9 @@ impl<'a> World<'a> {
         for node in 0..self.leases.nodes {
             for file in self.files.clone() {
                 let at_ms = CALM_MS + self.random.below(QUIET_MS - CALM_MS - 10_000);
-                self.after(at_ms, node, Event::Check(file));
+                let part = Object::part(file, self.random.below(PARTS.into()) as u32);
+                let what = [Do::Write, Do::Append][self.random.index(2)];
+                self.after(at_ms, node, Event::Check(part, what));
             }
         }
     }
@@ -1013,49 +1325,60 @@ impl<'a> World<'a> {
             let peer = &mut self.nodes[usize::from(other)];
             peer.directory.give_up(NodeId(node), now_ms);
         }
-        // What it had is gone for good: the store's bytes are the newest.
-        let is_its = |(_, other): &(&FileId, &u16)| **other == node;
-        let files: Vec<FileId> =
-            self.lost_with.iter().filter(is_its).map(|(file, _)| *file).collect();
-        for file in files {
-            self.lost_with.remove(&file);
-            let newest = self.store[&file];
-            self.newest.insert(file, newest);
-            for (_, least, _) in self
-                .nodes
-                .iter_mut()
-                .flat_map(|peer| peer.asked.values_mut())
-                .filter(|(asked, ..)| *asked == file)
-            {
-                *least = newest.min(*least);
-            }
+        // What it had is gone for good: the store's bytes are the newest, and of sizes what others
+        // made of them.
+        let is_its = |(_, other): &&(Object, u16)| *other == node;
+        let lost: Vec<(Object, u16)> = self.lost_with.iter().filter(is_its).copied().collect();
+        for (object, node) in lost {
+            self.lost_with.remove(&(object, node));
+            let cached = self.nodes.iter().filter_map(|peer| peer.cached.get(&object));
+            let sizes = cached.filter(|cached| cached.is_dirty && object.of == Of::Size);
+            let most = sizes.map(|cached| cached.value).max().unwrap_or(0);
+            self.set_newest(object, self.store[&object].max(most));
         }
     }
 
-    /// After all trouble each node can write each file.
-    fn check_all_work(&mut self, node: u16, file: FileId) -> Result<(), String> {
-        let now_ms = self.now_ms();
-        let peer = &mut self.nodes[usize::from(node)];
-        peer.waiting.entry(file).or_insert((now_ms, Vec::new())).1.push(Do::Write);
-        peer.directory.want(file, Level::Write, now_ms);
+    /// After all trouble each node can use each file.
+    fn check_all_work(&mut self, node: u16, part: Object, what: Do) -> Result<(), String> {
+        let doing = Doing { what, part, waits: 0 };
+        match self.missing(node, &doing) {
+            None => self.act(node, doing)?,
+            Some(_) => self.ask_for(node, doing),
+        }
         self.carry_out(node)
     }
 
-    /// At most one node may write a file, and none but it may use it then.
+    /// At most one node may write a file, or a part of it, and none but it may use it then.
     fn check(&self) -> Result<(), String> {
-        for file in &self.files {
-            let all = (0..self.leases.nodes).map(|node| (node, self.usable(node, *file)));
-            let used: Vec<(u16, Level)> = all.filter(|(_, level)| *level != Level::None).collect();
-            for (index, (node, level)) in used.iter().enumerate() {
-                let against = |(_, other): &&(u16, Level)| level.conflicts(*other);
-                if let Some((other, theirs)) = used[index + 1..].iter().find(against) {
-                    return Err(format!(
-                        "node {node} has {level:?} and node {other} has {theirs:?} of {file:?}"
-                    ));
+        let has_ghosts = self.leases.planted == Some(Planted::PartWithoutShared);
+        for (index, file) in self.files.iter().enumerate() {
+            let shared = self.check_object(Object::whole(*file))?;
+            // One file after the other: what is wrong with a part lasts for some events.
+            let is_next = self.count as usize % self.files.len() == index;
+            if has_ghosts || shared > 1 && is_next {
+                for object in all_of(*file) {
+                    self.check_object(object)?;
                 }
             }
         }
         Ok(())
+    }
+
+    /// How many nodes share it.
+    fn check_object(&self, object: Object) -> Result<usize, String> {
+        let (mut all, mut shared) = (Level::None, 0);
+        for node in 0..self.leases.nodes {
+            let level = self.usable(node, object);
+            shared += usize::from(level == Level::Shared);
+            // None of those before conflict with each other: they have all one level.
+            if level.conflicts(all) {
+                let levels: Vec<(u16, Level)> =
+                    (0..=node).map(|node| (node, self.usable(node, object))).collect();
+                return Err(format!("nodes have {levels:?} of {object:?}"));
+            }
+            all = all.max(level);
+        }
+        Ok(shared)
     }
 
     /// Nothing waits for longer than it may.
@@ -1070,7 +1393,7 @@ impl<'a> World<'a> {
             if let Some((file, _)) = peer.waiting.iter().find(|(_, (since, _))| is_late(*since)) {
                 return Err(format!("node {number} waits for {file:?} without an end"));
             }
-            if peer.asked.values().any(|(_, _, since_ms)| is_late(*since_ms)) {
+            if peer.asked.values().any(|asked| is_late(asked.since_ms)) {
                 return Err(format!("node {number} waits for a size without an end"));
             }
         }
@@ -1105,11 +1428,10 @@ impl<'a> World<'a> {
     }
 }
 
-fn needed(what: Do) -> Level {
-    match what {
-        Do::Write | Do::Map => Level::Write,
-        _ => Level::Read,
-    }
+/// The size and the parts of a file.
+fn all_of(file: FileId) -> Vec<Object> {
+    let parts = (0..PARTS).map(|part| Object::part(file, part));
+    std::iter::once(Object::size(file)).chain(parts).collect()
 }
 
 fn facts(value: u64) -> Facts {
@@ -1128,7 +1450,6 @@ fn node(member: Member, pool_since: u32) -> Node {
         runs: true,
         is_stopped: false,
         cached: BTreeMap::new(),
-        mapped: BTreeSet::new(),
         looked_ms: None,
         entered_ms: 0,
         gone_since: BTreeMap::new(),
@@ -1138,5 +1459,6 @@ fn node(member: Member, pool_since: u32) -> Node {
         mended_ms: 0,
         waiting: BTreeMap::new(),
         asked: BTreeMap::new(),
+        ever: BTreeSet::new(),
     }
 }

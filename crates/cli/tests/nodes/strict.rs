@@ -58,6 +58,12 @@ fn calls_and_mappings_at_random_on_several_nodes_agree() {
     random_calls("MAPS=1 ");
 }
 
+/// Files of several parts, which all nodes write.
+#[test]
+fn calls_at_random_on_parts_of_files_agree() {
+    random_calls("PARTS=1 ");
+}
+
 fn random_calls(kind: &str) {
     let Some(nodes) = Nodes::new(3) else { return };
     if !harness::compile_into(&nodes.out, "coherent.c", &[]) {
@@ -86,7 +92,7 @@ fn random_calls(kind: &str) {
 /// All of it is on the store, and what was there in the end is what the model has.
 pub fn assert_stored(nodes: &Nodes, seed: u64) {
     let model = fs::read(nodes.out.join("model")).unwrap();
-    const EACH: usize = 8 + (1 << 20);
+    const EACH: usize = 8 + (1 << 22);
     for (number, name) in ["first", "second"].iter().enumerate() {
         let model = &model[number * EACH..][..EACH];
         let size = u64::from_le_bytes(model[..8].try_into().unwrap()) as usize;
@@ -138,6 +144,45 @@ fn copies_of_a_node_that_is_fenced_are_not_read() {
     assert_eq!(fs::read_to_string(nodes.out.join("again")).unwrap(), sum);
 }
 
+/// Three nodes write one file at the same time, in records that end in the middle of pages and
+/// parts: each a segment of it, or each every third record. Then each reads what the next has
+/// written.
+#[test]
+fn what_several_nodes_write_to_one_file_at_once_is_all_there() {
+    let Some(nodes) = Nodes::new(3) else { return };
+    if !harness::compile_into(&nodes.out, "records.c", &[]) {
+        return;
+    }
+    let config = strict(&nodes, 3);
+    const RECORDS: u64 = 3 * 100;
+    const BYTES: u64 = 47_008;
+    let run = |node: u64| {
+        let with = |what: &str, node: u64, file: &str| {
+            let how = if file == "strided" { "strided" } else { "segmented" };
+            format!("$OUT/records {what} {how} {file} {node} 3 {RECORDS} {BYTES}")
+        };
+        let (next, both) = ((node + 1) % 3, ["strided", "segmented"]);
+        let writes = both.map(|file| with("write", node, file)).join(" && ");
+        let reads = both.map(|file| with("check", next, file)).join(" && ");
+        let script = format!("{writes} || exit 1; step written-{node}; {reads}");
+        nodes[node as usize].spawn_buffered(&config, &[], &script)
+    };
+    let runs: Vec<_> = (0..3).map(run).collect();
+    for node in 0..3 {
+        nodes[node].at(&format!("written-{node}"));
+    }
+    for node in 0..3 {
+        nodes[node].past(&format!("written-{node}"));
+    }
+    for run in runs {
+        let ran = run.end().expect(0);
+        assert_eq!(ran.stdout.matches("ok").count(), 4, "{ran:?}");
+    }
+    let stored = ["strided", "segmented"].map(|name| fs::read(nodes.store.join(name)).unwrap());
+    assert_eq!(stored[0].len() as u64, RECORDS * BYTES);
+    assert!(stored[0] == stored[1]);
+}
+
 /// Programs of both nodes go on when a manager is killed: its run starts another one, which gives
 /// back what the first one was granted.
 #[test]
@@ -159,4 +204,47 @@ fn a_manager_that_is_killed_is_followed_by_one_that_gives_files_back() {
     assert_eq!(ran.stdout, sums);
     one.past("later");
     run.end().expect(0);
+}
+
+/// The same while both write one file: the one that follows finds which parts its node has.
+#[test]
+fn a_manager_that_is_killed_among_writers_is_followed_by_one_that_goes_on() {
+    let Some(nodes) = Nodes::new(2) else { return };
+    if !harness::compile_into(&nodes.out, "records.c", &[]) {
+        return;
+    }
+    let config = strict(&nodes, 2);
+    let run = |node: u64| {
+        let all = |what: &str, node: u64| {
+            format!(
+                "for i in 1 2 3 4; do $OUT/records {what} strided file-$i {node} 2 200 47008 || \
+                 exit 1; done"
+            )
+        };
+        let script = format!(
+            "$FOREBAY status > $OUT/manager-{node}; step begun-{node}; {}; step written-{node}; {}",
+            all("write", node),
+            all("check", 1 - node)
+        );
+        nodes[node as usize].spawn_buffered(&config, &[], &script)
+    };
+    let runs = [run(0), run(1)];
+    let steps = |step: &str| {
+        (0..2).for_each(|node| nodes[node].at(&format!("{step}-{node}")));
+        (0..2).for_each(|node| nodes[node].past(&format!("{step}-{node}")));
+    };
+    steps("begun");
+    let status = fs::read_to_string(nodes.out.join("manager-0")).unwrap();
+    let manager = harness::Status::parse(status).manager;
+    nodes[0].run(&format!("kill -9 {manager}")).expect(0);
+    steps("written");
+    for run in runs {
+        let ran = run.end().expect(0);
+        assert_eq!(ran.stdout.matches("ok").count(), 8, "{ran:?}");
+    }
+    let stored = fs::read(nodes.store.join("file-1")).unwrap();
+    assert_eq!(stored.len(), 200 * 47_008);
+    for number in 2..=4 {
+        assert!(stored == fs::read(nodes.store.join(format!("file-{number}"))).unwrap());
+    }
 }

@@ -2,7 +2,7 @@
  * Random calls on files that processes of several nodes share: coherent MODEL SEED STEPS FILE...
  * Each call is made with a lock on MODEL, a file outside of the store that has what FILE... should have, so that
  * whatever was done before, by any process of any node, has to be seen. With MAPS in the environment files are used
- * through shared mappings, too. "ok" and counts go to stdout.
+ * through shared mappings, too; with PARTS most of them lie where parts of 1 MiB meet, and few need all of a file. "ok" and counts go to stdout.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -17,7 +17,8 @@
 #include <unistd.h>
 
 #define FILES 4
-#define SIZE_MAX_OF_FILE (1u << 20)
+#define SIZE_MAX_OF_FILE (1u << 22)
+#define PART (1u << 20)
 
 struct model {
 	unsigned long long size;
@@ -64,7 +65,7 @@ int main(int argc, char **argv)
 	int steps = atoi(argv[3]);
 	unsigned long long counts[10] = { 0 };
 	unsigned char *maps[FILES] = { NULL };
-	int kinds = getenv("MAPS") ? 28 : 20;
+	int kinds = getenv("MAPS") ? 28 : 20, parts = getenv("PARTS") != NULL;
 	int lock = open(argv[1], O_RDWR | O_CREAT, 0600);
 	if (lock < 0 || ftruncate(lock, FILES * sizeof(struct model)))
 		fail("%s", argv[1]);
@@ -81,7 +82,12 @@ int main(int argc, char **argv)
 		int i = below(files), what = below(kinds);
 		const char *name = argv[4 + i];
 		struct model *model = &models[i];
-		size_t at = below(4) ? below(300000) : below(SIZE_MAX_OF_FILE / 2);
+		size_t at = below(4) ? below(300000) : below(SIZE_MAX_OF_FILE / 8);
+		if (parts) {
+			at = (1 + below(3)) * PART - 60000 + below(120000);
+			if ((what == 15 || what == 17 || what == 18) && below(10))
+				what = 7;
+		}
 		size_t bytes = 1 + (below(3) ? below(5000) : below(200000));
 		if (flock(lock, LOCK_EX))
 			fail("flock");
@@ -103,7 +109,7 @@ int main(int argc, char **argv)
 			compare(name, model, buffer, at, expected);
 			counts[1]++;
 		} else if (what < 15) {
-			if (model->size + bytes > SIZE_MAX_OF_FILE / 2)
+			if (model->size + bytes > (parts ? SIZE_MAX_OF_FILE : SIZE_MAX_OF_FILE / 8))
 				goto next;
 			memset(buffer, step & 255, bytes);
 			if (write(appends[i], buffer, bytes) != (ssize_t)bytes)

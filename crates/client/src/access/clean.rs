@@ -3,6 +3,7 @@
 use super::{EnteredFile, ExclusiveFile};
 use crate::fd::borrow;
 use crate::open_file::OpenFile;
+use crate::sharing::Need;
 use crate::store;
 use crate::waiting::{Wait, surely};
 use core::sync::atomic::Ordering;
@@ -30,7 +31,7 @@ impl OpenFile<'_> {
     /// # Errors
     /// As of [`OpenFile::with_clean`].
     pub fn with_stored<R>(&self, act: impl FnOnce() -> R) -> Result<R, Errno> {
-        self.session.restarting(|| self.enter_for(Access::Read).map(drop))?;
+        self.session.restarting(|| self.enter_for(Need::Whole(Access::Read)).map(drop))?;
         let written = self.session.restarting(|| self.write_back_few())?;
         match written && !self.record.has(FileFlags::METADATA_DIRTY) {
             true => Ok(act()),
@@ -40,7 +41,7 @@ impl OpenFile<'_> {
 
     /// `act` is taken where it is called.
     fn with_clean_once<R, F: FnOnce() -> R>(&self, act: &mut Option<F>) -> Result<R, Errno> {
-        self.exclusively_for(self.kernel_access(), |file| {
+        self.exclusively_for(self.kernel_need(), |file| {
             file.clean()?;
             file.checkpoint()?;
             file.clean_up_store()?;

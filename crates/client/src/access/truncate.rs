@@ -5,6 +5,7 @@ use crate::changed::{raise, time_of_change};
 use crate::manager_watch::ManagerState;
 use crate::open_file::OpenFile;
 use crate::recording;
+use crate::sharing::Need;
 use crate::store;
 use crate::sync::WORK_LOOK;
 use crate::waiting::Wait;
@@ -74,7 +75,7 @@ impl OpenFile<'_> {
     }
 
     fn set_size_once(&self, size: u64) -> Result<(), Errno> {
-        self.exclusively_for(Access::Write, |file| {
+        self.exclusively_for(Need::Whole(Access::Alone), |file| {
             file.clean_up_store()?;
             file.bring_failing_up(size)?;
             self.record.set(FileFlags::STORE_WRITTEN);
@@ -119,6 +120,13 @@ impl ExclusiveFile<'_> {
         }
         crash::point("lengthen.repairing");
         let stored = store::stat(self.fd)?.size;
+        if record.has(FileFlags::SHARED) {
+            // What is there may be another node's as well: it counts as written.
+            raise(&record.store_size, stored);
+            raise(&record.size, stored);
+            self.session.segment.forget_lengtheners(record);
+            return Ok(());
+        }
         let is_ahead = record.has(FileFlags::METADATA_DIRTY) && !record.has(FileFlags::DIRECT);
         let size = if is_ahead { record.size.load(Ordering::Acquire) } else { stored };
         if stored > size {

@@ -7,13 +7,13 @@ use crate::fd::borrow;
 use crate::open_file::OpenFile;
 use crate::part::Part;
 use crate::recording;
+use crate::sharing::Need;
 use crate::user_memory::UserOffset;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 use forebay_pool::Entry;
 use forebay_pool::calls::CallKind;
 use forebay_pool::layout::*;
-use forebay_pool::lease::Access;
 use rustix::fd::RawFd;
 use rustix::io::{Errno, IoSlice, ReadWriteFlags, pwritev2};
 
@@ -103,7 +103,7 @@ impl End<'_> {
         self.with_file(false, |file| match file {
             Some(file) => {
                 let start_ns = recording::begin_ns();
-                let put = || file.enter_for(Access::Read)?.write_from_ram(at, to, length);
+                let put = || file.enter_for(Need::read(at, length))?.write_from_ram(at, to, length);
                 let put = file.session.restarting(put)?;
                 if let Some(bytes) = put.filter(|&bytes| bytes > 0) {
                     file.note_since(CallKind::Read, start_ns, at, bytes);
@@ -123,17 +123,18 @@ impl OpenFile<'_> {
         if !self.may(DescriptionFlags::READ) {
             return Ok(0);
         }
-        let stored = self.enter_for(Access::Read)?.stored(at, length);
+        let need = || Need::read(at, length);
+        let stored = self.enter_for(need())?.stored(at, length);
         if stored > 0 {
             return Ok(stored);
         }
         let ahead = at..at.saturating_add(length.min(AHEAD) as u64);
-        if !self.enter_for(Access::Read)?.is_worth_storing(ahead.clone())
+        if !self.enter_for(need())?.is_worth_storing(ahead.clone())
             || !self.write_back_range(&ahead)?
         {
             return Ok(0);
         }
-        Ok(self.enter_for(Access::Read)?.stored(at, length))
+        Ok(self.enter_for(need())?.stored(at, length))
     }
 }
 
@@ -142,7 +143,9 @@ impl EnteredFile<'_> {
     fn stored(&self, at: u64, length: usize) -> usize {
         let record = self.record;
         // What its device would take is to be waited for.
-        if self.is_emulated() || record.has_intent() || record.has_lengtheners() {
+        // What is copied after a look is no node's own where several nodes write.
+        let is_shared = record.has(FileFlags::SHARED);
+        if self.is_emulated() || record.has_intent() || record.has_lengtheners() || is_shared {
             return 0;
         }
         if record.has(FileFlags::DIRECT) || self.is_unbuffered() {

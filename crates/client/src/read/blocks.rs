@@ -3,6 +3,7 @@
 use crate::access::EnteredFile;
 use crate::part::Part;
 use crate::range::READ_AHEAD_BLOCKS;
+use crate::sharing::Need;
 use crate::span::{Cursor, Span, Writable};
 use core::sync::atomic::{AtomicU64, Ordering};
 use forebay_placement::Destination;
@@ -10,7 +11,18 @@ use forebay_placement::admission::{Origin, Verdict};
 use forebay_pool::Entry;
 use forebay_pool::layout::*;
 use forebay_pool::lease::Access;
+use forebay_pool::parts::PART_BYTES;
 use rustix::io::Errno;
+
+/// How a read of a file goes on that several nodes write.
+enum Shared {
+    /// The thread was outside of it.
+    Changed,
+    /// Its block may be buffered.
+    Buffered,
+    /// So many bytes were read.
+    Read(usize),
+}
 
 impl EnteredFile<'_> {
     #[inline(never)]
@@ -42,13 +54,17 @@ impl EnteredFile<'_> {
     pub(super) fn may_have_grown(&self, end: u64) -> bool {
         end > self.record.size.load(Ordering::Acquire)
             && !self.record.has(FileFlags::METADATA_DIRTY)
+            && !self.record.has(FileFlags::SHARED)
     }
 
     /// Whether a read is one of the store's file alone, and brings nothing up: what the kernel says
     /// is true then, the file's end included.
     pub(super) fn goes_through(&self, offset: u64, length: usize) -> bool {
         self.record.has(FileFlags::DIRECT)
-            || self.is_unbuffered() && !self.admits_any(offset, self.known_of(offset, length))
+            // Another node may have more of it than the store.
+            || self.is_unbuffered()
+                && !self.record.has(FileFlags::SHARED)
+                && !self.admits_any(offset, self.known_of(offset, length))
     }
 
     /// How many of `length` bytes from `offset` on the store has, as far as known.
@@ -66,7 +82,7 @@ impl EnteredFile<'_> {
         let (block, within) = segment.block_at(offset);
         let part = Part { block, within, bytes: piece.len() };
         let flags = record.flags.load(Ordering::Acquire);
-        let unusual = flags.intersects(FileFlags::DIRECT | FileFlags::UNSURE)
+        let unusual = flags.intersects(FileFlags::DIRECT | FileFlags::SHARED)
             || record.rule.load(Ordering::Relaxed) != 0
             || piece.len() == 0
             || part.end() > segment.bucket_bytes()
@@ -115,17 +131,38 @@ impl EnteredFile<'_> {
             return self.read_around(&mut cursor, offset, length);
         }
         let size = record.size.load(Ordering::Acquire);
-        let length = (length as u64).min(size.saturating_sub(offset)) as usize;
+        let mut length = (length as u64).min(size.saturating_sub(offset)) as usize;
         let mut done = 0;
         let mut buffered = false;
         while done < length {
             let at = offset + done as u64;
-            let part = Part::first(&self.session.segment, at, length - done);
+            let mut left = length - done;
+            if !record.allows(Access::Read) {
+                match self.read_shared(&mut cursor, at, left) {
+                    Ok(Shared::Read(bytes)) => {
+                        done += bytes;
+                        continue;
+                    }
+                    // What is read at once ends with the part.
+                    Ok(Shared::Buffered) => {
+                        left = (left as u64).min(PART_BYTES - at % PART_BYTES) as usize
+                    }
+                    // It may be shorter by now.
+                    Ok(Shared::Changed) => {
+                        let size = record.size.load(Ordering::Acquire);
+                        length = length.min(size.saturating_sub(offset) as usize);
+                        continue;
+                    }
+                    // It may be outside.
+                    Err(errno) => return if done > 0 { Ok(done) } else { Err(errno) },
+                }
+            }
+            let part = Part::first(&self.session.segment, at, left);
             let mut bytes = part.bytes;
             let mut entry = self.session.segment.entry(record, part.block);
             let mut ahead = None;
             if is_absent(entry) {
-                ahead = self.predict(at, length - done, Destination::Store);
+                ahead = self.predict(at, left, Destination::Store);
                 let verdict = self.admits(part);
                 if verdict != Verdict::Through {
                     self.want_next(part.block + 1);
@@ -133,11 +170,11 @@ impl EnteredFile<'_> {
                         entry = self.session.segment.entry(record, part.block);
                     }
                 } else {
-                    bytes = self.absent_run(part, length - done);
+                    bytes = self.absent_run(part, left);
                 }
             }
             let resident = match entry {
-                Some(entry) => self.read_resident(entry, &mut cursor, part, length - done),
+                Some(entry) => self.read_resident(entry, &mut cursor, part, left),
                 None => Ok(false),
             };
             let result = match resident {
@@ -165,6 +202,25 @@ impl EnteredFile<'_> {
             self.session.count_up(&counters.read_bytes, done as u64);
         }
         Ok(done)
+    }
+
+    /// Before a block of a file is read that several nodes write: waits for its part, and reads
+    /// what is used through the kernel.
+    #[cold]
+    fn read_shared(
+        &self,
+        cursor: &mut Cursor<'_, Writable>,
+        at: u64,
+        length: usize,
+    ) -> Result<Shared, Errno> {
+        if self.hold(&Need::read(at, length))? {
+            return Ok(Shared::Changed);
+        }
+        let Some(end) = self.direct_part(at) else { return Ok(Shared::Buffered) };
+        self.learn_stored_size()?;
+        let bytes = (length as u64).min(end - at) as usize;
+        self.read_store(cursor, at, bytes)?;
+        Ok(Shared::Read(bytes))
     }
 
     /// Reads the store's file, without what is buffered.

@@ -7,6 +7,7 @@
 use super::blocks::is_absent;
 use crate::open_file::OpenFile;
 use crate::part::Part;
+use crate::sharing::Need;
 use crate::sync::WORK_LOOK;
 use core::sync::atomic::Ordering;
 use forebay_placement::admission::Verdict;
@@ -53,8 +54,9 @@ impl OpenFile<'_> {
     /// As of [`OpenFile::enter_for`].
     #[cold]
     pub(super) fn bring_from_others(&self, offset: u64, length: usize) -> Result<(), Errno> {
+        let need = || Need::read(offset, length);
         if !self.record.allows(Access::Read) {
-            drop(self.enter_for(Access::Read)?);
+            drop(self.enter_for(need())?);
         }
         if !self.may_ask_others() {
             return Ok(());
@@ -67,7 +69,7 @@ impl OpenFile<'_> {
             }
             let part = Part::first(&self.session.segment, at, (end - at) as usize);
             at += part.bytes as u64;
-            let inside = self.enter_for(Access::Read)?;
+            let inside = self.enter_for(need())?;
             let is_there = !is_absent(self.session.segment.entry(self.record, part.block));
             if is_there || !self.may_ask_others() || inside.admits(part) == Verdict::Through {
                 continue;
@@ -92,7 +94,7 @@ impl OpenFile<'_> {
                 }
                 futex::wait(done_word, done, WORK_LOOK.as_ms());
             }
-            let inside = self.enter_for(Access::Read)?;
+            let inside = self.enter_for(need())?;
             let verdict = inside.admits(part);
             if is_absent(self.session.segment.entry(self.record, part.block))
                 && verdict != Verdict::Through

@@ -1,11 +1,11 @@
 //! Writing at the end of a file.
 
 use crate::open_file::OpenFile;
+use crate::sharing::Need;
 use crate::span::{Readable, Span};
 use core::sync::atomic::Ordering;
 use forebay_pool::crash;
 use forebay_pool::layout::*;
-use forebay_pool::lease::Access;
 use rustix::io::Errno;
 
 impl OpenFile<'_> {
@@ -26,7 +26,7 @@ impl OpenFile<'_> {
         let length = self.writable_length(pieces)?;
         crash::point("append.locked");
         let inside = loop {
-            let inside = self.enter_for(Access::Write)?;
+            let inside = self.enter_for(Need::Append(length as u64))?;
             if record.has(FileFlags::METADATA_DIRTY) || !self.session.segment.was_lengthened(record)
             {
                 break inside;

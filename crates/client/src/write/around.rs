@@ -4,11 +4,11 @@ use super::WrittenPart;
 use crate::access::EnteredFile;
 use crate::changed::raise;
 use crate::open_file::OpenFile;
+use crate::sharing::Need;
 use crate::span::{Cursor, Readable};
 use core::sync::atomic::{AtomicU64, Ordering};
 use forebay_pool::guards::BusyEntry;
 use forebay_pool::layout::*;
-use forebay_pool::lease::Access;
 use forebay_pool::{clock, crash};
 use rustix::io::Errno;
 
@@ -22,7 +22,7 @@ impl OpenFile<'_> {
         bytes: usize,
     ) -> Result<usize, Errno> {
         self.session.counters().write_around.fetch_add(1, Ordering::Relaxed);
-        self.exclusively_for(Access::Write, |file| {
+        self.exclusively_for(Need::write(offset, bytes), |file| {
             let block = offset / self.session.segment.bucket_bytes() as u64;
             let record = self.record;
             if self.session.segment.entry(record, block).is_some() || record.has(FileFlags::DIRECT)
@@ -70,7 +70,7 @@ impl EnteredFile<'_> {
     }
 
     /// Writes from the cursor to the store and notes the sizes that follow.
-    fn write_store(
+    pub(super) fn write_store(
         &self,
         cursor: &mut Cursor<'_, Readable>,
         offset: u64,

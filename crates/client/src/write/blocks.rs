@@ -4,12 +4,24 @@ use super::{Outcome, WrittenPart};
 use crate::access::EnteredFile;
 use crate::changed::raise;
 use crate::part::Part;
+use crate::sharing::Need;
 use crate::span::{Cursor, Readable, Span};
 use core::sync::atomic::Ordering;
 use forebay_pool::BucketId;
 use forebay_pool::layout::*;
+use forebay_pool::lease::Access;
 use forebay_pool::{Entry, clock, crash};
 use rustix::io::Errno;
+
+/// How a write to a file goes on that several nodes write.
+enum Shared {
+    /// The thread was outside of it.
+    Changed,
+    /// Its block is buffered.
+    Buffered,
+    /// So many bytes were written.
+    Written(usize),
+}
 
 impl EnteredFile<'_> {
     /// Writes `length` bytes, all of `pieces` or the first of them, to the file that was entered.
@@ -42,7 +54,8 @@ impl EnteredFile<'_> {
             FileFlags::DIRECT
                 | FileFlags::SET_ID
                 | FileFlags::REGISTERED
-                | FileFlags::METADATA_DIRTY,
+                | FileFlags::METADATA_DIRTY
+                | FileFlags::SHARED,
             record.flags.load(Ordering::Acquire),
         );
         // A write that leaves a gap has to look at what is behind the end.
@@ -107,6 +120,25 @@ impl EnteredFile<'_> {
                 continue;
             }
             let at = offset + done as u64;
+            if !record.allows(Access::Write) {
+                if done > 0 {
+                    // It may not be entered again.
+                    self.touch(now);
+                }
+                match self.write_shared(cursor, at, length - done) {
+                    Ok(Shared::Written(written)) => {
+                        done += written;
+                        continue;
+                    }
+                    Ok(Shared::Buffered) => {}
+                    Ok(Shared::Changed) => {
+                        // It may have been given back, and its descriptor closed.
+                        self.register_inside();
+                        continue;
+                    }
+                    Err(errno) => return if done > 0 { Ok(done) } else { Err(errno) },
+                }
+            }
             let leaves_gap = at > record.size.load(Ordering::Acquire);
             let turns_ahead = !record.has(FileFlags::METADATA_DIRTY);
             if (leaves_gap || turns_ahead) && self.session.segment.was_lengthened(record) {
@@ -182,6 +214,23 @@ impl EnteredFile<'_> {
             });
         }
         if done > 0 { Ok(done) } else { result.map(|()| 0) }
+    }
+
+    /// Before a block of a file is written that several nodes write: waits for its part, and writes
+    /// what is used through the kernel. After an error it may be outside.
+    #[cold]
+    fn write_shared(
+        &self,
+        cursor: &mut Cursor<'_, Readable>,
+        at: u64,
+        length: usize,
+    ) -> Result<Shared, Errno> {
+        if self.hold(&Need::write(at, length))? {
+            return Ok(Shared::Changed);
+        }
+        let Some(end) = self.direct_part(at) else { return Ok(Shared::Buffered) };
+        let bytes = (length as u64).min(end - at) as usize;
+        self.write_store(cursor, at, bytes).map(Shared::Written)
     }
 
     /// Cleans up after killed processes while this thread is not inside the file. After an error it

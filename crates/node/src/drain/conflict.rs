@@ -50,7 +50,7 @@ pub(crate) fn check_dropped(node: &Node, file: FileId) {
 
 /// Whether a change can be told from our own.
 fn is_theirs(record: &FileRecord) -> bool {
-    ![FileFlags::STORE_WRITTEN, FileFlags::DIRECT, FileFlags::SCRATCH]
+    ![FileFlags::STORE_WRITTEN, FileFlags::DIRECT, FileFlags::SCRATCH, FileFlags::SHARED]
         .into_iter()
         .any(|flag| record.has(flag))
 }

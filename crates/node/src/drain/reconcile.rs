@@ -58,6 +58,9 @@ pub(crate) fn reconcile_held(node: &Node, file: FileId) {
 fn agree_with_store(node: &Node, file: FileId, held: StoreFile) -> bool {
     let record = node.segment.file(file);
     let store = &*node.stores[node.store_of(file)];
+    if record.has(FileFlags::SHARED) {
+        return agree_with_shared(node, file, held);
+    }
     let size = record.size.load(Ordering::Acquire);
     // What the flushes have left is known, unless others have changed it.
     let known = record.store_size.load(Ordering::Acquire);
@@ -84,6 +87,19 @@ fn agree_with_store(node: &Node, file: FileId, held: StoreFile) -> bool {
     }
     record.note_store_file(stat.size, stat.modified_ns as u64, stat.changed_ns as u64);
     record.size.store(stat.size, Ordering::Release);
+    crash::point("reconcile.noted");
+    record.end_ahead();
+    true
+}
+
+/// The same of a file that other nodes write, too: its size on the store is theirs as well, and the
+/// bytes of this node's have made it as long as this node has. Its times are those of the flushes.
+fn agree_with_shared(node: &Node, file: FileId, held: StoreFile) -> bool {
+    let record = node.segment.file(file);
+    let Ok(stat) = node.stores[node.store_of(file)].stat(held) else { return false };
+    node.segment.forget_lengtheners(record);
+    record.note_store_file(stat.size, stat.modified_ns as u64, stat.changed_ns as u64);
+    record.size.fetch_max(stat.size, Ordering::AcqRel);
     crash::point("reconcile.noted");
     record.end_ahead();
     true

@@ -7,6 +7,7 @@ use crate::group::LeaseEvent;
 use crate::journal::Checkpoint;
 use crate::remote::Wanted;
 use crate::store::descriptors::StoreHandle;
+use forebay_directory::AHEAD_MAX;
 use forebay_placement::rounds::sync_passes;
 use forebay_pool::backoff::Backoff;
 use forebay_pool::clock::Timer;
@@ -43,6 +44,11 @@ impl Flusher {
                     Message::Sync { file } if node.header().has_file(file) => Some(file),
                     Message::Lease { file } if node.header().has_file(file) => {
                         node.group.tell_leases(LeaseEvent::Asked(file));
+                        None
+                    }
+                    Message::Part { file, part, level, ahead } if node.header().has_file(file) => {
+                        let ahead = ahead.min(AHEAD_MAX.into()) as u8;
+                        node.group.tell_leases(LeaseEvent::Part { file, part, level, ahead });
                         None
                     }
                     Message::Fetch { file, generation, block, ticket } => {

@@ -4,10 +4,13 @@
 use crate::drain::{FlushScope, Flusher, reconcile_held};
 use crate::manager::housekeeping::complete_intent;
 use crate::node::Node;
+use forebay_directory::Level;
 use forebay_placement::rounds::sync_passes;
 use forebay_pool::clock::Timer;
 use forebay_pool::layout::{FileFlags, FileRecord, TIERS_MAX, file_state};
-use forebay_pool::{FileId, Owner};
+use forebay_pool::parts::Part;
+use forebay_pool::{BucketId, Entry, FileId, Owner};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -109,4 +112,68 @@ pub(super) fn clean_held(
     }
     reconcile_held(node, file);
     if is_clean(node, file) { Outcome::Done } else { Outcome::Refused }
+}
+
+/// Brings a part of a file that is held, and that several nodes write, to the store, and keeps no
+/// more of it than `left` says: of a size, what has made the file as long as this node knows it.
+pub(super) fn clean_part(
+    node: &Arc<Node>,
+    flusher: &mut Flusher,
+    file: FileId,
+    owner: Owner,
+    part: Part,
+    left: Level,
+) -> Outcome {
+    let (segment, record) = (&node.segment, node.segment.file(file));
+    let end = record.size.load(Ordering::Acquire).saturating_sub(1);
+    let range = if part == Part::SIZE { end..end + 1 } else { part.bytes() };
+    if record.is_tracked() {
+        // What the journal has of it must not be newer than what others write: it tells of files.
+        let outcome = clean_held(node, flusher, file, owner, Left::Copies);
+        if outcome != Outcome::Done {
+            return outcome;
+        }
+    }
+    for _ in 0..sync_passes(TIERS_MAX) {
+        let blocks = blocks_of(node, file, &range);
+        if !blocks.iter().any(|&(_, bucket)| is_pending(node, bucket)) {
+            break;
+        }
+        flusher.renew_backoff();
+        flusher.flush(FlushScope::Blocks(file, blocks));
+        if record.has(FileFlags::FAILING) {
+            break;
+        }
+    }
+    let is_done = match left {
+        Level::None | Level::Direct if part != Part::SIZE => {
+            segment.drop_clean_blocks_in(file, range, owner)
+        }
+        _ => !blocks_of(node, file, &range).iter().any(|&(_, bucket)| is_pending(node, bucket)),
+    };
+    match is_done {
+        true => Outcome::Done,
+        false if record.has(FileFlags::FAILING) => Outcome::Refused,
+        false => Outcome::Busy,
+    }
+}
+
+/// The blocks in which bytes of `range` lie, and their buckets.
+fn blocks_of(node: &Node, file: FileId, range: &Range<u64>) -> Vec<(u64, BucketId)> {
+    let (segment, mut blocks) = (&node.segment, Vec::new());
+    let bytes = segment.bucket_bytes() as u64;
+    segment.for_each_entry(segment.file(file), range.start / bytes, |block, place| {
+        if block * bytes >= range.end {
+            return false;
+        }
+        if let Entry::Resident { bucket, .. } = Entry::decode(place.load(Ordering::Acquire)) {
+            blocks.push((block, bucket));
+        }
+        true
+    });
+    blocks
+}
+
+fn is_pending(node: &Node, bucket: BucketId) -> bool {
+    node.segment.bucket(bucket).is_some_and(|meta| meta.pending() != 0)
 }

@@ -547,6 +547,7 @@ impl Receiver<'_> {
                 | Message::Refused
                 | Message::Sync { .. }
                 | Message::Lease { .. }
+                | Message::Part { .. }
                 | Message::Fetch { .. } => {
                     eprintln!("cut off a connection that sent what does not belong there");
                     return false;

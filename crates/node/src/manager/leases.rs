@@ -3,15 +3,18 @@
 
 use crate::drain::Flusher;
 use crate::group::LeaseEvent;
-use crate::manager::clean::{Left, Outcome, clean_held, is_clean, is_left_to_flushers, while_held};
+use crate::manager::clean::{
+    Left, Outcome, clean_held, clean_part, is_clean, is_left_to_flushers, while_held,
+};
 use crate::node::Node;
 use forebay_cluster::{LeaseCommand, LeaseDesk, LeaseOrder};
-use forebay_directory::{Facts, Level, Why};
+use forebay_directory::{Facts, Level, Object, Of, PART_BYTES, Terms, Why};
 use forebay_membership::FileId as GroupFile;
 use forebay_placement::mix;
 use forebay_pool::clock::Timer;
 use forebay_pool::layout::{FileFlags, FileRecord};
 use forebay_pool::lease::{Access, Grant, Lease};
+use forebay_pool::parts::{Part, PartLevel};
 use forebay_pool::{FileId, Identity, Owner, Segment, crash, futex};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
@@ -25,10 +28,19 @@ use std::time::{Duration, Instant};
 const RETRY: (Timer, Timer) = (Timer::ms(1), Timer::ms(200));
 /// A grant that no program has taken up is given back after this: it may have ended.
 const TAKE_UP: Timer = Timer::ms(100);
+/// So many parts are given back where there is no place for one.
+const ROOM_PARTS: usize = 4;
+
+// What the pool calls a part, the group does.
+const _: () = assert!(forebay_pool::parts::PART_BYTES == PART_BYTES);
 
 /// A file that is being given back.
 struct Reducing {
     to: Level,
+    /// Of a whole that this node writes: to share it is as good.
+    may_share: bool,
+    /// Of a part: it makes room for others, and the group has not asked for it.
+    is_own: bool,
     since: Instant,
     next: Instant,
     pause: Duration,
@@ -42,7 +54,9 @@ pub(crate) struct LeaseKeeper {
     desk: LeaseDesk,
     flusher: Flusher,
     owner: Owner,
-    reducing: BTreeMap<GroupFile, Reducing>,
+    reducing: BTreeMap<Object, Reducing>,
+    /// Parts and sizes that programs wait for, and since when they may take them up.
+    granted: BTreeMap<Object, Instant>,
     /// There is no group, and will be none: all is granted.
     is_alone: bool,
 }
@@ -84,6 +98,7 @@ impl LeaseKeeper {
             flusher: Flusher::new(node),
             owner: Node::new_owner(),
             reducing: BTreeMap::new(),
+            granted: BTreeMap::new(),
             is_alone: false,
         }
     }
@@ -101,6 +116,9 @@ impl LeaseKeeper {
                 Ok(LeaseEvent::Alone) => self.go_alone(),
                 Ok(LeaseEvent::End) | Err(RecvTimeoutError::Disconnected) => return self.end(),
                 Ok(LeaseEvent::Asked(file)) => self.ask(file),
+                Ok(LeaseEvent::Part { file, part, level, ahead }) => {
+                    self.ask_part(file, part, level, ahead);
+                }
                 Ok(LeaseEvent::Removed(file)) => self.release(file),
                 Ok(LeaseEvent::Order(order)) => self.take(order),
                 Err(RecvTimeoutError::Timeout) => {}
@@ -116,14 +134,27 @@ impl LeaseKeeper {
             let level = match record.lease.load().held() {
                 Lease::Whole => Level::Write,
                 Lease::Read => Level::Read,
+                Lease::Shared => Level::Shared,
                 Lease::Direct => Level::Direct,
                 // It was being made direct everywhere.
                 Lease::Nothing if record.has(FileFlags::DIRECT) => Level::Direct,
                 Lease::Nothing => Level::None,
             };
-            doubt(record);
-            self.desk.tell(LeaseCommand::Adopt { file: group_file(record), level });
+            record.doubt_lease();
+            let object = Object::whole(group_file(record));
+            self.desk.tell(LeaseCommand::Adopt { object, level });
             self.ask(file);
+        }
+        let leases = segment.part_leases();
+        for (file, part) in leases.all() {
+            let record = segment.file(file);
+            if record.lease.load().held() != Lease::Shared {
+                leases.remove(file, part);
+                continue;
+            }
+            let level = level_of(leases.load(file, part).level());
+            let object = object_of(group_file(record), part);
+            self.desk.tell(LeaseCommand::Adopt { object, level });
         }
         self.desk.tell(LeaseCommand::Begin);
     }
@@ -133,18 +164,20 @@ impl LeaseKeeper {
         let node = Arc::clone(&self.node);
         for file in node.segment.files().live() {
             // No manager comes that could say that it is sure.
-            node.segment.file(file).clear(FileFlags::UNSURE);
+            node.segment.file(file).lease.trust();
             let give_back = |record: &FileRecord| {
                 if !is_clean(&node, file) {
                     return Outcome::Refused;
                 }
                 self.void_pulls(file);
                 // Programs that go on use it through the kernel, for which nothing is asked.
-                record.lease.reduce(match record.has(FileFlags::DIRECT) {
+                record.reduce_lease(match record.has(FileFlags::DIRECT) {
                     true => Lease::Direct,
                     false => Lease::Nothing,
                 });
-                self.desk.tell(LeaseCommand::Release { file: group_file(record) });
+                node.segment.part_leases().remove_all(file);
+                let object = Object::whole(group_file(record));
+                self.desk.tell(LeaseCommand::Release { object });
                 Outcome::Done
             };
             while_held(&node, file, self.owner, give_back);
@@ -158,7 +191,7 @@ impl LeaseKeeper {
         self.is_alone = true;
         self.reducing.clear();
         for file in segment.files().live() {
-            segment.file(file).clear(FileFlags::UNSURE);
+            segment.file(file).lease.trust();
             self.ask(file);
         }
     }
@@ -166,50 +199,100 @@ impl LeaseKeeper {
     /// Asks the group for what programs wait for.
     fn ask(&self, file: FileId) {
         let record = self.node.segment.file(file);
-        let level = match record.lease.load().asked() {
+        let (level, terms) = match record.lease.load().asked() {
             Some(_) if self.is_alone => {
                 record.lease.grant(Grant::Whole);
                 return self.wake();
             }
-            Some(Access::Read) => Level::Read,
-            Some(Access::Write) => Level::Write,
+            Some(Access::Read) => (Level::Read, self.may_share(record)),
+            Some(Access::Write) => (Level::Write, self.may_share(record)),
+            Some(Access::Alone) => (Level::Write, false),
             None => return,
         };
-        self.desk.tell(LeaseCommand::Want { file: group_file(record), level });
+        let object = Object::whole(group_file(record));
+        let terms = if terms { Terms::share() } else { Terms::default() };
+        self.desk.tell(LeaseCommand::Want { object, level, terms });
+    }
+
+    /// Whether parts of a file can be leased: a block lies in one part.
+    fn may_share(&self, record: &FileRecord) -> bool {
+        self.node.segment.bucket_bytes() as u64 <= PART_BYTES && !record.has(FileFlags::SCRATCH)
+    }
+
+    /// Asks the group for a part that programs wait for.
+    fn ask_part(&self, file: FileId, part: Part, level: PartLevel, ahead: u8) {
+        let record = self.node.segment.file(file);
+        if self.is_alone {
+            record.lease.grant(Grant::Whole);
+        }
+        if self.is_alone || record.lease.load().held() != Lease::Shared {
+            // They look again.
+            return self.wake();
+        }
+        let object = object_of(group_file(record), part);
+        let (level, terms) = (level_of(level), Terms::ahead(ahead));
+        self.desk.tell(LeaseCommand::Want { object, level, terms });
     }
 
     /// Gives back a file that has left the file table, unless it has come back since.
-    fn release(&self, file: GroupFile) {
+    fn release(&mut self, file: GroupFile) {
         if self.find(file).is_none() {
-            self.desk.tell(LeaseCommand::Release { file });
+            let object = Object::whole(file);
+            self.desk.tell(LeaseCommand::Release { object });
+            self.forget_parts(file);
+            self.reducing.remove(&object);
         }
+    }
+
+    /// Forgets what waits for parts of a file.
+    fn forget_parts(&mut self, file: GroupFile) {
+        let parts =
+            object_of(file, Part::from_raw(0))..=object_of(file, Part::from_raw(u32::MAX - 1));
+        let size = Object::size(file);
+        let is_other = |object: &Object| !parts.contains(object) && *object != size;
+        self.granted.retain(|object, _| is_other(object));
+        self.reducing.retain(|object, _| is_other(object));
     }
 
     fn take(&mut self, order: LeaseOrder) {
         match order {
-            LeaseOrder::Granted { file, level } => self.grant(file, level),
-            LeaseOrder::Refused { file, why } => self.refuse(file, why),
-            LeaseOrder::Reduce { file, to } => {
-                let now = Instant::now();
-                let pause = RETRY.0.as_duration();
-                let new = Reducing { to, since: now, next: now, pause, is_asked: false };
-                let reducing = self.reducing.entry(file).or_insert(new);
-                (reducing.to, reducing.next) = (reducing.to.min(to), now);
+            LeaseOrder::Granted { object, level, facts } => match part_of(object) {
+                None => self.grant(object.file, level, facts),
+                Some(part) => self.grant_part(object, part, level, facts),
+            },
+            LeaseOrder::Ahead { file, level, runs } => {
+                for run in runs {
+                    for part in (run.first..).take(run.count as usize).map(Part::from_raw) {
+                        self.note_part(object_of(file, part), part, level);
+                    }
+                }
             }
-            LeaseOrder::Measure { file, token } => {
-                let facts = self.with_record(file, |_, record| facts_of(record));
-                self.desk.tell(LeaseCommand::Sized { file, token, facts });
+            LeaseOrder::Refused { object, why } => self.refuse(object, why),
+            LeaseOrder::Reduce { object, to, may_share } => {
+                self.begin(object, to, may_share, false)
             }
-            LeaseOrder::Lost { file } => self.lose(file),
+            LeaseOrder::Measure { object, token } => {
+                let facts = self.with_record(object.file, |_, record| facts_of(record));
+                self.desk.tell(LeaseCommand::Sized { object, token, facts });
+            }
+            LeaseOrder::Lost { object } => self.lose(object),
             LeaseOrder::Unsure => {
                 let segment = &self.node.segment;
-                segment.files().live().for_each(|file| doubt(segment.file(file)));
+                segment.files().live().for_each(|file| segment.file(file).doubt_lease());
             }
-            LeaseOrder::Sure { file } => {
-                self.with_record(file, |_, record| record.clear(FileFlags::UNSURE));
-                self.wake();
-            }
+            LeaseOrder::Sure { file } => self.trust(file),
         }
+    }
+
+    /// Something is to be given back.
+    fn begin(&mut self, object: Object, to: Level, may_share: bool, is_own: bool) {
+        let now = Instant::now();
+        let pause = RETRY.0.as_duration();
+        let new = Reducing { to, may_share, is_own, since: now, next: now, pause, is_asked: false };
+        let reducing = self.reducing.entry(object).or_insert(new);
+        (reducing.to, reducing.next) = (reducing.to.min(to), now);
+        reducing.may_share &= may_share;
+        reducing.is_own &= is_own;
     }
 
     /// Calls `act` with the record that a file of the group has here, while that cannot become
@@ -227,17 +310,25 @@ impl LeaseKeeper {
         self.with_record(file, |found, _| found)
     }
 
-    fn grant(&mut self, file: GroupFile, level: Level) {
-        self.reducing.remove(&file);
+    fn grant(&mut self, file: GroupFile, level: Level, facts: Option<Facts>) {
+        self.reducing.remove(&Object::whole(file));
         let grant = match level {
             Level::None => return,
             Level::Read => Grant::Read,
+            Level::Shared => Grant::Shared,
             Level::Write => Grant::Whole,
             Level::Direct => Grant::Direct,
         };
         crash::point("lease.granting");
+        let leases = self.node.segment.part_leases();
         let granted = self.with_record(file, |found, record| {
-            record.clear(FileFlags::UNSURE);
+            match record.lease.load().held() {
+                // What others have made of it while it was shared.
+                Lease::Shared => learn_size(record, facts),
+                // Of another file that had the record.
+                Lease::Nothing | Lease::Read if grant == Grant::Shared => leases.remove_all(found),
+                _ => {}
+            }
             record.lease.grant(grant);
             (found, record.has(FileFlags::DIRECT))
         });
@@ -246,7 +337,7 @@ impl LeaseKeeper {
             // Programs use it through the kernel as it is, also after the last of its mappings.
             let take_up = |record: &FileRecord| {
                 record.turn_direct();
-                record.lease.take_up();
+                record.take_up_lease();
                 Outcome::Done
             };
             while_held(&self.node, found, self.owner, take_up);
@@ -254,25 +345,99 @@ impl LeaseKeeper {
         self.wake();
     }
 
-    fn refuse(&self, file: GroupFile, why: Why) {
+    /// A part, or the size, of a file that is shared is this node's.
+    fn grant_part(&mut self, object: Object, part: Part, level: Level, facts: Option<Facts>) {
+        crash::point("part.granting");
+        if part == Part::SIZE {
+            self.with_record(object.file, |_, record| learn_size(record, facts));
+        }
+        if self.note_part(object, part, level) {
+            self.granted.insert(object, Instant::now());
+        }
+        self.wake();
+    }
+
+    /// Puts a part that was granted into the table. Returns whether it is there: it is not while
+    /// the file is not shared, or if there is no place for it, which others then make.
+    fn note_part(&mut self, object: Object, part: Part, level: Level) -> bool {
+        let leases = self.node.segment.part_leases();
+        let found = self.with_record(object.file, |found, record| {
+            (record.lease.load().held() == Lease::Shared).then_some(found)
+        });
+        // It goes with the whole.
+        let Some(Some(file)) = found else { return false };
+        let had = leases.load(file, part).level();
+        let level = part_level_of(level);
+        if level == PartLevel::Direct && !matches!(had, PartLevel::None | PartLevel::Direct) {
+            // What is kept of it is dropped before.
+            self.begin(object, Level::Direct, false, false);
+            return false;
+        }
+        self.reducing.remove(&object);
+        if let Some(lease) = leases.insert(file, part) {
+            if !had.covers(level) {
+                lease.grant(level);
+            }
+            return true;
+        }
+        self.desk.tell(LeaseCommand::Release { object });
+        let segment = &self.node.segment;
+        let others = leases.in_the_way(file, part).take(ROOM_PARTS);
+        let others: Vec<Object> =
+            others.map(|(file, part)| object_of(group_file(segment.file(file)), part)).collect();
+        others.into_iter().for_each(|other| self.begin(other, Level::None, false, true));
+        false
+    }
+
+    fn refuse(&self, object: Object, why: Why) {
         let errno = match why {
             Why::Lost(_) => Errno::IO,
             Why::Full => Errno::NOLCK,
             Why::Superseded => Errno::STALE,
             Why::Late => Errno::TIMEDOUT,
+            // Programs look at the whole again.
+            Why::Unshared => return self.wake(),
         };
-        self.with_record(file, |_, record| record.lease.refuse(errno));
+        let leases = self.node.segment.part_leases();
+        self.with_record(object.file, |file, record| {
+            match part_of(object).and_then(|part| leases.insert(file, part)) {
+                Some(lease) => lease.refuse(errno),
+                None => record.lease.refuse(errno),
+            }
+        });
         self.wake();
     }
 
-    /// Others were given a file while this node was out of the group, which takes an operator who
-    /// has given this node up: what it has of the file is the older. That is said, and programs are
-    /// refused.
-    fn lose(&self, file: GroupFile) {
-        let path = self.with_record(file, |_, record| self.node.shown_path(record));
+    /// Others were given a file, or a part of it, while this node was out of the group, which takes
+    /// an operator who has given this node up: what it has of it is the older. That is said, and
+    /// programs are refused.
+    fn lose(&self, object: Object) {
+        let path = self.with_record(object.file, |_, record| self.node.shown_path(record));
         let Some(path) = path else { return };
-        eprintln!("{path}: other nodes were given it while this one was out of its group");
-        self.refuse(file, Why::Superseded);
+        let what = match object.of {
+            Of::Whole => String::new(),
+            Of::Size => "the size of ".into(),
+            Of::Part(part) => format!("1 MiB from {} on of ", u64::from(part) * PART_BYTES),
+        };
+        eprintln!("{what}{path}: other nodes were given it while this one was out of its group");
+        self.refuse(object, Why::Superseded);
+    }
+
+    /// What this node has of a file beside others is its own still.
+    fn trust(&self, file: GroupFile) {
+        let trust = |found, record: &FileRecord| {
+            record.lease.trust();
+            found
+        };
+        if let Some(found) = self.with_record(file, trust) {
+            let settle = |record: &FileRecord| {
+                record.settle_lease();
+                Outcome::Done
+            };
+            // Where a program is inside, calls look at the lease for longer than they need to.
+            while_held(&self.node, found, self.owner, settle);
+        }
+        self.wake();
     }
 
     /// What is under way from other nodes is not taken any more. The file is held exclusively.
@@ -292,12 +457,16 @@ impl LeaseKeeper {
     fn go_on(&mut self) {
         let now = Instant::now();
         let due = self.reducing.iter().filter(|(_, reducing)| reducing.next <= now);
-        let due: Vec<GroupFile> = due.map(|(&file, _)| file).collect();
-        for file in due {
-            match self.reduce(file) {
-                Outcome::Done => drop(self.reducing.remove(&file)),
+        let due: Vec<Object> = due.map(|(&file, _)| file).collect();
+        for object in due {
+            let outcome = match part_of(object) {
+                None => self.reduce(object.file),
+                Some(part) => self.reduce_part(object, part),
+            };
+            match outcome {
+                Outcome::Done => drop(self.reducing.remove(&object)),
                 Outcome::Busy | Outcome::Refused => {
-                    if let Some(reducing) = self.reducing.get_mut(&file) {
+                    if let Some(reducing) = self.reducing.get_mut(&object) {
                         reducing.next = now + reducing.pause;
                         reducing.pause = (2 * reducing.pause).min(RETRY.1.as_duration());
                     }
@@ -308,12 +477,15 @@ impl LeaseKeeper {
 
     /// Gives a file back as far as that is asked for.
     fn reduce(&mut self, file: GroupFile) -> Outcome {
+        let object = Object::whole(file);
         let Some(found) = self.find(file) else {
-            self.desk.tell(LeaseCommand::Release { file });
+            self.desk.tell(LeaseCommand::Release { object });
             return Outcome::Done;
         };
-        let Some(reducing) = self.reducing.get_mut(&file) else { return Outcome::Done };
+        let may_share = self.may_share(self.node.segment.file(found));
+        let Some(reducing) = self.reducing.get_mut(&object) else { return Outcome::Done };
         let (node, owner, to) = (Arc::clone(&self.node), self.owner, reducing.to);
+        let may_share = may_share && reducing.may_share;
         let record = node.segment.file(found);
         let waited = reducing.since.elapsed();
         if record.lease.load().granted().is_some() && waited < TAKE_UP.as_duration() {
@@ -324,13 +496,15 @@ impl LeaseKeeper {
             let outcome = while_held(&node, found, owner, |record| {
                 crash::point("lease.staying");
                 self.void_pulls(found);
-                record.lease.reduce(Lease::Nothing);
+                record.reduce_lease(Lease::Nothing);
+                node.segment.part_leases().remove_all(found);
                 Outcome::Done
             });
             if outcome == Outcome::Done {
-                let (level, facts) = (Level::Direct, None);
-                self.desk.tell(LeaseCommand::Reduced { file, level, facts });
-                self.desk.tell(LeaseCommand::Want { file, level });
+                let (level, facts, terms) = (Level::Direct, None, Terms::default());
+                self.forget_parts(file);
+                self.desk.tell(LeaseCommand::Reduced { object, level, facts });
+                self.desk.tell(LeaseCommand::Want { object, level, terms });
             }
             return outcome;
         }
@@ -341,15 +515,22 @@ impl LeaseKeeper {
             }
             return Outcome::Busy;
         }
-        let mut facts = None;
+        let (mut facts, mut level) = (None, Level::None);
         let flusher = &mut self.flusher;
         let outcome = while_held(&node, found, owner, |record| {
             if group_file(record) != file {
                 return Outcome::Done;
             }
-            let (left, lease) = match to {
-                Level::Read => (Left::Copies, Lease::Read),
-                _ => (Left::Nothing, Lease::Nothing),
+            let held = record.lease.load().held();
+            // Only one that programs write now: who reads what was written gets all of it.
+            let shares = may_share
+                && held == Lease::Whole
+                && node.segment.descriptions().is_open_for_writing(found);
+            let (left, lease);
+            (left, lease, level) = match to {
+                _ if shares => (Left::Nothing, Lease::Shared, Level::Shared),
+                Level::Read if held != Lease::Shared => (Left::Copies, Lease::Read, Level::Read),
+                _ => (Left::Nothing, Lease::Nothing, Level::None),
             };
             let outcome = clean_held(&node, flusher, found, owner, left);
             if outcome == Outcome::Done {
@@ -358,30 +539,119 @@ impl LeaseKeeper {
                     remote.void_pulls(found);
                 }
                 facts = Some(facts_of(record));
-                record.lease.reduce(lease);
-                if lease == Lease::Nothing {
-                    record.clear(FileFlags::UNSURE);
+                record.reduce_lease(lease);
+                if lease != Lease::Shared {
+                    node.segment.part_leases().remove_all(found);
                 }
             }
             outcome
         });
         if outcome == Outcome::Done {
             crash::point("lease.reduced");
-            let level = if to == Level::Read { Level::Read } else { Level::None };
-            self.desk.tell(LeaseCommand::Reduced { file, level, facts });
+            if level != Level::Shared {
+                self.forget_parts(file);
+            }
+            self.desk.tell(LeaseCommand::Reduced { object, level, facts });
             self.ask(found);
+            // Those that wait for its parts look what it is now.
+            self.wake();
+        }
+        outcome
+    }
+
+    /// Gives back a part of a file that is shared, or its size, as far as that is asked for.
+    fn reduce_part(&mut self, object: Object, part: Part) -> Outcome {
+        let Some(reducing) = self.reducing.get(&object) else { return Outcome::Done };
+        let (node, owner) = (Arc::clone(&self.node), self.owner);
+        let (to, is_own) = (reducing.to, reducing.is_own);
+        let leases = node.segment.part_leases();
+        let found = self.find(object.file);
+        let is_fresh = |since: &Instant| since.elapsed() < TAKE_UP.as_duration();
+        if let Some(file) = found
+            && !leases.load(file, part).is_taken()
+            && self.granted.get(&object).is_some_and(is_fresh)
+        {
+            return Outcome::Busy;
+        }
+        self.granted.remove(&object);
+        let mut facts = None;
+        let outcome = match found {
+            None => Outcome::Done,
+            Some(file) => while_held(&node, file, owner, |record| {
+                if group_file(record) != object.file || record.lease.load().held() != Lease::Shared
+                {
+                    // It went with the whole.
+                    leases.remove(file, part);
+                    return Outcome::Done;
+                }
+                let outcome = clean_part(&node, &mut self.flusher, file, owner, part, to);
+                if outcome == Outcome::Done {
+                    crash::point("part.reducing");
+                    facts = Some(facts_of(record));
+                    match (part_level_of(to), leases.find(file, part)) {
+                        (PartLevel::None, _) => leases.remove(file, part),
+                        (PartLevel::Direct, Some(lease)) => lease.grant(PartLevel::Direct),
+                        (left, Some(lease)) => lease.reduce(left),
+                        (_, None) => {}
+                    }
+                }
+                outcome
+            }),
+        };
+        if outcome == Outcome::Done {
+            crash::point("part.reduced");
+            match to {
+                // It was granted so.
+                Level::Direct => {}
+                _ if is_own => self.desk.tell(LeaseCommand::Release { object }),
+                level => self.desk.tell(LeaseCommand::Reduced { object, level, facts }),
+            }
+            self.wake();
         }
         outcome
     }
 }
 
-/// What this node has of a file beside others may be out of date, also what was granted and not
-/// taken up yet.
-fn doubt(record: &FileRecord) {
-    let lease = record.lease.load();
-    let is_beside = |lease: Lease| matches!(lease, Lease::Read | Lease::Direct);
-    if is_beside(lease.held()) || lease.granted().is_some_and(|grant| is_beside(grant.lease())) {
-        record.set(FileFlags::UNSURE);
+/// Which part an object is; `None` of a whole.
+fn part_of(object: Object) -> Option<Part> {
+    match object.of {
+        Of::Whole => None,
+        Of::Size => Some(Part::SIZE),
+        Of::Part(number) => Some(Part::from_raw(number)),
+    }
+}
+
+fn object_of(file: GroupFile, part: Part) -> Object {
+    match part {
+        Part::SIZE => Object::size(file),
+        part => Object::part(file, part.raw()),
+    }
+}
+
+fn level_of(level: PartLevel) -> Level {
+    match level {
+        PartLevel::None => Level::None,
+        PartLevel::Read => Level::Read,
+        PartLevel::Shared => Level::Shared,
+        PartLevel::Write => Level::Write,
+        PartLevel::Direct => Level::Direct,
+    }
+}
+
+fn part_level_of(level: Level) -> PartLevel {
+    match level {
+        Level::None => PartLevel::None,
+        Level::Read => PartLevel::Read,
+        Level::Shared => PartLevel::Shared,
+        Level::Write => PartLevel::Write,
+        Level::Direct => PartLevel::Direct,
+    }
+}
+
+/// A file that is shared has so many bytes at least.
+fn learn_size(record: &FileRecord, facts: Option<Facts>) {
+    if let Some(facts) = facts {
+        record.size.fetch_max(facts.size, Ordering::AcqRel);
     }
 }
 

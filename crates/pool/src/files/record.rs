@@ -2,7 +2,7 @@
 
 use crate::files::Identity;
 use crate::layout::{FileFlags, FileRecord, TierId, file_state};
-use crate::lease::{Access, Lease};
+use crate::lease::{Access, AtomicLease, Grant, Lease};
 use crate::sync::{AtomicU32, Ordering, fence};
 use rustix::fd::AsFd;
 
@@ -63,9 +63,48 @@ impl FileRecord {
     /// exclusively, may until it leaves.
     #[inline]
     pub fn allows(&self, access: Access) -> bool {
-        let lease = self.lease.load();
-        // What a node alone has, no other is given.
-        lease.allows(access) && (lease.held() == Lease::Whole || !self.has(FileFlags::UNSURE))
+        self.lease.load().allows(access)
+    }
+
+    /// What was granted is this node's from now on, see [`crate::lease::AtomicLease::take_up`].
+    pub fn take_up_lease(&self) {
+        self.change_lease(self.lease.load().granted().map(Grant::lease), |lease| lease.take_up());
+    }
+
+    /// This node has `left` from now on, see [`crate::lease::AtomicLease::reduce`].
+    pub fn reduce_lease(&self, left: Lease) {
+        self.change_lease(Some(left), |lease| lease.reduce(left));
+    }
+
+    /// A process that dies in the middle leaves it marked as shared, which stops no call.
+    fn change_lease(&self, to: Option<Lease>, change: impl FnOnce(&AtomicLease)) {
+        if to == Some(Lease::Shared) {
+            self.set(FileFlags::SHARED);
+        }
+        change(&self.lease);
+        if to.is_some_and(|to| to != Lease::Shared) {
+            self.clear(FileFlags::SHARED);
+            // It doubts the lease first, and marks the record then: one of both sees the other.
+            fence(Ordering::SeqCst);
+            if self.lease.load().is_unsure() {
+                self.set(FileFlags::SHARED);
+            }
+        }
+    }
+
+    /// Calls need not look at its lease any more than that takes. The caller has it exclusively.
+    pub fn settle_lease(&self) {
+        self.change_lease(Some(self.lease.load().held()), |_| ());
+    }
+
+    /// What this node has of it beside others may be out of date, see
+    /// [`crate::lease::AtomicLease::doubt`]. The caller need not have it exclusively.
+    pub fn doubt_lease(&self) {
+        self.lease.doubt();
+        fence(Ordering::SeqCst);
+        if self.lease.load().is_unsure() {
+            self.set(FileFlags::SHARED);
+        }
     }
 
     /// Whether a recovery would apply something of it, from the journal or from slots.

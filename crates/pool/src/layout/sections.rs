@@ -2,9 +2,10 @@
 
 use super::{
     BucketMeta, CLIENTS_MAX, ClientSlot, DESCRIPTIONS_MAX, Description, FILES_MAX, FILES_PIECE,
-    FileRecord, Header, IndexNode, LONGER_PATH_BYTES, PAGES_PER_BUCKET, PATH_BYTES, RuleRecord,
-    STRIPES, SlotChecksums, SparsePages,
+    FileRecord, Header, IndexNode, LONGER_PATH_BYTES, PAGES_PER_BUCKET, PART_LEASES, PATH_BYTES,
+    RuleRecord, STRIPES, SlotChecksums, SparsePages,
 };
+use crate::parts::PartLease;
 use crate::queue::Queue;
 use crate::ranks::Stripe;
 use crate::seq_lock::RobustSeqLock;
@@ -102,6 +103,7 @@ pub struct Offsets {
     pub(crate) sums: usize,
     pub(crate) trails: usize,
     pub(crate) sparse: usize,
+    pub(crate) parts: usize,
     /// End of the sections that are reserved at start; behind it lie those that get memory when
     /// they are used.
     pub(crate) fixed_end: usize,
@@ -179,6 +181,7 @@ impl Offsets {
         let sums = section(count(slots, size_of::<SlotChecksums>()));
         let trails = section(count(counts.trails(), 8));
         let sparse = section(count(counts.sparse_buckets, size_of::<SparsePages>()));
+        let parts = section(PART_LEASES * size_of::<PartLease>());
         let fixed_end = section(0);
         let files = section(count(counts.files, size_of::<FileRecord>()));
         let longer_paths = section(count(counts.files, LONGER_PATH_BYTES));
@@ -211,6 +214,7 @@ impl Offsets {
             sums,
             trails,
             sparse,
+            parts,
             fixed_end,
             data,
             end,

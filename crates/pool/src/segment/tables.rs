@@ -9,10 +9,11 @@ use crate::files::{Files, Names};
 use crate::free_map::FreeMap;
 use crate::index::{Index, IndexNodes, NodeStates};
 use crate::layout::{
-    BucketMeta, ClientSlot, Description, DescriptionFlags, FileRecord, RuleRecord, STRIPES,
-    SlotChecksums, SparsePages, TierId, slot_state,
+    BucketMeta, ClientSlot, Description, DescriptionFlags, FileRecord, PART_LEASES, RuleRecord,
+    STRIPES, SlotChecksums, SparsePages, TierId, slot_state,
 };
 use crate::owner::{MANAGER_SLOT, Owner};
+use crate::parts::PartLeases;
 use crate::queue::Queue;
 use crate::slot_bits::SlotBits;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
@@ -96,6 +97,11 @@ impl Segment {
         let (theirs, ours) =
             (self.header().namespace.load(Ordering::Relaxed), liveness::namespace());
         theirs == ours || theirs == 0 || ours == 0
+    }
+
+    /// The leases of parts of files.
+    pub fn part_leases(&self) -> PartLeases<'_> {
+        PartLeases::new(self.slice(self.offsets.parts, PART_LEASES))
     }
 
     /// The table of files.
