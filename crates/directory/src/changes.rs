@@ -110,7 +110,8 @@ impl Directory {
             let was_mine = is_same && home.is_some() && home == own;
             let was_witness = is_same && witness.is_some() && witness == own;
             let is_mine = own.is_some() && group.place(partition, 0) == own;
-            kept.set(partition, was_mine);
+            // Also as the last one that knew: a home that was one for a moment was told nothing.
+            kept.set(partition, was_mine || self.former.has(partition));
             if was_mine && self.thawed.has(partition) {
                 self.former.set(partition, !is_mine);
             } else if was_mine {

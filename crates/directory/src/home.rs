@@ -194,13 +194,7 @@ impl Directory {
             Some(hold) if level > hold.level => {
                 self.open(from, object, request, (level, terms), now_ms);
             }
-            Some(hold) if hold.is_firm && hold.request == request => {
-                let facts = None;
-                let Hold { serial, level, .. } = hold;
-                let ahead = Ahead::default();
-                let body = Body::Granted { object, request, serial, level, facts, ahead };
-                self.send(from.member, body);
-            }
+            // Also one that has been confirmed: the word of it may have been revoked before it came.
             // One that others wait for is revoked with the new serial, which its holder takes.
             Some(_) => {
                 self.grant(object, (from, request), level, false, Ahead::default(), now_ms);

@@ -48,6 +48,8 @@ pub enum Planted {
     StaleGrantTaken,
     /// A home says the size that it knows itself, without a question to the writer.
     SizeOfOneNode,
+    /// A home does not hear that a holder cannot give a file back, because it is mapped.
+    MappingForgotten,
     /// A node goes on using a part that it was granted when it does not share the file any more.
     PartWithoutShared,
     /// A home takes a file that is shared for given back when its holder still has parts.
@@ -264,7 +266,7 @@ impl Doing {
             Do::Extend => (size, Level::Shared),
             Do::Append => (size, Level::Write),
             Do::Truncate => (whole, Level::Write),
-            Do::Map => (whole, Level::Direct),
+            Do::Map => (whole, Level::Write),
             Do::Size | Do::Release | Do::Flush => (size, Level::Read),
         }
     }
@@ -320,6 +322,8 @@ struct Node {
     runs: bool,
     is_stopped: bool,
     cached: BTreeMap<Object, Cached>,
+    /// Files that some program has mapped shared.
+    mapped: BTreeSet<FileId>,
     looked_ms: Option<u64>,
     entered_ms: u64,
     gone_since: BTreeMap<Seat, u64>,
@@ -507,6 +511,8 @@ impl<'a> World<'a> {
         let peer = &mut self.nodes[usize::from(node)];
         if is_fenced {
             peer.directory.fenced(true, now_ms);
+            // A mapping goes on, and others are given the file: that is not modelled.
+            peer.mapped.clear();
         }
         match event {
             Event::Message(from, message) => peer.directory.message(from, message, now_ms),
@@ -555,6 +561,9 @@ impl<'a> World<'a> {
             }
             peer.directory.remember(&folder);
             peer.directory.view(&view, now_ms);
+            if peer.directory.view_number().is_none() {
+                peer.mapped.clear();
+            }
             peer.directory.fenced(false, now_ms);
             for seat in peer.directory.awaited() {
                 let entered_ms = peer.entered_ms;
@@ -600,6 +609,11 @@ impl<'a> World<'a> {
         }
     }
 
+    /// Whether a program of a node has a file mapped, so that it stores to it at any time.
+    fn is_mapped(&self, node: u16, file: FileId) -> bool {
+        self.nodes[usize::from(node)].mapped.contains(&file)
+    }
+
     fn is_shared(&self, node: u16, file: FileId) -> bool {
         self.nodes[usize::from(node)].directory.held(Object::whole(file)) == Level::Shared
     }
@@ -639,6 +653,14 @@ impl<'a> World<'a> {
             return;
         }
         let (file, size) = (object.file, Object::size(object.file));
+        if is_whole && self.is_mapped(node, file) {
+            // It cannot be taken away: all others use the kernel, too.
+            self.drop_but(node, file, false);
+            let peer = &mut self.nodes[usize::from(node)];
+            peer.directory.reduced(object, Level::Direct, None, now_ms);
+            peer.directory.want(object, Level::Direct, Terms::default(), now_ms);
+            return;
+        }
         if is_whole && may_share && level == Level::Write && !self.random.one_in(3) {
             // What is dirty stays, if that can be had at once.
             let peer = &self.nodes[usize::from(node)];
@@ -681,6 +703,9 @@ impl<'a> World<'a> {
         if self.is_fenced(node) {
             self.after(500, node, Event::Share(file));
             return;
+        }
+        if self.is_mapped(node, file) {
+            return self.reduce(node, whole, Level::None, false);
         }
         let now_ms = self.now_ms();
         let known = self.value(node, Object::size(file));
@@ -775,7 +800,9 @@ impl<'a> World<'a> {
         if is_own && matches!(object.of, Of::Part(_)) {
             peer.ever.insert(object);
         }
-        let says_size = object == size || is_whole && level != Level::Shared && facts.is_some();
+        // Without facts it is the store's.
+        let is_mapped = peer.mapped.contains(&object.file);
+        let says_size = object == size || is_whole && level != Level::Shared && !is_mapped;
         if is_own && says_size && level != Level::Direct {
             let own = peer.cached.get(&size).copied();
             let known = facts.map_or(store, |facts| facts.size);
@@ -803,6 +830,11 @@ impl<'a> World<'a> {
     fn missing(&self, node: u16, doing: &Doing) -> Option<(Object, Level, bool)> {
         let (object, level) = doing.needs();
         let whole = Object::whole(object.file);
+        if self.is_mapped(node, object.file) {
+            // What others read meanwhile would not have what is stored to it.
+            let has_it = matches!(self.usable(node, whole), Level::Write | Level::Direct);
+            return (!has_it).then_some((whole, Level::Direct, false));
+        }
         let has_no_lease = self.leases.planted == Some(Planted::ExtendsWithoutLease)
             && doing.what == Do::Extend
             && self.usable(node, whole) == Level::Shared;
@@ -919,6 +951,14 @@ impl<'a> World<'a> {
         }
     }
 
+    /// A program stores to what it has mapped. No lease is looked at.
+    fn store_to(&mut self, node: u16, part: Object) {
+        self.values += 1;
+        self.note(|| format!("node {node} stores to the mapped {part:?}"));
+        self.put(node, part, self.values, true);
+        self.set_newest(part, self.values);
+    }
+
     /// A program does something that it may do.
     fn act(&mut self, node: u16, doing: Doing) -> Result<(), String> {
         if self.missing(node, &doing).is_some() {
@@ -926,7 +966,7 @@ impl<'a> World<'a> {
         }
         let (object, _) = doing.needs();
         let (file, level) = (object.file, self.usable(node, object));
-        let is_direct = level == Level::Direct;
+        let is_direct = level == Level::Direct || self.is_mapped(node, file);
         let size = Object::size(file);
         self.note(|| format!("node {node} does {doing:?} under {level:?}"));
         // Of a whole it is the size that matters.
@@ -960,8 +1000,13 @@ impl<'a> World<'a> {
                 self.put(node, size, end, is_direct);
                 self.set_newest(size, end.max(newest));
             }
-            Do::Truncate | Do::Map => {
-                self.outcome.truncated += u64::from(doing.what == Do::Truncate);
+            Do::Map => {
+                self.drop_but(node, file, false);
+                self.nodes[usize::from(node)].mapped.insert(file);
+                self.store_to(node, doing.part);
+            }
+            Do::Truncate => {
+                self.outcome.truncated += 1;
                 for object in all_of(file) {
                     self.values += 1;
                     let value = if object == size { self.random.below(9) } else { self.values };
@@ -988,8 +1033,8 @@ impl<'a> World<'a> {
             55..63 => Do::Extend,
             63..67 => Do::Append,
             67..69 => Do::Truncate,
-            69..70 => Do::Map,
-            70..78 => Do::Size,
+            69..71 => Do::Map,
+            71..78 => Do::Size,
             78..84 => Do::Release,
             _ => Do::Flush,
         };
@@ -1005,6 +1050,11 @@ impl<'a> World<'a> {
         let can_ask = peer.runs && !peer.is_stopped;
         let is_waited = peer.waiting.keys().any(|object| object.file == file);
         match what {
+            Do::Map | Do::Write if self.is_mapped(node, file) => {
+                if !is_fenced {
+                    self.store_to(node, part);
+                }
+            }
             Do::Size if can_ask && !has_some => {
                 let newest = self.newest[&size];
                 let peer = &mut self.nodes[usize::from(node)];
@@ -1021,6 +1071,7 @@ impl<'a> World<'a> {
                 } else {
                     self.drop_but(node, file, false);
                     let peer = &mut self.nodes[usize::from(node)];
+                    peer.mapped.remove(&file);
                     peer.directory.release(whole, now_ms);
                 }
             }
@@ -1118,6 +1169,11 @@ impl<'a> World<'a> {
                     self.deliver(soon_us, to, from, Message { view, body });
                 }
             }
+            (Planted::MappingForgotten, Body::Released { level, .. })
+                if *level == Level::Direct =>
+            {
+                *level = Level::None;
+            }
             (Planted::SizeOfOneNode, Body::Glimpse { file, request }) => {
                 let (file, request, sized) = (*file, *request, Sized::Store);
                 let body = Body::Size { file, request, sized };
@@ -1209,6 +1265,7 @@ impl<'a> World<'a> {
         let peer = &mut self.nodes[usize::from(node)];
         (peer.directory, peer.pool_since) = (new, old + 1);
         peer.cached.clear();
+        peer.mapped.clear();
     }
 
     /// A node is well again.
@@ -1450,6 +1507,7 @@ fn node(member: Member, pool_since: u32) -> Node {
         runs: true,
         is_stopped: false,
         cached: BTreeMap::new(),
+        mapped: BTreeSet::new(),
         looked_ms: None,
         entered_ms: 0,
         gone_since: BTreeMap::new(),
