@@ -64,6 +64,12 @@ fn calls_at_random_on_parts_of_files_agree() {
     random_calls("PARTS=1 ");
 }
 
+/// Some of them are mapped on some nodes.
+#[test]
+fn calls_and_mappings_at_random_on_parts_of_files_agree() {
+    random_calls("PARTS=1 MAPS=1 ");
+}
+
 fn random_calls(kind: &str) {
     let Some(nodes) = Nodes::new(3) else { return };
     if !harness::compile_into(&nodes.out, "coherent.c", &[]) {

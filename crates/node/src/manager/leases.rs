@@ -204,6 +204,8 @@ impl LeaseKeeper {
                 record.lease.grant(Grant::Whole);
                 return self.wake();
             }
+            // What a mapping changes here needs no lease: others may not keep copies of it.
+            Some(_) if record.has(FileFlags::DIRECT) => (Level::Direct, false),
             Some(Access::Read) => (Level::Read, self.may_share(record)),
             Some(Access::Write) => (Level::Write, self.may_share(record)),
             Some(Access::Alone) => (Level::Write, false),
