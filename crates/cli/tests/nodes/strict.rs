@@ -28,12 +28,12 @@ fn what_a_program_of_one_node_has_written_those_of_others_see() {
     let Some(nodes) = Nodes::new(2) else { return };
     let config = strict(&nodes, 2);
     let (one, other) = (&nodes[0], &nodes[1]);
-    let script = "seq 100000 > numbers; cksum < numbers; step written; \
+    let script = "seq 100000 > numbers; cksum < numbers; echo > victim; step written; \
                   tail -n 1 numbers; stat -c %s numbers; step seen; cat new; [ ! -e gone ] && echo gone";
     let run = one.spawn_buffered(&config, &[], script);
     one.at("written");
     assert_eq!(fs::metadata(nodes.store.join("numbers")).unwrap().len(), 0, "it is buffered");
-    let script = "cksum < numbers; echo more >> numbers; stat -c %s numbers; touch gone";
+    let script = "cksum < numbers; echo more >> numbers; stat -c %s numbers; touch gone; rm victim";
     let (ran, status) = other.run_buffered(&config, script);
     let size = (1..=100_000_u64).map(|number| number.to_string().len() as u64 + 1).sum::<u64>() + 5;
     let sum = run.stdout();
@@ -45,6 +45,7 @@ fn what_a_program_of_one_node_has_written_those_of_others_see() {
     one.past("seen");
     let ran = run.end().expect(0);
     assert_eq!(ran.stdout, format!("{sum}more\n{size}\ntext\ngone\n"), "{ran:?}");
+    assert!(!ran.stderr.contains("changed on the store"), "{ran:?}");
 }
 
 #[test]

@@ -27,7 +27,7 @@ pub(crate) fn check(node: &Node, file: FileId, held: StoreFile) {
     if !is_theirs(record) {
         return;
     }
-    if let Some(what) = change(&node.segment, record, &stat) {
+    if let Some(what) = change(node, record, &stat) {
         tell(node, file, &what);
     }
 }
@@ -36,6 +36,7 @@ pub(crate) fn check(node: &Node, file: FileId, held: StoreFile) {
 pub(crate) fn check_dropped(node: &Node, file: FileId) {
     let record = node.segment.file(file);
     if !record.has(FileFlags::UNLINKED)
+        && tells_of_removed(node)
         && is_theirs(record)
         && !has_temporary_name(&node.segment, record)
         && node.is_pending(file)
@@ -55,11 +56,21 @@ fn is_theirs(record: &FileRecord) -> bool {
         .any(|flag| record.has(flag))
 }
 
-fn change(segment: &Segment, record: &FileRecord, stat: &Stat) -> Option<String> {
+/// Whether a file that others have removed is told of. Programs of another node that shares files
+/// with this one remove them as ours do.
+fn tells_of_removed(node: &Node) -> bool {
+    node.header().shares_files.load(Ordering::Acquire) == 0
+}
+
+fn change(node: &Node, record: &FileRecord, stat: &Stat) -> Option<String> {
     let (size, known) = (stat.size, record.store_size.load(Ordering::Acquire));
     let mtime = stat.modified_ns as u64;
-    if stat.links == 0 && !record.has(FileFlags::UNLINKED) && !has_temporary_name(segment, record) {
-        return Some("it was deleted or replaced; the file that was written to has no name".into());
+    if stat.links == 0
+        && !record.has(FileFlags::UNLINKED)
+        && !has_temporary_name(&node.segment, record)
+    {
+        let what = "it was deleted or replaced; the file that was written to has no name";
+        return tells_of_removed(node).then(|| what.into());
     }
     match size.cmp(&known) {
         std::cmp::Ordering::Less => Some(format!("it was cut from {known} to {size} bytes")),
