@@ -58,6 +58,7 @@ impl Directory {
             return;
         }
         let before = self.group.replace(Group::new(view.clone()));
+        self.viewed_ms = now_ms;
         self.has_seen = before.is_some();
         self.someone_has_seen = self.has_seen;
         let own = view.seat_of(self.me.node).filter(|seat| seat.member == self.me);

@@ -197,7 +197,9 @@ pub struct Directory {
     pub(crate) is_fenced: bool,
     /// The newest view that it has seen.
     pub(crate) group: Option<Group>,
-    /// What it has in that.
+    /// When it has seen that.
+    pub(crate) viewed_ms: u64,
+    /// What it has in it.
     pub(crate) seat: Option<Seat>,
     /// Members that views have left out.
     pub(crate) gone: BTreeMap<Seat, Gone>,
@@ -287,6 +289,7 @@ impl Directory {
             tuning,
             is_fenced: false,
             group: None,
+            viewed_ms: 0,
             seat: None,
             gone: BTreeMap::new(),
             ended: BTreeSet::new(),

@@ -12,6 +12,9 @@ use crate::object::{Ahead, Object, Of, Terms};
 use forebay_membership::{FileId, NodeId, Seat};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+/// For so many times as a message waits for its answer, a node that is back is taken to be about to
+/// claim what it had.
+const CLAIM_ROUNDS: u64 = 20;
 /// So many of the files that were granted longest ago are looked at to make room for another one,
 const LOOKED_AT: usize = 256;
 /// and so many of them are taken back.
@@ -459,6 +462,13 @@ impl Directory {
         }
     }
 
+    /// Whether a node that has gone has just come back, and may be about to claim what it had.
+    fn may_claim(&self, gone: Seat, now_ms: u64) -> bool {
+        let seat = self.group.as_ref().and_then(|group| group.view.seat_of(gone.member.node));
+        let is_back = seat.is_some_and(|seat| seat.since > gone.since);
+        is_back && now_ms < self.viewed_ms + CLAIM_ROUNDS * self.tuning.retry_ms
+    }
+
     fn next(&self, object: Object, waiter: &Waiter, now_ms: u64) -> Next {
         let Some(record) = self.records.get(&object) else { return Next::Wait };
         let is_direct = waiter.level == Level::Direct
@@ -503,7 +513,10 @@ impl Directory {
                 let may_share = !is_own && waiter.terms.may_share && hold.level == Level::Write;
                 revoked.push((*seat, Reducing { to, may_share }));
             } else if hold.level.is_dirty() && self.is_succeeded(*seat) {
-                return Next::Refuse(Why::Lost(seat.member.node));
+                return match self.may_claim(*seat, now_ms) {
+                    true => Next::Wait,
+                    false => Next::Refuse(Why::Lost(seat.member.node)),
+                };
             } else {
                 return Next::Wait;
             }
