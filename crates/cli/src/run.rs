@@ -280,7 +280,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
                 if let Some(why) = now.describe_unmarked(&before).or(nothing) {
                     eprintln!("forebay: {why}");
                 }
-                if let Some(conflicts) = now.describe_conflicts(&before, &runtime) {
+                if let Some(conflicts) = now.describe_conflicts(&before, (&runtime, &config)) {
                     eprintln!("forebay: {conflicts}");
                 }
                 if summary {

@@ -69,13 +69,19 @@ impl Counts {
         (!said.is_empty()).then(|| said.join("\n"))
     }
 
-    /// That others have written to files since `before` while they were buffered here, if so.
-    pub fn describe_conflicts(&self, before: &Counts, runtime: &Runtime) -> Option<String> {
+    /// That others have written to files since `before` while they were buffered here, if so: in a
+    /// group, whose nodes do that to each other.
+    pub fn describe_conflicts(
+        &self,
+        before: &Counts,
+        (runtime, config): (&Runtime, &Config),
+    ) -> Option<String> {
         let found = self.conflicts.saturating_sub(before.conflicts);
-        (found > 0).then(|| {
+        (found > 0 && config.is_in_group()).then(|| {
             format!(
                 "{} changed on the store by others while it was buffered; {} says which. Of each 4 KiB that both \
-                 wrote, what was written here is there",
+                 wrote, what was written here is there, and the rest may be lost: nodes that write one file need \
+                 consistency = \"strict\" in [group]",
                 counted(found, "time a file was found", "times a file was found"),
                 runtime.readable_log().display()
             )

@@ -48,6 +48,24 @@ fn what_a_program_of_one_node_has_written_those_of_others_see() {
     assert!(!ran.stderr.contains("changed on the store"), "{ran:?}");
 }
 
+/// Without leases, of a page that two nodes have written one has its bytes there, and says so.
+#[test]
+fn without_leases_a_run_says_that_others_have_changed_its_files() {
+    let Some(nodes) = Nodes::new(2) else { return };
+    let config = nodes.configure("open.toml", "trigger = \"on-exit\"", "");
+    let hosts = ["--hosts", "n[0-1]"];
+    let write = |text: &str, at: u32| {
+        format!("printf {text} | dd of=page conv=notrunc bs=1 seek={at} status=none")
+    };
+    let one = nodes[0].spawn_buffered(&config, &hosts, &(write("one", 0) + "; step wrote"));
+    nodes[0].at("wrote");
+    nodes[1].spawn_buffered(&config, &hosts, &write("other", 100)).end().expect(0);
+    nodes[0].past("wrote");
+    let ran = one.end().expect(0);
+    let says = "1 time a file was found changed on the store by others while it was buffered";
+    assert!(ran.stderr.contains(says) && ran.stderr.contains("\"strict\""), "{ran:?}");
+}
+
 #[test]
 fn calls_at_random_on_several_nodes_agree() {
     random_calls("");

@@ -599,8 +599,7 @@ fn behind_our_back(change: impl Fn(&Path)) -> (String, Vec<u8>) {
     let told = log.lines().find(|line| line.contains("Z conflict: ")).unwrap_or_default();
     assert_eq!(told.is_empty(), !status.contains("1 time a file was found changed"), "{status}");
     steps.past("2");
-    let ran = steps.running.end().expect(0);
-    assert_eq!(told.is_empty(), !ran.stderr.contains("1 time a file was found changed"), "{ran:?}");
+    steps.running.end().expect(0);
     (told.to_owned(), fs::read(&file).unwrap_or_default())
 }
 
