@@ -648,10 +648,11 @@ impl Directory {
         self.testimony.retain(|_, seats| !seats.is_empty());
     }
 
-    /// Says good-bye: this node holds nothing, wants nothing, and is about to leave. Returns
+    /// Says good-bye: this node holds nothing, and is about to leave. Returns
     /// whether that is so; what is left has to be [released](Directory::release) before.
     pub fn farewell(&mut self) -> bool {
-        let is_over = self.held.is_empty();
+        // What was wanted, and may be on its way, goes with the word of this at the homes.
+        let is_over = self.held.values().all(|held| held.level == Level::None);
         let group = self.group.clone().filter(|_| is_over && self.seat.is_some());
         for member in group.iter().flat_map(|group| group.view.members()) {
             if member != self.me {
