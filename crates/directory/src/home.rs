@@ -197,8 +197,8 @@ impl Directory {
             Some(hold) if level > hold.level => {
                 self.open(from, object, request, (level, terms), now_ms);
             }
-            // Also one that was confirmed before: the word of that may have been revoked before it
-            // came. One that others wait for is revoked with the new serial, which its holder takes.
+            // Also one that was confirmed: the word of that may have been revoked before it came.
+            // One that others wait for is revoked with the new serial, which its holder takes.
             Some(_) => {
                 self.grant(object, (from, request), level, false, Ahead::default(), now_ms);
                 self.process(object, now_ms);
