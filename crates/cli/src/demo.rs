@@ -72,7 +72,13 @@ pub fn demo(options: &Options) -> Result<ExitCode, String> {
     println!("{}", introduction(&options.workload));
     let program = compile(&site)?;
     let scene = Scene { options, site: &site, program: &program };
-    match scene.play() {
+    let played = scene.play();
+    verdict(site, played)
+}
+
+/// What became of a demo; what it has written stays where it did not succeed.
+fn verdict(site: Site, played: Result<bool, String>) -> Result<ExitCode, String> {
+    match played {
         Ok(true) => Ok(ExitCode::SUCCESS),
         Ok(false) => {
             site.keep();

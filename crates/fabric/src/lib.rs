@@ -11,6 +11,7 @@
 //! The fabric is I/O: it does not know what a message is about, except for those of its own
 //! ([`Kind::OWN`] and up), with which transfers are asked for, carried and refused.
 
+mod ends;
 mod events;
 mod faulty;
 mod flow;

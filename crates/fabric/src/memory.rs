@@ -4,6 +4,7 @@ mod network;
 
 pub use network::Network;
 
+use crate::ends::Ends;
 use crate::flow::{Core, Flow, Roll, Sink, Timer};
 use crate::table::Table;
 use crate::{
@@ -70,10 +71,6 @@ impl Memory {
         Self { network, place, address, event, core, ends, by_wire }
     }
 
-    fn flow(&mut self, link: Link) -> Option<(&mut Core, &mut Flow)> {
-        Some((&mut self.core, self.ends.get_mut(link.0)?.flow.as_mut()?))
-    }
-
     /// Takes in what has arrived.
     fn accept(&mut self, wire: u64, what: What) {
         let now = self.now();
@@ -137,39 +134,6 @@ impl Memory {
         self.core.peers.hear(peer, roll.clone())?;
         self.end_what_is_over();
         Ok(())
-    }
-
-    /// What to tell a peer of the ends of links to it.
-    fn roll(&mut self, peer: Member) -> Result<Roll, Down> {
-        let ends = self.ends.iter().filter(|(_, end)| end.peer == peer);
-        let alive = ends.map(|(_, end)| end.number).collect();
-        self.core.peers.roll(alive)
-    }
-
-    /// Drops links whose other ends are over, with what is under way of them.
-    fn end_what_is_over(&mut self) {
-        if !std::mem::take(&mut self.core.peers.has_news) {
-            return;
-        }
-        for key in self.ends.keys() {
-            if let Some((core, flow)) = self.flow(Link(key))
-                && flow.is_over(core)
-            {
-                self.fail(key, Down::Closed);
-            }
-        }
-    }
-
-    /// Tells a peer by all other links that one is over of which pushed bytes may be under way.
-    fn tell_of_end(&mut self, peer: Member) {
-        for key in self.ends.keys() {
-            let is_to = self.flow(Link(key)).is_some_and(|(_, flow)| flow.peer() == peer);
-            if let Some(roll) = is_to.then(|| self.roll(peer).ok()).flatten()
-                && let Some((_, flow)) = self.flow(Link(key))
-            {
-                flow.tell(roll);
-            }
-        }
     }
 
     fn up(&mut self, key: u64, peer: Member, number: u64) {
@@ -263,28 +227,45 @@ impl Memory {
         }
     }
 
-    /// Begins a transfer by `begin`; of a link that is gone its token ends.
-    fn begin_transfer(
-        &mut self,
-        link: Link,
-        token: u64,
-        begin: impl FnOnce(&mut Core, &mut Flow, Duration) -> Result<(), FabricError>,
-    ) -> Result<(), FabricError> {
-        let now = self.now();
-        let Some((core, flow)) = self.flow(link) else {
-            self.core.done(token, Outcome::Gone);
-            return Ok(());
-        };
-        begin(core, flow, now)?;
-        self.pump(link.0);
-        self.tell_timer();
-        Ok(())
-    }
-
     /// Lets the network know when this node has something to do.
     fn tell_timer(&mut self) {
         let first = self.core.timers.first();
         self.network.lock().set_timer(self.place, first);
+    }
+}
+
+impl Ends for Memory {
+    fn core(&mut self) -> &mut Core {
+        &mut self.core
+    }
+
+    fn keys(&self) -> Vec<u64> {
+        self.ends.keys()
+    }
+
+    fn flow(&mut self, link: Link) -> Option<(&mut Core, &mut Flow)> {
+        Some((&mut self.core, self.ends.get_mut(link.0)?.flow.as_mut()?))
+    }
+
+    fn alive(&self, peer: Member) -> Vec<u64> {
+        let ends = self.ends.iter().filter(|(_, end)| end.peer == peer);
+        ends.map(|(_, end)| end.number).collect()
+    }
+
+    fn fail(&mut self, key: u64, why: Down) {
+        Memory::fail(self, key, why);
+    }
+
+    fn pump(&mut self, key: u64) {
+        Memory::pump(self, key);
+        self.tell_timer();
+    }
+
+    /// Each poll sends what all have.
+    fn has_more(&mut self, _: u64) {}
+
+    fn time(&self) -> Duration {
+        self.now()
     }
 }
 
@@ -366,15 +347,7 @@ impl Fabric for Memory {
     }
 
     fn withdraw(&mut self, region: Region) -> Result<(), FabricError> {
-        self.core.regions.remove(region)?;
-        for key in self.ends.keys() {
-            if let Some((core, flow)) = self.flow(Link(key))
-                && let Err(why) = flow.withdrawn(core, region)
-            {
-                self.fail(key, why);
-            }
-        }
-        Ok(())
+        self.withdraw_region(region)
     }
 
     fn pull(

@@ -12,13 +12,14 @@ mod socket;
 
 pub use keys::GroupKey;
 
-use crate::flow::{Core, Flow, Roll, Timer};
+use crate::ends::{Ends, Target};
+use crate::flow::{Core, Flow, Timer};
 use crate::hello::Hello;
 use crate::table::Table;
 use crate::{
     ADDRESS_MAX, CONNECT_TIME, Down, FabricError, GROUP_MAX, Identity, Link, Outcome, Refusal,
 };
-use conn::{Conn, Shared, Target};
+use conn::{Conn, Shared};
 use forebay_membership::Member;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::OwnedFd;
@@ -171,12 +172,6 @@ impl Tls {
         Some((&mut self.shared, conn))
     }
 
-    /// The shared part, the connection and the flow of a link that is up.
-    fn flow(&mut self, link: Link) -> Option<(&mut Shared, &mut Flow)> {
-        let (shared, conn) = self.conn(link.0)?;
-        Some((shared, conn.flow.as_mut()?))
-    }
-
     /// Accepts what waits, up to a share.
     fn accept(&mut self, listener: usize) {
         for _ in 0..ACCEPTS_IN_TURN {
@@ -284,40 +279,6 @@ impl Tls {
         // Before anything of the new link: their memory may be written again by it.
         self.end_what_is_over();
         self.conn(key).map_or(Ok(()), |(shared, conn)| conn.up(shared, (peer, roll)))
-    }
-
-    /// What to tell a peer of the ends of links to it.
-    fn roll(&mut self, peer: Member) -> Result<Roll, Down> {
-        let conns = self.conns.iter().filter_map(|(_, conn)| conn.as_ref()?.number_to(peer));
-        let alive = conns.collect();
-        self.shared.core.peers.roll(alive)
-    }
-
-    /// Drops links whose other ends are over, with what they have not been read of.
-    fn end_what_is_over(&mut self) {
-        if !std::mem::take(&mut self.shared.core.peers.has_news) {
-            return;
-        }
-        for key in self.conns.keys() {
-            if let Some((shared, flow)) = self.flow(Link(key))
-                && flow.is_over(&shared.core)
-            {
-                self.fail(key, Down::Closed);
-            }
-        }
-    }
-
-    /// Tells a peer by all other links that one is over of which pushed bytes may be under way.
-    fn tell_of_end(&mut self, peer: Member) {
-        for key in self.conns.keys() {
-            let is_to = self.flow(Link(key)).is_some_and(|(_, flow)| flow.peer() == peer);
-            if let Some(roll) = is_to.then(|| self.roll(peer).ok()).flatten()
-                && let Some((_, flow)) = self.flow(Link(key))
-            {
-                flow.tell(roll);
-                self.busy.insert(key);
-            }
-        }
     }
 
     /// Takes a connection out of everything; its socket is closed when it is dropped.
@@ -440,8 +401,8 @@ impl Tls {
                 }
                 Timer::Connection(key) => self.fail(key, Down::Timeout),
                 Timer::Transfer(key, request) => {
-                    if let Some((shared, flow)) = self.flow(Link(key)) {
-                        flow.end(&mut shared.core, request, Outcome::Late);
+                    if let Some((core, flow)) = self.flow(Link(key)) {
+                        flow.end(core, request, Outcome::Late);
                         self.fail(key, Down::Late);
                     }
                 }
@@ -449,28 +410,46 @@ impl Tls {
         }
     }
 
-    /// Begins a transfer by `begin`; of a link that is gone its token ends.
-    fn begin_transfer(
-        &mut self,
-        link: Link,
-        token: u64,
-        begin: impl FnOnce(&mut Core, &mut Flow, Duration) -> Result<(), FabricError>,
-    ) -> Result<(), FabricError> {
-        let now = self.shared.now();
-        let Some((shared, flow)) = self.flow(link) else {
-            self.shared.core.done(token, Outcome::Gone);
-            return Ok(());
-        };
-        begin(&mut shared.core, flow, now)?;
-        self.pump(link);
-        Ok(())
+    /// Writes what a call has added.
+    fn pump(&mut self, key: u64) {
+        if let Some((shared, conn)) = self.conn(key) {
+            let result = conn.pump(shared);
+            self.conclude(key, result);
+        }
+    }
+}
+
+impl Ends for Tls {
+    fn core(&mut self) -> &mut Core {
+        &mut self.shared.core
     }
 
-    /// Writes what a call has added.
-    fn pump(&mut self, link: Link) {
-        if let Some((shared, conn)) = self.conn(link.0) {
-            let result = conn.pump(shared);
-            self.conclude(link.0, result);
-        }
+    fn keys(&self) -> Vec<u64> {
+        self.conns.keys()
+    }
+
+    fn flow(&mut self, link: Link) -> Option<(&mut Core, &mut Flow)> {
+        let (shared, conn) = self.conn(link.0)?;
+        Some((&mut shared.core, conn.flow.as_mut()?))
+    }
+
+    fn alive(&self, peer: Member) -> Vec<u64> {
+        self.conns.iter().filter_map(|(_, conn)| conn.as_ref()?.number_to(peer)).collect()
+    }
+
+    fn fail(&mut self, key: u64, why: Down) {
+        Tls::fail(self, key, why);
+    }
+
+    fn pump(&mut self, key: u64) {
+        Tls::pump(self, key);
+    }
+
+    fn has_more(&mut self, key: u64) {
+        self.busy.insert(key);
+    }
+
+    fn time(&self) -> Duration {
+        self.shared.now()
     }
 }

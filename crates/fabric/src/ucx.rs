@@ -17,14 +17,15 @@ mod start;
 pub use start::{begin, rdma_devices};
 pub use ucx_rs::UCX_LICENSE as LICENSE;
 
-use crate::flow::{Core, Flow, Roll, Timer};
+use crate::ends::{Ends, Target};
+use crate::flow::{Core, Flow, Timer};
 use crate::hello::Hello;
 use crate::table::Table;
 use crate::{
     ADDRESS_MAX, CONNECT_TIME, Down, FabricError, GROUP_MAX, GroupKey, Identity, Link, Outcome,
     Refusal,
 };
-use conn::{Conn, Shared, Target};
+use conn::{Conn, Shared};
 use engine::{Engine, Inbox, Request, Status, Told};
 use forebay_membership::Member;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -227,15 +228,6 @@ impl Ucx {
         Some((&mut self.shared, conn))
     }
 
-    /// The shared part and the flow of a link that is up.
-    fn flow(&mut self, link: Link) -> Option<(&mut Shared, &mut Flow)> {
-        let (shared, conn) = self.conn(link.0)?;
-        if conn.is_leaving {
-            return None;
-        }
-        Some((shared, conn.flow.as_mut()?))
-    }
-
     /// Does what UCX has told.
     fn go_through(&mut self) {
         let mut inbox = std::mem::take(&mut self.inbox);
@@ -365,40 +357,6 @@ impl Ucx {
         // Before anything of the new link: their memory may be written again by it.
         self.end_what_is_over();
         self.conn(key).map_or(Ok(()), |(shared, conn)| conn.up(shared, (peer, roll)))
-    }
-
-    /// What to tell a peer of the ends of links to it.
-    fn roll(&mut self, peer: Member) -> Result<Roll, Down> {
-        let conns = self.conns.iter().filter_map(|(_, conn)| conn.as_ref()?.number_to(peer));
-        let alive = conns.collect();
-        self.shared.core.peers.roll(alive)
-    }
-
-    /// Drops links whose other ends are over, with what they have not been read of.
-    fn end_what_is_over(&mut self) {
-        if !std::mem::take(&mut self.shared.core.peers.has_news) {
-            return;
-        }
-        for key in self.conns.keys() {
-            if let Some((shared, flow)) = self.flow(Link(key))
-                && flow.is_over(&shared.core)
-            {
-                self.fail(key, Down::Closed);
-            }
-        }
-    }
-
-    /// Tells a peer by all other links that one is over of which pushed bytes may be under way.
-    fn tell_of_end(&mut self, peer: Member) {
-        for key in self.conns.keys() {
-            let is_to = self.flow(Link(key)).is_some_and(|(_, flow)| flow.peer() == peer);
-            if let Some(roll) = is_to.then(|| self.roll(peer).ok()).flatten()
-                && let Some((_, flow)) = self.flow(Link(key))
-            {
-                flow.tell(roll);
-                self.busy.insert(key);
-            }
-        }
     }
 
     /// Takes a connection out of everything but UCX.
@@ -544,30 +502,51 @@ impl Ucx {
                 Timer::Connection(LOOK_KEY) => self.looks = false,
                 Timer::Connection(key) => self.fail(key, Down::Timeout),
                 Timer::Transfer(key, request) => {
-                    if let Some((shared, flow)) = self.flow(Link(key)) {
-                        flow.end(&mut shared.core, request, Outcome::Late);
+                    if let Some((core, flow)) = self.flow(Link(key)) {
+                        flow.end(core, request, Outcome::Late);
                         self.fail(key, Down::Late);
                     }
                 }
             }
         }
     }
+}
 
-    /// Begins a transfer by `begin`; of a link that is gone its token ends.
-    fn begin_transfer(
-        &mut self,
-        link: Link,
-        token: u64,
-        begin: impl FnOnce(&mut Core, &mut Flow, Duration) -> Result<(), FabricError>,
-    ) -> Result<(), FabricError> {
-        let now = self.shared.now();
-        let Some((shared, flow)) = self.flow(link) else {
-            self.shared.core.done(token, Outcome::Gone);
-            return Ok(());
-        };
-        begin(&mut shared.core, flow, now)?;
-        self.pump(link.0);
-        Ok(())
+impl Ends for Ucx {
+    fn core(&mut self) -> &mut Core {
+        &mut self.shared.core
+    }
+
+    fn keys(&self) -> Vec<u64> {
+        self.conns.keys()
+    }
+
+    fn flow(&mut self, link: Link) -> Option<(&mut Core, &mut Flow)> {
+        let (shared, conn) = self.conn(link.0)?;
+        if conn.is_leaving {
+            return None;
+        }
+        Some((&mut shared.core, conn.flow.as_mut()?))
+    }
+
+    fn alive(&self, peer: Member) -> Vec<u64> {
+        self.conns.iter().filter_map(|(_, conn)| conn.as_ref()?.number_to(peer)).collect()
+    }
+
+    fn fail(&mut self, key: u64, why: Down) {
+        Ucx::fail(self, key, why);
+    }
+
+    fn pump(&mut self, key: u64) {
+        Ucx::pump(self, key);
+    }
+
+    fn has_more(&mut self, key: u64) {
+        self.busy.insert(key);
+    }
+
+    fn time(&self) -> Duration {
+        self.shared.now()
     }
 }
 

@@ -5,10 +5,10 @@
 //! processes and a host name. All of it ends with the first process of each, which is a child of
 //! this one.
 
-use super::Options;
 use super::run::seconds;
 use super::scene::now_us;
 use super::site::{STORE, Site, failed};
+use super::{Options, verdict};
 use crate::timeline::{self, Activity, Panel, Row, Span};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -44,17 +44,8 @@ pub fn demo_nodes(options: &Options, count: usize) -> Result<ExitCode, String> {
     fs::create_dir_all(output).map_err(|e| failed(output, &e))?;
     let user = user_namespace()?;
     let site = Site::make()?;
-    match Stage::build(options, &site, count, user).and_then(Stage::play) {
-        Ok(true) => Ok(ExitCode::SUCCESS),
-        Ok(false) => {
-            site.keep();
-            Ok(ExitCode::FAILURE)
-        }
-        Err(problem) => {
-            site.keep();
-            Err(problem)
-        }
-    }
+    let played = Stage::build(options, &site, count, user).and_then(Stage::play);
+    verdict(site, played)
 }
 
 /// Whether this user needs a user namespace to make networks and mounts.

@@ -19,7 +19,7 @@ fn each(script: &str) -> String {
 }
 
 /// Waits for a thing that a node's status says in words.
-fn says(nodes: &Nodes, number: usize, wanted: &str) {
+pub fn says(nodes: &Nodes, number: usize, wanted: &str) {
     let node = &nodes[number];
     wait_for(&format!("{node} to say {wanted:?}"), LONG, || {
         node.status().text.contains(wanted).then_some(())
@@ -309,7 +309,7 @@ fn without_the_folder_all_are_fenced_and_go_on_when_it_is_back() {
     (0..2).for_each(|number| nodes[number].at(&format!("wrote-{number}")));
     let before = agree(&nodes, &[0, 1], LONG);
     let folder = folders(&nodes).remove(0);
-    without_cards(&nodes, &folder, || {
+    without_cards(&nodes, &folder, &[0, 1], || {
         for number in 0..2 {
             says(&nodes, number, "FENCED");
             nodes[number].past(&format!("wrote-{number}"));
@@ -357,19 +357,20 @@ fn a_node_that_misses_the_newest_view_is_fenced_and_says_why() {
     assert_eq!(stays.end().expect(0).stdout, sums(1000) + &sums(2000));
 }
 
-/// Does something while the cards of two nodes are not in their group's folder.
-fn without_cards(nodes: &Nodes, folder: &Path, during: impl FnOnce()) {
+/// Does something while the cards of these nodes are not in their group's folder.
+pub fn without_cards(nodes: &Nodes, folder: &Path, of: &[usize], during: impl FnOnce()) {
     let aside = nodes.out.join("aside");
     fs::create_dir(&aside).unwrap();
+    let begins: Vec<_> = of.iter().map(|node| format!("member.{node}.")).collect();
     // One of them may just get its next name.
-    wait_for("both cards", LONG, || {
+    wait_for("the cards", LONG, || {
         for entry in fs::read_dir(folder).unwrap() {
             let name = entry.unwrap().file_name();
-            if name.to_string_lossy().starts_with("member.") {
+            if begins.iter().any(|begin| name.to_string_lossy().starts_with(begin)) {
                 let _ = fs::rename(folder.join(&name), aside.join(&name));
             }
         }
-        (fs::read_dir(&aside).unwrap().count() == 2).then_some(())
+        (fs::read_dir(&aside).unwrap().count() == of.len()).then_some(())
     });
     during();
     for entry in fs::read_dir(&aside).unwrap() {

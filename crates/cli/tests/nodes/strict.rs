@@ -1,10 +1,11 @@
 //! Files that programs of several nodes use at once, where the group's consistency is strict: each
 //! sees what was written before, on whichever node.
 
+use crate::failures::{says, without_cards};
+use crate::groups::folders;
 use crate::harness;
 use crate::namespaces::Nodes;
 use std::fs;
-use std::path::{Path, PathBuf};
 
 /// Of nodes whose managers flush nothing by themselves.
 pub fn strict(nodes: &Nodes, count: usize) -> String {
@@ -126,14 +127,6 @@ pub fn assert_stored(nodes: &Nodes, seed: u64) {
     }
 }
 
-/// What a directory has whose name begins so.
-fn find(directory: &Path, begins: &str) -> Option<PathBuf> {
-    let mut paths = fs::read_dir(directory).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
-    paths.find(|path| {
-        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(begins))
-    })
-}
-
 /// A node that cannot look at the group's folder may have been left out: what it has in memory
 /// beside others, programs do not get until it has looked again.
 #[test]
@@ -147,20 +140,13 @@ fn copies_of_a_node_that_is_fenced_are_not_read() {
     let reader = other.spawn_buffered(&config, &[], script);
     other.at("read");
     // Its card is not where it looks.
-    let aside = nodes.out.join("card");
-    let card = harness::wait_for("the card of node 1", harness::LONG, || {
-        let card = find(&find(&nodes.store, ".forebay-group-")?, "member.1.")?;
-        // It has another name with each look.
-        fs::rename(&card, &aside).is_ok().then_some(card)
+    without_cards(&nodes, &folders(&nodes)[0], &[1], || {
+        says(&nodes, 1, "FENCED");
+        other.past("read");
+        // It has the time to go wrong; right it is whatever the time.
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        assert_eq!(fs::read_to_string(nodes.out.join("again")).unwrap(), "");
     });
-    harness::wait_for("node 1 is fenced", harness::LONG, || {
-        other.status().text.contains("FENCED").then_some(())
-    });
-    other.past("read");
-    // It has the time to go wrong; right it is whatever the time.
-    std::thread::sleep(std::time::Duration::from_millis(500));
-    assert_eq!(fs::read_to_string(nodes.out.join("again")).unwrap(), "");
-    fs::rename(&aside, card).unwrap();
     other.at("again");
     other.past("again");
     one.past("wrote");

@@ -1,18 +1,16 @@
 //! What the thread that has the fabric calls.
 
-use super::conn::Target;
 use super::{TIMER_KEY, Tls};
+use crate::ends::{Ends, Target, arm_timer};
 use crate::flow::Flow;
 use crate::{
-    ADDRESS_MAX, Access, CONNECT_TIME, Counters, Down, Event, Fabric, FabricError, Header, Link,
-    LinkStatus, LocalSpan, Region, RemoteSpan,
+    Access, Counters, Down, Event, Fabric, FabricError, Header, Link, LinkStatus, LocalSpan,
+    Region, RemoteSpan,
 };
 use forebay_membership::Member;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, BorrowedFd};
-use rustix::time::{Itimerspec, TimerfdTimerFlags, Timespec, timerfd_settime};
-use std::collections::VecDeque;
-use std::net::SocketAddr;
+use rustix::time::Timespec;
 use std::time::Duration;
 
 impl Fabric for Tls {
@@ -29,15 +27,9 @@ impl Fabric for Tls {
     }
 
     fn connect(&mut self, peer: Member, to: &str) -> Result<Link, FabricError> {
-        let wrong = || FabricError::Address(format!("{to:?} is not a list of IP:PORT"));
-        if to.len() > ADDRESS_MAX {
-            return Err(FabricError::Address(format!("{to} is longer than {ADDRESS_MAX}")));
-        }
-        let addresses: Result<VecDeque<SocketAddr>, _> = to.split(',').map(str::parse).collect();
-        let addresses = addresses.map_err(|_| wrong())?;
-        let each = CONNECT_TIME / addresses.len().max(1) as u32;
+        let target = Target::of(peer, to)?;
         let key = self.conns.insert(None);
-        match self.begin_connecting(key, Target { peer, addresses, each }) {
+        match self.begin_connecting(key, target) {
             Ok(true) => {}
             Ok(false) => {
                 self.conns.remove(key);
@@ -52,9 +44,10 @@ impl Fabric for Tls {
     }
 
     fn send(&mut self, link: Link, header: &Header, body: &[u8]) -> Result<(), FabricError> {
-        let (shared, flow) = self.flow(link).ok_or(FabricError::Closed)?;
-        flow.send(&shared.core, header, body, shared.now())?;
-        self.pump(link);
+        let now = self.now();
+        let (core, flow) = self.flow(link).ok_or(FabricError::Closed)?;
+        flow.send(core, header, body, now)?;
+        self.pump(link.0);
         Ok(())
     }
 
@@ -69,15 +62,7 @@ impl Fabric for Tls {
     }
 
     fn withdraw(&mut self, region: Region) -> Result<(), FabricError> {
-        self.shared.core.regions.remove(region)?;
-        for key in self.conns.keys() {
-            if let Some((shared, flow)) = self.flow(Link(key))
-                && let Err(why) = flow.withdrawn(&mut shared.core, region)
-            {
-                self.fail(key, why);
-            }
-        }
-        Ok(())
+        self.withdraw_region(region)
     }
 
     fn pull(
@@ -133,7 +118,7 @@ impl Fabric for Tls {
         }
         self.expire();
         for key in std::mem::take(&mut self.busy) {
-            self.pump(Link(key));
+            self.pump(key);
         }
         let before = events.len();
         events.extend(self.shared.core.events.drain(..));
@@ -148,24 +133,8 @@ impl Fabric for Tls {
         if !self.shared.core.events.is_empty() || !self.busy.is_empty() {
             return false;
         }
-        let Some(first) = self.shared.core.timers.first() else { return true };
-        if self.armed.is_some_and(|at| at <= first) {
-            return true;
-        }
-        let now = self.now();
-        if first <= now {
-            return false;
-        }
-        let wait = first - now;
-        let wait = Timespec {
-            tv_sec: wait.as_secs().try_into().unwrap_or(i64::MAX),
-            tv_nsec: wait.subsec_nanos().into(),
-        };
-        let times = Itimerspec { it_interval: Timespec::default(), it_value: wait };
-        if timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &times).is_ok() {
-            self.armed = Some(first);
-        }
-        true
+        let (first, now) = (self.shared.core.timers.first(), self.now());
+        arm_timer(&self.timer, &mut self.armed, first, now)
     }
 
     fn close(&mut self, link: Link) {

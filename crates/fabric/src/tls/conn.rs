@@ -3,6 +3,7 @@
 use super::keys::GroupKey;
 use super::session::{Out, Session};
 use super::socket::{self, Moved};
+use crate::ends::Target;
 use crate::flow::{Core, FRAME_BULK, Flow, Roll, Sink, TimerId};
 use crate::header::HEADER_BYTES;
 use crate::hello::{Greeting, Hello, no_proof};
@@ -11,7 +12,6 @@ use forebay_membership::Member;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::OwnedFd;
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// Bytes that are read from a socket at once: some records, and little enough for the cache.
@@ -60,15 +60,6 @@ impl Shared {
     pub(super) fn now(&self) -> Duration {
         self.start.elapsed()
     }
-}
-
-/// Where a connection of this side goes.
-pub(super) struct Target {
-    pub(super) peer: Member,
-    /// Those that are not tried yet.
-    pub(super) addresses: VecDeque<SocketAddr>,
-    /// How long each may take.
-    pub(super) each: Duration,
 }
 
 /// A connection, under its key in the table and the epoll set.

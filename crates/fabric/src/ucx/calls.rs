@@ -1,17 +1,14 @@
 //! What the thread that has the fabric calls.
 
 use super::Ucx;
-use super::conn::Target;
+use crate::ends::{Ends, Target, arm_timer};
 use crate::flow::Flow;
 use crate::{
-    ADDRESS_MAX, Access, CONNECT_TIME, Counters, Down, Event, Fabric, FabricError, Header, Link,
-    LinkStatus, LocalSpan, Region, RemoteSpan,
+    Access, Counters, Down, Event, Fabric, FabricError, Header, Link, LinkStatus, LocalSpan,
+    Region, RemoteSpan,
 };
 use forebay_membership::Member;
 use rustix::fd::{AsFd, BorrowedFd};
-use rustix::time::{Itimerspec, TimerfdTimerFlags, Timespec, timerfd_settime};
-use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 /// Turns of UCX in one poll: some 4 MiB of bulk.
@@ -31,15 +28,9 @@ impl Fabric for Ucx {
     }
 
     fn connect(&mut self, peer: Member, to: &str) -> Result<Link, FabricError> {
-        if to.len() > ADDRESS_MAX {
-            return Err(FabricError::Address(format!("{to} is longer than {ADDRESS_MAX}")));
-        }
-        let addresses: Result<VecDeque<SocketAddr>, _> = to.split(',').map(str::parse).collect();
-        let wrong = |_| FabricError::Address(format!("{to:?} is not a list of IP:PORT"));
-        let addresses = addresses.map_err(wrong)?;
-        let each = CONNECT_TIME / addresses.len().max(1) as u32;
+        let target = Target::of(peer, to)?;
         let key = self.conns.insert(None);
-        if !self.begin_connecting(key, Target { peer, addresses, each }) {
+        if !self.begin_connecting(key, target) {
             self.conns.remove(key);
             self.shared.core.down(Link(key), Down::Unreachable);
         }
@@ -47,8 +38,9 @@ impl Fabric for Ucx {
     }
 
     fn send(&mut self, link: Link, header: &Header, body: &[u8]) -> Result<(), FabricError> {
-        let (shared, flow) = self.flow(link).ok_or(FabricError::Closed)?;
-        flow.send(&shared.core, header, body, shared.now())?;
+        let now = self.now();
+        let (core, flow) = self.flow(link).ok_or(FabricError::Closed)?;
+        flow.send(core, header, body, now)?;
         self.pump(link.0);
         Ok(())
     }
@@ -64,15 +56,7 @@ impl Fabric for Ucx {
     }
 
     fn withdraw(&mut self, region: Region) -> Result<(), FabricError> {
-        self.shared.core.regions.remove(region)?;
-        for key in self.conns.keys() {
-            if let Some((shared, flow)) = self.flow(Link(key))
-                && let Err(why) = flow.withdrawn(&mut shared.core, region)
-            {
-                self.fail(key, why);
-            }
-        }
-        Ok(())
+        self.withdraw_region(region)
     }
 
     fn pull(
@@ -131,24 +115,8 @@ impl Fabric for Ucx {
         if !self.shared.core.events.is_empty() || has_more || !self.shared.engine.arm() {
             return false;
         }
-        let Some(first) = self.shared.core.timers.first() else { return true };
-        if self.armed.is_some_and(|at| at <= first) {
-            return true;
-        }
-        let now = self.now();
-        if first <= now {
-            return false;
-        }
-        let wait = first - now;
-        let wait = Timespec {
-            tv_sec: wait.as_secs().try_into().unwrap_or(i64::MAX),
-            tv_nsec: wait.subsec_nanos().into(),
-        };
-        let times = Itimerspec { it_interval: Timespec::default(), it_value: wait };
-        if timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &times).is_ok() {
-            self.armed = Some(first);
-        }
-        true
+        let (first, now) = (self.shared.core.timers.first(), self.now());
+        arm_timer(&self.timer, &mut self.armed, first, now)
     }
 
     fn close(&mut self, link: Link) {

@@ -6,6 +6,7 @@
 //! the other, since the hash names the side. After that nothing is encrypted or signed.
 
 use super::engine::{Endpoint, Engine, Sending};
+use crate::ends::Target;
 use crate::flow::{Core, FRAME_BULK, Flow, Roll, Sink, TimerId};
 use crate::header::HEADER_BYTES;
 use crate::hello::{Greeting, Hello};
@@ -14,7 +15,6 @@ use forebay_membership::Member;
 use ring::hmac;
 use ring::rand::{SecureRandom, SystemRandom};
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// What every connection begins with.
@@ -65,15 +65,6 @@ impl Shared {
     pub(super) fn now(&self) -> Duration {
         self.start.elapsed()
     }
-}
-
-/// Where a connection of this side goes.
-pub(super) struct Target {
-    pub(super) peer: Member,
-    /// Those that are not tried yet.
-    pub(super) addresses: VecDeque<SocketAddr>,
-    /// How long each may take.
-    pub(super) each: Duration,
 }
 
 /// A connection, under its key in the table.

@@ -173,7 +173,7 @@ impl LeaseKeeper {
                 if !is_clean(&node, file) {
                     return Outcome::Refused;
                 }
-                self.void_pulls(file);
+                void_pulls(&node, file);
                 // Programs that go on use it through the kernel, for which nothing is asked.
                 record.reduce_lease(match record.has(FileFlags::DIRECT) {
                     true => Lease::Direct,
@@ -448,13 +448,6 @@ impl LeaseKeeper {
         self.wake();
     }
 
-    /// What is under way from other nodes is not taken any more. The file is held exclusively.
-    fn void_pulls(&self, file: FileId) {
-        if let Some(remote) = &self.node.group.remote {
-            remote.void_pulls(file);
-        }
-    }
-
     fn wake(&self) {
         let done = &self.node.header().work_done;
         done.fetch_add(1, Ordering::AcqRel);
@@ -503,7 +496,7 @@ impl LeaseKeeper {
             // Mappings and programs without Forebay are not taken anything from: all use it so.
             let outcome = while_held(&node, found, owner, |record| {
                 crash::point("lease.staying");
-                self.void_pulls(found);
+                void_pulls(&node, found);
                 record.reduce_lease(Lease::Nothing);
                 node.segment.part_leases().remove_all(found);
                 Outcome::Done
@@ -543,9 +536,7 @@ impl LeaseKeeper {
             let outcome = clean_held(&node, flusher, found, owner, left);
             if outcome == Outcome::Done {
                 crash::point("lease.reducing");
-                if let Some(remote) = &node.group.remote {
-                    remote.void_pulls(found);
-                }
+                void_pulls(&node, found);
                 facts = Some(facts_of(record));
                 record.reduce_lease(lease);
                 if lease != Lease::Shared {
@@ -660,6 +651,13 @@ fn part_level_of(level: Level) -> PartLevel {
 fn learn_size(record: &FileRecord, facts: Option<Facts>) {
     if let Some(facts) = facts {
         record.size.fetch_max(facts.size, Ordering::AcqRel);
+    }
+}
+
+/// What is under way from other nodes is not taken any more. The file is held exclusively.
+fn void_pulls(node: &Node, file: FileId) {
+    if let Some(remote) = &node.group.remote {
+        remote.void_pulls(file);
     }
 }
 

@@ -157,7 +157,7 @@ fn length(segment: &Segment, record: &FileRecord, block: u64) -> usize {
 }
 
 /// Whether the record is that of a file which several nodes read. The caller is inside it.
-fn is_shared(record: &FileRecord) -> bool {
+fn is_read_by_several(record: &FileRecord) -> bool {
     record.state.load(Ordering::Acquire) == file_state::LIVE
         && record.lease.load().held() == Lease::Read
         && !record.has(FileFlags::DIRECT)
@@ -313,7 +313,7 @@ impl Remote {
             let inside = self.enter(segment, id).filter(|_| self.is_inside());
             let record = segment.file(id);
             let is_right = inside.is_some()
-                && is_shared(record)
+                && is_read_by_several(record)
                 && record.generation.load(Ordering::Acquire) == generation;
             // Inside the file: what is given back from now on is seen by it.
             let epoch = remote.map(|remote| remote.epoch(id).load(Ordering::Acquire));
@@ -604,7 +604,7 @@ impl Remote {
         }
         let Some(_inside) = self.enter(segment, id) else { return false };
         let record = segment.file(id);
-        let is_right = is_shared(record)
+        let is_right = is_read_by_several(record)
             && record.generation.load(Ordering::Acquire) == job.generation
             && remote.epoch(id).load(Ordering::Acquire) == job.epoch
             && length(segment, record, block) == content.len()
@@ -800,7 +800,7 @@ impl Remote {
         let Some(_inside) = self.enter(segment, id) else { return Found::Busy };
         let record = segment.file(id);
         // What gives the file back has it exclusively: the lease stays while this thread is inside.
-        if !is_shared(record) || group_file(record) != file {
+        if !is_read_by_several(record) || group_file(record) != file {
             return Found::No;
         }
         let bytes = length(segment, record, block);
