@@ -29,7 +29,7 @@ const RETRY: (Timer, Timer) = (Timer::ms(1), Timer::ms(200));
 /// Whether files that several nodes write are shared, with leases of their parts. Not yet: ranks of
 /// MPI-IO that read what others had written to such a part were given zeros, in every other run of
 /// `nodes mpi`; with whole files in none.
-const SHARES_PARTS: bool = false;
+const SHARES_PARTS: bool = true;
 /// A grant that no program has taken up is given back after this: it may have ended.
 const TAKE_UP: Timer = Timer::ms(100);
 /// So many parts are given back where there is no place for one.
@@ -538,10 +538,11 @@ impl LeaseKeeper {
                 crash::point("lease.reducing");
                 void_pulls(&node, found);
                 facts = Some(facts_of(record));
-                record.reduce_lease(lease);
-                if lease != Lease::Shared {
+                if held != Lease::Shared || lease != Lease::Shared {
+                    // Also those of another file that had the record.
                     node.segment.part_leases().remove_all(found);
                 }
+                record.reduce_lease(lease);
             }
             outcome
         });
