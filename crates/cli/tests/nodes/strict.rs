@@ -194,6 +194,41 @@ fn what_several_nodes_write_to_one_file_at_once_is_all_there() {
     assert!(stored[0] == stored[1]);
 }
 
+/// A file has the record of one that was removed, and nothing of what a node had of that.
+#[test]
+fn what_several_nodes_write_to_one_file_after_the_other_is_all_there() {
+    let Some(nodes) = Nodes::new(2) else { return };
+    if !harness::compile_into(&nodes.out, "records.c", &[]) {
+        return;
+    }
+    let config = strict(&nodes, 2);
+    const ROUNDS: u64 = 5;
+    let run = |node: u64| {
+        let records = |what: &str, node: u64| {
+            format!("$OUT/records {what} strided file-$i {node} 2 16 1048576 || exit 1")
+        };
+        let script = format!(
+            "for i in $(seq {ROUNDS}); do {}; step wrote-{node}-$i; {}; step read-{node}-$i; \
+             rm -f file-$i; step removed-{node}-$i; done",
+            records("write", node),
+            records("check", 1 - node)
+        );
+        nodes[node as usize].spawn_buffered(&config, &[], &script)
+    };
+    let runs = [run(0), run(1)];
+    for round in 1..=ROUNDS {
+        for step in ["wrote", "read", "removed"] {
+            let step = |node: usize| format!("{step}-{node}-{round}");
+            (0..2).for_each(|node| nodes[node].at(&step(node)));
+            (0..2).for_each(|node| nodes[node].past(&step(node)));
+        }
+    }
+    for run in runs {
+        let ran = run.end().expect(0);
+        assert_eq!(ran.stdout.matches("ok").count() as u64, 2 * ROUNDS, "{ran:?}");
+    }
+}
+
 /// Programs of both nodes go on when a manager is killed: its run starts another one, which gives
 /// back what the first one was granted.
 #[test]

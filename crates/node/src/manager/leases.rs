@@ -26,10 +26,6 @@ use std::time::{Duration, Instant};
 /// A file that could not be given back is tried again after this, doubled each time up to the
 /// second value.
 const RETRY: (Timer, Timer) = (Timer::ms(1), Timer::ms(200));
-/// Whether files that several nodes write are shared, with leases of their parts. Not yet: ranks of
-/// MPI-IO that read what others had written to such a part were given zeros, in every other run of
-/// `nodes mpi`; with whole files in none.
-const SHARES_PARTS: bool = true;
 /// A grant that no program has taken up is given back after this: it may have ended.
 const TAKE_UP: Timer = Timer::ms(100);
 /// So many parts are given back where there is no place for one.
@@ -222,9 +218,7 @@ impl LeaseKeeper {
 
     /// Whether parts of a file can be leased: a block lies in one part.
     fn may_share(&self, record: &FileRecord) -> bool {
-        SHARES_PARTS
-            && self.node.segment.bucket_bytes() as u64 <= PART_BYTES
-            && !record.has(FileFlags::SCRATCH)
+        self.node.segment.bucket_bytes() as u64 <= PART_BYTES && !record.has(FileFlags::SCRATCH)
     }
 
     /// Asks the group for a part that programs wait for.
