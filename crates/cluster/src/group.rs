@@ -122,6 +122,7 @@ impl GroupConfig {
     /// With all addresses of IPv4 that the host has, the default periods, and without faults.
     /// Errors go to the standard error, and what comes by links is dropped.
     pub fn of(hosts: HostList, me: NodeId, host: &str, folder: impl Into<PathBuf>) -> Self {
+        let times = Times::of_hosts(hosts.names().len());
         Self {
             hosts,
             me,
@@ -130,7 +131,7 @@ impl GroupConfig {
             bind: Ipv4Addr::UNSPECIFIED.into(),
             transport: Transport::default(),
             tuning: Tuning::default(),
-            times: Times::default(),
+            times,
             faults: Faults::default(),
             // Where nothing can be written is no place to say so.
             tell: |text| _ = writeln!(std::io::stderr(), "{text}"),
@@ -158,7 +159,7 @@ impl GroupConfig {
 /// let folder = store.path().join("group");
 /// let group = Group::start(GroupConfig::of(hosts, NodeId(0), "localhost", folder)).unwrap();
 /// while group.rank() != Rank::Inside {
-///     // Of a group of one this takes as long as the store does, and half a second.
+///     // Of a group of one this takes as long as the store does, and 50 ms.
 /// #   std::thread::sleep(Duration::from_millis(10));
 /// }
 /// assert_eq!(group.status().view.0, 1);

@@ -18,6 +18,10 @@ const KEPT: u64 = 400;
 /// store decides.
 const TURNS: usize = 3;
 
+/// For how many milliseconds each host is waited for where they join, and all of them at least.
+const EACH_SETTLES: u64 = 10;
+const SETTLE_LEAST: u64 = 50;
+
 /// The periods of views, in milliseconds, and how many look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
@@ -29,7 +33,8 @@ pub struct Times {
     pub look: u64,
     /// How long a part of a group that is no majority waits for one that is.
     pub patience: u64,
-    /// For how long nothing has to join any more before those that have joined are taken in.
+    /// For how long nothing has to join any more before those that have joined are taken in; and,
+    /// at first, how often a node looks that waits for being so.
     pub settle: u64,
     /// Of so many members one looks at the store, and answers the others.
     pub looked_for: usize,
@@ -46,6 +51,13 @@ impl Times {
             settle: grace / 20,
             looked_for: 32,
         }
+    }
+
+    /// The usual ones in a group of at most so many hosts: few that begin together are not waited
+    /// for as long as many.
+    pub fn of_hosts(hosts: usize) -> Self {
+        let times = Self::default();
+        Self { settle: (EACH_SETTLES * hosts as u64).clamp(SETTLE_LEAST, times.settle), ..times }
     }
 }
 
@@ -118,7 +130,8 @@ pub enum Ask {
     /// Ask this member what it has [last seen](Views::last_seen). The number tells the question
     /// from others, and comes back with the answer: [`Views::heard`].
     Inquire(NodeId, u64),
-    /// Make this view, if none has its number. Answer: [`Views::proposed`].
+    /// Make this view, if none has its number. Answer: [`Views::proposed`]; its members are then
+    /// [told](Views::told).
     Propose(View),
     /// Note on the store, beside the view of this number, that this node lives. Answer:
     /// [`Views::pleaded`].
@@ -181,9 +194,22 @@ pub struct Views {
     scattered_ms: Option<u64>,
     /// What is under way, and since when.
     asked: Option<(Ask, u64)>,
+    began_ms: u64,
     next_look_ms: u64,
+    /// When it last looked for a view to be made.
+    looked_again_ms: u64,
     /// The member that looks for this one does not answer.
     looks_itself: bool,
+}
+
+/// Who makes the next view.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    /// None yet, or another node.
+    Other,
+    /// This one, when it has looked once more.
+    Looks,
+    Proposes,
 }
 
 impl Views {
@@ -208,7 +234,9 @@ impl Views {
             wanted: Some(Wanted { since_ms: now_ms, changed_ms: now_ms }),
             scattered_ms: None,
             asked: None,
+            began_ms: now_ms,
             next_look_ms: now_ms,
+            looked_again_ms: 0,
             looks_itself: false,
         }
     }
@@ -328,7 +356,7 @@ impl Views {
 
     fn next(&mut self, now_ms: u64) -> Option<Ask> {
         if now_ms >= self.next_look_ms {
-            self.next_look_ms = now_ms + self.times.look;
+            self.next_look_ms = now_ms + self.after_look(now_ms);
             let other = self.looker().filter(|_| !std::mem::take(&mut self.looks_itself));
             return Some(other.map_or(Ask::Look, |other| Ask::Inquire(other, now_ms)));
         }
@@ -342,10 +370,17 @@ impl Views {
         {
             return Some(Ask::Plead(view.number));
         }
-        self.is_my_turn(now_ms).then(|| {
-            let number = view.map_or(1, |view| view.number + 1);
-            Ask::Propose(View { number, seats: self.wanted_seats(number, now_ms) })
-        })
+        let number = view.map_or(1, |view| view.number + 1);
+        match self.turn(now_ms) {
+            Turn::Other => None,
+            Turn::Looks => {
+                self.looked_again_ms = now_ms;
+                Some(Ask::Look)
+            }
+            Turn::Proposes => {
+                Some(Ask::Propose(View { number, seats: self.wanted_seats(number, now_ms) }))
+            }
+        }
     }
 
     /// The member that looks for this one, if it lives and is another.
@@ -355,6 +390,13 @@ impl Views {
         let each = self.times.looked_for.max(1);
         let first = seats[place - place % each].member;
         (self.lives(first) && seats.len() > each).then_some(first.node)
+    }
+
+    /// When the next look is due after one at this moment: one that has just begun is not kept
+    /// waiting until it finds itself taken in.
+    fn after_look(&self, now_ms: u64) -> u64 {
+        let hurries = self.seat().is_none() && now_ms < self.began_ms + 2 * self.times.look;
+        if hurries { self.times.settle.min(self.times.look) } else { self.times.look }
     }
 
     /// The next look is this node's own, and now.
@@ -486,14 +528,8 @@ impl Views {
     }
 
     /// Whether this node is to make the next view now.
-    fn is_my_turn(&self, now_ms: u64) -> bool {
-        let Some(wanted) = self.wanted else { return false };
-        // What it does not see it must not pass over: a newer view, and pleas.
-        let Some(looked_ms) = self.looked_ms else { return false };
-        let changed_ms = wanted.changed_ms.min(wanted.since_ms + 4 * self.times.look);
-        if looked_ms < changed_ms || now_ms >= looked_ms + self.times.valid {
-            return false;
-        }
+    fn turn(&self, now_ms: u64) -> Turn {
+        let Some(wanted) = self.wanted else { return Turn::Other };
         let times = self.times;
         let is_member = self.view.as_ref().is_some_and(|view| view.has(self.me));
         let (begin_ms, place) = if is_member {
@@ -520,7 +556,18 @@ impl Views {
             };
             (begin_ms, place)
         };
-        now_ms >= begin_ms + place.min(TURNS) as u64 * times.grace
+        if now_ms < begin_ms + place.min(TURNS) as u64 * times.grace {
+            return Turn::Other;
+        }
+        // What it does not see it must not pass over: a newer view, and pleas.
+        let changed_ms = wanted.changed_ms.min(wanted.since_ms + 4 * times.look);
+        let has_looked = |looked_ms| looked_ms >= changed_ms && now_ms < looked_ms + times.valid;
+        match self.looked_ms.is_some_and(has_looked) {
+            true => Turn::Proposes,
+            // One that fails is followed by the usual ones.
+            false if self.looked_again_ms < changed_ms => Turn::Looks,
+            false => Turn::Other,
+        }
     }
 
     /// Takes an answer off the list; returns when it was asked for. `None` if it was not, or comes
@@ -534,7 +581,7 @@ impl Views {
     pub fn looked(&mut self, found: Option<Found>, now_ms: u64) {
         let Some(began_ms) = self.answered(|ask| *ask == Ask::Look) else { return };
         // However long looks take, there is time for something else between two.
-        self.next_look_ms = self.next_look_ms.max(now_ms + self.times.look / 8);
+        self.next_look_ms = self.next_look_ms.max(now_ms + self.after_look(now_ms) / 8);
         if let Some(found) = found {
             let _ = self.see(found, began_ms, now_ms);
         }
@@ -557,6 +604,15 @@ impl Views {
             _ => false,
         };
         if !is_good {
+            self.look_at_once(now_ms);
+        }
+    }
+
+    /// Another node knows of the view of this number. A member that looks for others, or for itself
+    /// alone, looks at once where that is news; the rest learn it in their time.
+    pub fn told(&mut self, number: u32, now_ms: u64) {
+        let known = self.view.as_ref().map_or(0, |view| view.number);
+        if number > known && self.looker().is_none() {
             self.look_at_once(now_ms);
         }
     }

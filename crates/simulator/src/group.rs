@@ -92,7 +92,7 @@ impl Group {
             nodes,
             length_ms: 120_000,
             tuning: Tuning::default(),
-            times: Times::default(),
+            times: Times::of_hosts(nodes.into()),
             loss: 0,
             latency_us: (50, 500),
             store_ms: (1, 20),
@@ -201,6 +201,7 @@ enum Event {
     Stored(Ask, Option<Found>),
     Inquiry { from: u16, question: u64 },
     Heard { from: u16, question: u64, seen: Option<(u64, Found)> },
+    Told(u32),
     Begin,
     Check,
 }
@@ -363,7 +364,14 @@ impl<'a> World<'a> {
             Event::Wake => peer.wakes_ms = None,
             Event::Stored(ask, found) => match ask {
                 Ask::Look => peer.views.looked(found, now_ms),
-                Ask::Propose(_) => peer.views.proposed(found.is_some(), now_ms),
+                Ask::Propose(view) => {
+                    peer.views.proposed(found.is_some(), now_ms);
+                    for member in view.members().filter(|member| member.node.0 != node) {
+                        if found.is_some() {
+                            self.message(node, member.node.0, Event::Told(view.number));
+                        }
+                    }
+                }
                 Ask::Plead(_) => peer.views.pleaded(found.is_some(), now_ms),
                 Ask::Inquire(..) => {}
             },
@@ -374,6 +382,7 @@ impl<'a> World<'a> {
             Event::Heard { from, question, seen } => {
                 peer.views.heard(NodeId(from), question, seen, now_ms);
             }
+            Event::Told(number) => peer.views.told(number, now_ms),
             Event::Store(_) | Event::Fault(_) | Event::Check => {}
         }
         self.poll(node);

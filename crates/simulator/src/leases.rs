@@ -409,7 +409,7 @@ impl<'a> World<'a> {
             files.iter().flat_map(|file| all_of(*file)).map(|object| (object, 0)).collect();
         Self {
             leases,
-            times: Times::default(),
+            times: Times::of_hosts(leases.nodes.into()),
             random,
             now_us: 0,
             queue: BinaryHeap::new(),

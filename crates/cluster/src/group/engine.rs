@@ -7,7 +7,9 @@ use crate::error::GroupError;
 use crate::faults::Faults;
 use crate::folder::secret::fill;
 use crate::packets::{Message, PACKET_MAX, Packets, Refusal, Seen};
-use forebay_membership::{Action, Ask, Card, Incarnation, Member, NodeId, Swim, SwimTimer, Tuning};
+use forebay_membership::{
+    Action, Ask, Card, Incarnation, Member, NodeId, Swim, SwimTimer, Tuning, View,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, UdpSocket};
@@ -224,6 +226,7 @@ impl Engine {
                 self.act(state, actions);
             }
             Message::Inquire { question, view } => {
+                state.views.told(view, now_ms);
                 let seen = state.views.last_seen(now_ms);
                 let seen = seen.map(|(age_ms, found)| (age_ms, Seen::of(found, view)));
                 self.send(state, from.node, &Message::Answer { question, seen });
@@ -338,6 +341,15 @@ impl Engine {
         self.doubts.values().map(|doubt| doubt.next_ms).min()
     }
 
+    /// Tells members of a view that is new that it is there. What is lost they find later.
+    fn tell(&mut self, state: &mut State, view: &View) {
+        let message = Message::Inquire { question: NO_QUESTION, view: view.number };
+        let me = self.me;
+        for member in view.members().filter(|member| *member != me) {
+            self.send(state, member.node, &message);
+        }
+    }
+
     /// Lets cards be looked for, if nodes are missing and it is time; returns when it is the next
     /// time, `None` if none is missing.
     fn find_cards(&mut self, state: &mut State, now_ms: u64) -> Option<u64> {
@@ -379,7 +391,12 @@ impl Engine {
                         }
                         state.views.looked(found, now_ms);
                     }
-                    Ask::Propose(_) => state.views.proposed(found.is_some(), now_ms),
+                    Ask::Propose(view) => {
+                        state.views.proposed(found.is_some(), now_ms);
+                        if found.is_some() {
+                            self.tell(state, &view);
+                        }
+                    }
                     Ask::Plead(_) => state.views.pleaded(found.is_some(), now_ms),
                     Ask::Inquire(..) => {}
                 }
