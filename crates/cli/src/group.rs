@@ -123,7 +123,11 @@ impl Beginning {
         let Some((_, pause)) = self.next else { return };
         let report = ask(runtime, ANSWER).unwrap_or_default();
         self.next = match report["state"].as_str() {
-            Some("beginning") | None => Some((Instant::now() + pause, (2 * pause).min(SLOWEST))),
+            // Outside it may yet give up.
+            Some("member") if report["rank"] != "outside" => None,
+            Some("beginning" | "member") | None => {
+                Some((Instant::now() + pause, (2 * pause).min(SLOWEST)))
+            }
             Some("failed") => {
                 let why = report["error"].as_str().unwrap_or("for no reason that it tells");
                 eprintln!("forebay: no group: {}; this node goes on alone", shown(why));

@@ -81,7 +81,7 @@ impl Counts {
             format!(
                 "{} changed on the store by others while it was buffered; {} says which. Of each 4 KiB that both \
                  wrote, what was written here is there, and the rest may be lost: nodes that write one file need \
-                 consistency = \"strict\" in [group]",
+                 leases: consistency = \"auto\" or \"strict\" in [group]",
                 counted(found, "time a file was found", "times a file was found"),
                 runtime.readable_log().display()
             )

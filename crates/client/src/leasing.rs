@@ -71,6 +71,18 @@ impl OpenFile<'_> {
         }
     }
 
+    /// Asks for a file that was opened to be written, and waits for nothing: where programs of
+    /// several nodes open it together, it is shared before any of them has written, and none has
+    /// to flush what it has for that.
+    pub(crate) fn ask_to_write(&self) {
+        let (session, record) = (self.session, self.record);
+        let lease = record.lease.load();
+        let may_ask = lease.held() == Lease::Nothing && lease.granted().is_none();
+        if may_ask && record.lease.ask(Access::Write) {
+            session.segment.post(Some(session.owner()), &Message::Lease { file: self.id });
+        }
+    }
+
     /// What a call needs that may do anything through the kernel with the descriptor.
     pub(crate) fn kernel_need(&self) -> Need {
         Need::Whole(if self.may(DescriptionFlags::WRITE) { Access::Alone } else { Access::Read })

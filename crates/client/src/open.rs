@@ -306,6 +306,9 @@ impl Session {
         if file.record.has(FileFlags::UNMAPPED) {
             file.buffer_again();
         }
+        if self.shares_files() && flags & OFlags::RWMODE != OFlags::RDONLY {
+            file.ask_to_write();
+        }
         file.refresh(stat.st_size as u64, mtime_ns(stat))?;
         // Only the kernel can say that no process was faster.
         let created = flags.contains(OFlags::CREATE | OFlags::EXCL);

@@ -49,6 +49,15 @@ pub enum GroupError {
         /// How long it was waited for.
         waited_ms: u64,
     },
+    /// This node is in no view of the group after so long.
+    Unreached {
+        /// How long it was waited for.
+        waited_ms: u64,
+        /// Where this node listens, by UDP and TCP.
+        address: String,
+        /// Members of the newest view that do not answer.
+        silent: Vec<String>,
+    },
     /// This node's number is not one of the list of hosts.
     Unlisted {
         /// The number.
@@ -91,6 +100,20 @@ impl fmt::Display for GroupError {
             ),
             Self::Silent { folder, waited_ms } => {
                 write!(f, "{}: the store has not answered in {waited_ms} ms", folder.display())
+            }
+            Self::Unreached { waited_ms, address, silent } => {
+                let seconds = waited_ms / 1000;
+                match &silent[..] {
+                    [] => write!(f, "the store has shown no view with this node in {seconds} s"),
+                    silent => write!(
+                        f,
+                        "{} {} not answered in {seconds} s: let UDP and TCP pass between all \
+                         nodes, here at {address}, or name the address that others reach by bind \
+                         in [group]",
+                        silent.join(", "),
+                        if silent.len() == 1 { "has" } else { "have" }
+                    ),
+                }
             }
             Self::Unlisted { node, hosts } => {
                 write!(f, "node {} is none of the {hosts} hosts of the list", node.0)

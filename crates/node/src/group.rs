@@ -1,7 +1,7 @@
 //! This node's part in its group. It is begun beside everything else, and nothing waits for it: a
 //! store that hangs, or a folder that is refused, leaves the node alone, and its programs go on.
 
-use crate::config::{Config, Group as Settings, Hosts};
+use crate::config::{Config, Consistency, Group as Settings, Hosts};
 use crate::remote::{RemoteEvent, RemotePost};
 use forebay_cluster::{
     Group, GroupConfig, GroupError, GroupStatus, LeaseDesk, LeaseOrder, LeaseQueue, LinkState,
@@ -19,10 +19,12 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long an end waits for a beginning that is under way.
 const END: Timer = Timer::seconds(1);
+/// How often it is looked whether a node is inside its group, before and after it was so.
+const INSIDE_LOOK: (Timer, Timer) = (Timer::ms(100), Timer::seconds(1));
 
 /// What the thread of leases is told.
 pub(crate) enum LeaseEvent {
@@ -152,7 +154,9 @@ impl Grouping {
 
     /// Begins a life in the group of several hosts, on a thread of its own.
     pub fn begin(&self, pool: PoolLife) {
-        let Settings { hosts: Some(hosts), bind, fabric, .. } = &self.settings else { return };
+        let Settings { hosts: Some(hosts), bind, fabric, consistency, .. } = &self.settings else {
+            return;
+        };
         let Some(folder) = self.folder.clone().filter(|_| !hosts.is_alone()) else { return };
         let Hosts { list, node, .. } = hosts;
         let of = GroupConfig::of(list.clone(), *node, hosts.own_name(), folder);
@@ -167,26 +171,42 @@ impl Grouping {
         let bind = bind.unwrap_or(of.bind);
         let config =
             GroupConfig { bind, transport: *fabric, tell, sharing, staging, handler, ..of };
+        // A view of members that have died takes this time once to be followed by another one.
+        let patience = Duration::from_millis(config.times.patience);
+        let patience = (*consistency == Consistency::Auto).then_some(patience);
         *lock(&self.part) = Part::Beginning;
         let part = Arc::clone(&self.part);
         let (end, ended) = mpsc::channel();
         let begins = move || {
             let _end = end;
             let begun = Group::start(config);
-            let mut part = lock(&part);
-            match (&*part, begun) {
+            let go_alone = |part: &mut Part, error: GroupError| {
+                eprintln!("no group: {error}; this node goes on alone");
+                let _ = alone.as_ref().map(|leases| leases.send(LeaseEvent::Alone));
+                std::mem::replace(part, Part::Failed(error))
+            };
+            let mut now = lock(&part);
+            match (&*now, begun) {
                 (Part::Beginning, Ok(group)) => {
                     let event = RemoteEvent::Begun(group.post(), Box::new(group.ranks()));
                     let _ = told.map(|told| told.send(event));
-                    *part = Part::Member(group);
+                    *now = Part::Member(group);
+                    drop(now);
+                    if let Some(error) =
+                        patience.and_then(|patience| stays_outside(&part, patience))
+                    {
+                        let mut now = lock(&part);
+                        if matches!(*now, Part::Member(_))
+                            && let Part::Member(group) = go_alone(&mut now, error)
+                        {
+                            drop(now);
+                            group.stop();
+                        }
+                    }
                 }
-                (Part::Beginning, Err(error)) => {
-                    eprintln!("no group: {error}; this node goes on alone");
-                    *part = Part::Failed(error);
-                    let _ = alone.map(|leases| leases.send(LeaseEvent::Alone));
-                }
+                (Part::Beginning, Err(error)) => drop(go_alone(&mut now, error)),
                 (_, Ok(group)) => {
-                    drop(part);
+                    drop(now);
                     group.stop();
                 }
                 (_, Err(_)) => {}
@@ -247,6 +267,30 @@ impl Grouping {
         let Some(report) = self.report() else { return false };
         let is_memory = rustix::fs::fcntl_get_seals(&file).is_ok();
         is_memory && File::from(file).write_all_at(report.to_string().as_bytes(), 0).is_ok()
+    }
+}
+
+/// Waits until this node has no part in its group any more, or is not inside it for long, twice as
+/// long at the beginning: why that is.
+fn stays_outside(part: &Mutex<Part>, patience: Duration) -> Option<GroupError> {
+    let (mut inside, mut look, mut limit) = (Instant::now(), INSIDE_LOOK.0, 2 * patience);
+    loop {
+        if let Part::Member(group) = &*lock(part) {
+            if group.rank() == Rank::Inside {
+                (inside, look, limit) = (Instant::now(), INSIDE_LOOK.1, patience);
+            } else if inside.elapsed() >= limit {
+                let GroupStatus { address, nodes, me, .. } = group.status();
+                let silent = nodes.into_iter().filter(|node| {
+                    node.node != me.node && node.seat.is_some() && node.standing != Standing::Up
+                });
+                let silent = silent.map(|node| node.name).collect();
+                let waited_ms = limit.as_millis() as u64;
+                return Some(GroupError::Unreached { waited_ms, address, silent });
+            }
+        } else {
+            return None;
+        }
+        std::thread::sleep(look.as_duration());
     }
 }
 

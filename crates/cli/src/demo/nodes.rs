@@ -177,7 +177,7 @@ impl<'a> Stage<'a> {
             &format!(
                 "[flush]\ntrigger = \"on-exit\"\n[[backing]]\npath = \"store\"\n{}\n\
                  [[tier]]\nname = \"ram\"\nkind = \"ram\"\ncapacity = \"64MiB\"\n\
-                 [group]\nhosts = \"n[0-{}]\"\nfolder = \"group\"\nconsistency = \"strict\"\n",
+                 [group]\nhosts = \"n[0-{}]\"\nfolder = \"group\"\n",
                 STORE.replace("\"4160us\"", "\"4160us\", shared = \"device\""),
                 count - 1
             ),

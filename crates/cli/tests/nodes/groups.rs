@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 /// neither is a majority.
 pub const WITHOUT: Duration = Duration::from_secs(45);
 pub const LAZY: &str = "trigger = \"on-exit\"";
+/// The same of nodes without leases, whose programs go on wherever their node is.
+const WITHOUT_LEASES: &str = "trigger = \"on-exit\"\n[group]\nconsistency = \"open\"";
 
 /// What a node's manager says of its group; null if there is no manager, or no group.
 pub fn group(node: &Node) -> Value {
@@ -144,7 +146,7 @@ pub fn stop_for_a_moment(node: &Node) -> bool {
 #[test]
 fn a_group_goes_on_without_members_that_are_gone_and_takes_them_in_again() {
     let Some(nodes) = Nodes::new(4) else { return };
-    let config = nodes.configure("lazy.toml", LAZY, "");
+    let config = nodes.configure("open.toml", WITHOUT_LEASES, "");
     let hosts = ["--hosts", "n[0-3]"];
     let mut runs: Vec<_> = (0..4).map(|n| (n, begin(&nodes, n, &config, &hosts))).collect();
     let formed = agree(&nodes, &[0, 1, 2, 3], LONG);

@@ -187,10 +187,11 @@ fn patterns(mpi: &Mpi, nodes: &Nodes, consistency: &str, ranks: usize, names: &[
     same(mpi, nodes, &config, ranks, matches!(mpi, Mpi::Mpich(_)), &words);
 }
 
-/// As a job's nodes are, if nothing is configured.
+/// Of nodes without leases.
 fn open(nodes: &Nodes) -> String {
     let config = nodes.configure("open.toml", "trigger = \"on-exit\"", "");
-    let group = format!("\n[group]\nhosts = \"n[0-{}]\"\n", nodes.iter().count() - 1);
+    let last = nodes.iter().count() - 1;
+    let group = format!("\n[group]\nhosts = \"n[0-{last}]\"\nconsistency = \"open\"\n");
     fs::write(&config, fs::read_to_string(&config).unwrap() + &group).unwrap();
     config
 }

@@ -49,11 +49,70 @@ fn what_a_program_of_one_node_has_written_those_of_others_see() {
     assert!(!ran.stderr.contains("changed on the store"), "{ran:?}");
 }
 
+/// A node that none of the others hears is not in their group: it says so, and its programs go on.
+#[test]
+fn programs_of_a_node_that_is_not_heard_go_on() {
+    let Some(nodes) = Nodes::new(2) else { return };
+    let config = auto(&nodes);
+    let inside = nodes[0].spawn_buffered(&config, &[], "seq 1000 > one; step stays");
+    nodes[0].at("stays");
+    nodes.set_link(1, false);
+    let ran = nodes[1].spawn_buffered(&config, &[], "seq 500 > other; wc -l < other").end();
+    let ran = ran.expect(0);
+    assert_eq!(ran.stdout.trim(), "500");
+    let says = ["no group: n0 has not answered in 40 s", "goes on alone"];
+    assert!(says.iter().all(|text| ran.stderr.contains(text)), "{ran:?}");
+    nodes[0].status().assert_live();
+    nodes[0].past("stays");
+    inside.end().expect(0);
+    assert_eq!(["one", "other"].map(|name| lines(&nodes, name)), [1000, 500]);
+}
+
+/// One that is cut off later has what it has written still, and goes on with that and with others.
+#[test]
+fn programs_of_a_node_that_is_cut_off_go_on() {
+    let Some(nodes) = Nodes::new(3) else { return };
+    let config = auto(&nodes);
+    let script = "seq 1000 > one; step wrote; seq 2000 >> one; seq 500 > other; wc -l < one; \
+                  wc -l < other; step done";
+    let inside = nodes[0].spawn_buffered(&config, &[], "seq 10 > own; step stays");
+    let majority = nodes[1].spawn_buffered(&config, &[], "step stays-too");
+    nodes[0].at("stays");
+    nodes[1].at("stays-too");
+    let cut = nodes[2].spawn_buffered(&config, &[], script);
+    nodes[2].at("wrote");
+    nodes.set_link(2, false);
+    nodes[2].past("wrote");
+    nodes[2].at("done");
+    nodes.set_link(2, true);
+    nodes[2].past("done");
+    let ran = cut.end().expect(0);
+    assert_eq!(ran.stdout, "3000\n500\n", "{ran:?}");
+    assert!(nodes[2].log().contains("this node goes on alone"), "{}", nodes[2].log());
+    ["stays", "stays-too"].iter().for_each(|step| nodes[0].past(step));
+    [inside, majority].into_iter().for_each(|run| drop(run.end().expect(0)));
+    assert_eq!(["own", "one", "other"].map(|name| lines(&nodes, name)), [10, 3000, 500]);
+}
+
+fn auto(nodes: &Nodes) -> String {
+    let config = nodes.configure("auto.toml", "trigger = \"on-exit\"", "");
+    let text = fs::read_to_string(&config).unwrap();
+    let hosts = format!("\n[group]\nhosts = \"n[0-{}]\"\n", nodes.iter().count() - 1);
+    fs::write(&config, text + &hosts).unwrap();
+    config
+}
+
+fn lines(nodes: &Nodes, name: &str) -> usize {
+    fs::read_to_string(nodes.store.join(name)).unwrap().lines().count()
+}
+
 /// Without leases, of a page that two nodes have written one has its bytes there, and says so.
 #[test]
 fn without_leases_a_run_says_that_others_have_changed_its_files() {
     let Some(nodes) = Nodes::new(2) else { return };
     let config = nodes.configure("open.toml", "trigger = \"on-exit\"", "");
+    let text = fs::read_to_string(&config).unwrap();
+    fs::write(&config, text + "\n[group]\nconsistency = \"open\"\n").unwrap();
     let hosts = ["--hosts", "n[0-1]"];
     let write = |text: &str, at: u32| {
         format!("printf {text} | dd of=page conv=notrunc bs=1 seek={at} status=none")

@@ -44,18 +44,22 @@ pub struct Group {
 /// What the nodes of a group see of each other's files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Consistency {
-    /// What the store has when they open a file.
+    /// As [`Consistency::Strict`]; on a node that is not in its group for long, which is said, as
+    /// [`Consistency::Open`].
     #[default]
+    Auto,
+    /// What the store has when they open a file.
     Open,
     /// What was written before, on whichever node.
     Strict,
 }
 
 impl Consistency {
-    const ALL: [Self; 2] = [Self::Open, Self::Strict];
+    const ALL: [Self; 3] = [Self::Auto, Self::Open, Self::Strict];
 
     fn name(self) -> &'static str {
         match self {
+            Self::Auto => "auto",
             Self::Open => "open",
             Self::Strict => "strict",
         }
@@ -205,7 +209,7 @@ impl Config {
 
     /// Whether other nodes may have files of the stores, too, and all see what each has written.
     pub fn shares_files(&self) -> bool {
-        self.is_in_group() && self.group.consistency == Consistency::Strict
+        self.is_in_group() && self.group.consistency != Consistency::Open
     }
 
     /// Whether other nodes are to be of one group with this one.
@@ -332,7 +336,9 @@ impl Value<'_> {
         let text = self.text()?;
         let found = Consistency::ALL.into_iter().find(|known| known.name() == text);
         found.ok_or_else(|| {
-            self.error(format_args!("{text:?} is no consistency; give \"strict\" or \"open\""))
+            self.error(format_args!(
+                "{text:?} is no consistency; give \"auto\", \"strict\" or \"open\""
+            ))
         })
     }
 
