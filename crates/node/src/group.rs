@@ -23,6 +23,9 @@ use std::time::{Duration, Instant};
 
 /// How long an end waits for a beginning that is under way.
 const END: Timer = Timer::seconds(1);
+/// After so long outside its group a node goes on alone, at its beginning after twice that: a view
+/// of members that have died is followed by another one after this time.
+const PATIENCE: Timer = Timer::seconds(20);
 /// How often it is looked whether a node is inside its group, before and after it was so.
 const INSIDE_LOOK: (Timer, Timer) = (Timer::ms(100), Timer::seconds(1));
 
@@ -171,9 +174,7 @@ impl Grouping {
         let bind = bind.unwrap_or(of.bind);
         let config =
             GroupConfig { bind, transport: *fabric, tell, sharing, staging, handler, ..of };
-        // A view of members that have died takes this time once to be followed by another one.
-        let patience = Duration::from_millis(config.times.patience);
-        let patience = (*consistency == Consistency::Auto).then_some(patience);
+        let patience = (*consistency == Consistency::Auto).then(|| PATIENCE.as_duration());
         *lock(&self.part) = Part::Beginning;
         let part = Arc::clone(&self.part);
         let (end, ended) = mpsc::channel();
