@@ -246,6 +246,14 @@ fn blocks(blocks: &Value) -> Option<String> {
         of("from_store"),
         all("given_bytes")
     );
+    for (what, key) in [
+        ("blocks of that from file tiers", "given_from_tiers"),
+        ("not given, as the store is faster", "declined"),
+    ] {
+        if of(key) > 0 {
+            line += &format!("; {} {what}", of(key));
+        }
+    }
     if of("failed") > 0 {
         line += &format!("; {} that other nodes had did not come", of("failed"));
     }
@@ -372,7 +380,8 @@ mod tests {
             "packets": { "sent": 9, "group": 2, "malformed": 1 },
             "leases": { "held": { "read": 3, "write": 2, "direct": 0 }, "wanted": 1, "lost": 0,
                         "partitions": { "home": 9, "frozen": 0 } },
-            "blocks": { "from_nodes": 8, "from_store": 5, "failed": 1, "staged_bytes": 0,
+            "blocks": { "from_nodes": 8, "from_store": 5, "failed": 1,
+                        "given_from_tiers": 3, "declined": 2, "staged_bytes": 0,
                         "nodes": [{ "node": 1, "pulled_bytes": 2_097_152, "given_bytes": 1024 }] },
             "nodes": [
                 { "node": 0, "name": "a", "life": 2, "address": null, "standing": "up",
@@ -417,7 +426,8 @@ mod tests {
             "    CARDS    udp/c:1: unknown\\n (3.0 s ago, and is over)",
             "    leases   2 files to write, 3 to read, 0 through the kernel; 1 wanted",
             "    blocks   8 from other nodes (2.00 MiB), 5 from the store; \
-             1.00 KiB given to other nodes; 1 that other nodes had did not come",
+             1.00 KiB given to other nodes; 3 blocks of that from file tiers; \
+             2 not given, as the store is faster; 1 that other nodes had did not come",
             "    DROPPED  packets: 1 no packet of a group, 2 of another group, or with another secret",
             "    node   0  a, life 2: this node, member since view 3",
             "    node   1  b, life 1: DOWN: does not answer, and is in the view still, \

@@ -28,6 +28,8 @@ pub(crate) enum RemoteEvent {
     Message(Member, Vec<u8>),
     /// A pull has ended.
     Pulled(u64, Outcome),
+    /// A read of a file tier has ended; whether all of it is there.
+    SlotRead(u64, bool),
     /// There is no link to this member any more.
     Down(Member),
     /// The manager ends.
@@ -51,6 +53,10 @@ pub(crate) struct RemoteCounts {
     pub own: AtomicU64,
     /// Blocks that were to come from another node, and did not.
     pub failed: AtomicU64,
+    /// Blocks that were given to other nodes from file tiers.
+    pub given_from_tiers: AtomicU64,
+    /// Blocks that this node has, and that those who asked have sooner from the store.
+    pub declined: AtomicU64,
     /// Bytes that the manager has read from the store ahead of programs.
     pub staged: AtomicU64,
     /// Of each node, bytes that came from it, and that were given to it.
@@ -124,6 +130,11 @@ impl RemotePost {
         answered.recv_timeout(PLACED.as_duration()).unwrap_or_default()
     }
 
+    /// A read of a file tier for another node has ended; whether all of it is there.
+    pub fn slot_read(&self, number: u64, is_read: bool) {
+        let _ = self.events.send(RemoteEvent::SlotRead(number, is_read));
+    }
+
     /// Bytes were read from the store ahead of programs.
     pub fn note_staged(&self, bytes: u64) {
         self.counts.staged.fetch_add(bytes, Ordering::Relaxed);
@@ -148,7 +159,8 @@ impl RemotePost {
 
     /// What was counted, for people and programs.
     pub fn report(&self) -> Value {
-        let RemoteCounts { fetched, own, failed, staged, nodes } = &self.counts;
+        let RemoteCounts { fetched, own, failed, given_from_tiers, declined, staged, nodes } =
+            &self.counts;
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let nodes = nodes.lock().unwrap_or_else(PoisonError::into_inner);
         let each = nodes.iter().map(|(node, [pulled, given])| {
@@ -158,6 +170,8 @@ impl RemotePost {
             "from_nodes": of(fetched),
             "from_store": of(own),
             "failed": of(failed),
+            "given_from_tiers": of(given_from_tiers),
+            "declined": of(declined),
             "staged_bytes": of(staged),
             "nodes": each.collect::<Vec<_>>(),
         })

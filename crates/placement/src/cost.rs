@@ -92,23 +92,42 @@ impl Pace {
 /// for, and its bytes are pulled.
 const PEER_ROUNDS: f64 = 2.0;
 
-/// Whether `bytes` that another node has in memory are here sooner from there than from the store.
-/// `link` is the pace of the link to it, whose latency is a round trip; a link that has not been
-/// measured, with zeros, is taken for a fast one.
+/// Nanoseconds within which another node has to have `bytes` in memory for them to be here sooner
+/// from there than from the store; 0 and less where they are here later even if it has them there
+/// already. `link` is the pace of the link to it, whose latency is a round trip; a link that has
+/// not been measured, with zeros, is taken for a fast one.
 ///
 /// ```
-/// use forebay_placement::cost::{Pace, peer_pays};
+/// use forebay_placement::cost::{Pace, peer_budget_ns};
 ///
 /// let link = Pace { read_ns: 0.8, latency_ns: 60_000.0, ..Pace::default() };
 /// // A parallel file system: 1 ms, 1 GB/s.
 /// let store = Pace { read_ns: 1.0, latency_ns: 1e6, ..Pace::default() };
-/// assert!(peer_pays(&link, &store, 4096) && peer_pays(&link, &store, 1 << 18));
+/// assert!(peer_budget_ns(&link, &store, 4096) > 0.0);
+/// assert!(peer_budget_ns(&link, &store, 1 << 18) > 0.0);
 /// // A local SSD: 80 us, 3 GB/s.
 /// let store = Pace { read_ns: 0.33, latency_ns: 80_000.0, ..Pace::default() };
-/// assert!(!peer_pays(&link, &store, 4096) && !peer_pays(&link, &store, 1 << 18));
+/// assert!(peer_budget_ns(&link, &store, 4096) < 0.0);
+/// assert!(peer_budget_ns(&link, &store, 1 << 18) < 0.0);
 /// ```
-pub fn peer_pays(link: &Pace, store: &Pace, bytes: u64) -> bool {
-    PEER_ROUNDS * link.latency_ns + bytes as f64 * link.read_ns < store.reading(bytes)
+pub fn peer_budget_ns(link: &Pace, store: &Pace, bytes: u64) -> f64 {
+    store.reading(bytes) - PEER_ROUNDS * link.latency_ns - bytes as f64 * link.read_ns
+}
+
+/// Whether a node gives another one `bytes` that lie in a place of this `pace`: it has them in
+/// memory within [`peer_budget_ns`], behind `ahead` such blocks that others wait for. The place
+/// reads them at the same time, so that they divide its bandwidth, and not its latency.
+///
+/// ```
+/// use forebay_placement::cost::{Pace, peer_gives};
+///
+/// // An SSD: 80 us, 3 GB/s. A block of 256 KiB takes it 167 us, and sixteen more 1.6 ms.
+/// let ssd = Pace { read_ns: 0.33, latency_ns: 80_000.0, ..Pace::default() };
+/// assert!(peer_gives(&ssd, 0, 1 << 18, 1e6));
+/// assert!(!peer_gives(&ssd, 16, 1 << 18, 1e6));
+/// ```
+pub fn peer_gives(place: &Pace, ahead: u64, bytes: u64, budget_ns: f64) -> bool {
+    place.reading(bytes.saturating_mul(ahead.saturating_add(1))) < budget_ns
 }
 
 /// The speeds of all places of a hierarchy, the store last.
@@ -185,10 +204,18 @@ mod tests {
             let (read_ns, latency_ns) = (number(100) / 10.0, number(1_000_000));
             let link = Pace { read_ns, latency_ns, write_ns: 0.0 };
             let bytes = random.below(1 << 20);
+            let budget_ns = peer_budget_ns(&link, &store, bytes);
             let slower = Pace { latency_ns: link.latency_ns + 1e4, ..link };
-            assert!(peer_pays(&link, &store, bytes) || !peer_pays(&slower, &store, bytes));
+            assert!(peer_budget_ns(&slower, &store, bytes) < budget_ns);
             let slower = Pace { read_ns: store.read_ns + 1.0, ..store };
-            assert!(!peer_pays(&link, &store, bytes) || peer_pays(&link, &slower, bytes));
+            assert!(peer_budget_ns(&link, &slower, bytes) >= budget_ns);
+            let place = Pace { read_ns: store.read_ns / 4.0, ..link };
+            let slower = Pace { read_ns: place.read_ns + 1.0, ..place };
+            let ahead = random.below(32);
+            let gives = |place: &Pace, ahead| peer_gives(place, ahead, bytes, budget_ns);
+            assert!(gives(&place, ahead) || !gives(&slower, ahead));
+            assert!(gives(&place, ahead) || !gives(&place, ahead + 1));
+            assert!(budget_ns > 0.0 || !gives(&Pace::default(), 0), "nothing comes back in time");
         }
     }
 

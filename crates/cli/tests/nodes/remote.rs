@@ -71,10 +71,16 @@ fn on_all(
     config: &str,
     script: impl Fn(usize) -> String,
 ) -> Vec<Running> {
+    on_each(nodes, &vec![config; count], script)
+}
+
+/// The same with a configuration for each.
+fn on_each(nodes: &Nodes, configs: &[&str], script: impl Fn(usize) -> String) -> Vec<Running> {
+    let count = configs.len();
     let runs: Vec<Running> = (0..count)
         .map(|number| {
             let script = format!("step begun{number}\n{}\nstep read{number}", script(number));
-            nodes[number].spawn_buffered(config, &[], &script)
+            nodes[number].spawn_buffered(configs[number], &[], &script)
         })
         .collect();
     (0..count).for_each(|number| nodes[number].at(&format!("begun{number}")));
@@ -242,4 +248,71 @@ fn holders_that_have_evicted_send_their_readers_to_the_store() {
     for run in runs {
         assert_eq!(run.end().expect(0).stdout, format!("{sum}{sum}"));
     }
+}
+
+/// A copy of a configuration, with a RAM tier of so much.
+fn with_ram(nodes: &Nodes, config: &str, ram: &str) -> String {
+    let text = fs::read_to_string(config).unwrap();
+    let path = nodes.root().join(format!("ram-{ram}.toml"));
+    fs::write(&path, text.replacen("\"32MiB\"", &format!("\"{ram}\""), 1)).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// What has left RAM for a file tier of one node comes from there, and not from the store.
+#[test]
+fn blocks_on_a_file_tier_of_another_node_come_from_there() {
+    let Some(nodes) = Nodes::new(2) else { return };
+    let sum = make(&nodes, "data", 12 * MIB, 6);
+    let config = sharing(&nodes, 2, "");
+    let small = with_ram(&nodes, &config, "4MiB");
+    let script = |number: usize| match number {
+        0 => "cksum < data".to_owned(),
+        _ => "step wait; cksum < data".to_owned(),
+    };
+    let runs = on_each(&nodes, &[&small, &config], script);
+    go(&nodes, 2, "begun");
+    nodes[0].at("read0");
+    nodes[1].at("wait");
+    nodes[1].past("wait");
+    nodes[1].at("read1");
+    let counts: Vec<_> = nodes.iter().map(counted).collect();
+    let read: u64 = counts.iter().map(|(_, bytes)| bytes).sum();
+    assert!(read <= 12 * MIB * 11 / 10, "{read} bytes were read from the store: {counts:?}");
+    let given = counts[0].0["given_from_tiers"].as_u64().unwrap();
+    assert!(given >= 48 / 2, "{counts:?}");
+    go(&nodes, 2, "read");
+    for run in runs {
+        assert_eq!(run.end().expect(0).stdout, sum);
+    }
+}
+
+/// A holder whose file tier is slower than the store says so, and its readers go there.
+#[test]
+fn blocks_on_a_tier_that_is_slower_than_the_store_are_not_given() {
+    let Some(nodes) = Nodes::new(2) else { return };
+    let sum = make(&nodes, "data", 8 * MIB, 7);
+    let config = sharing(&nodes, 2, "");
+    let small = with_ram(&nodes, &config, "4MiB");
+    let text = fs::read_to_string(&small).unwrap();
+    let slow = "path = \"node/nvme\"\nemulate = { bandwidth = \"20MB/s\", latency = \"20ms\" }";
+    fs::write(&small, text.replace("path = \"node/nvme\"", slow)).unwrap();
+    let script = |number: usize| match number {
+        // What was read again is kept below, however slow that is.
+        0 => "for i in 1 2 3; do cksum < data; done".to_owned(),
+        _ => "step wait; cksum < data".to_owned(),
+    };
+    let mut runs = on_each(&nodes, &[&small, &config], script);
+    go(&nodes, 2, "begun");
+    nodes[0].at("read0");
+    nodes[1].at("wait");
+    nodes[1].past("wait");
+    nodes[1].at("read1");
+    let (holder, _) = counted(&nodes[0]);
+    assert!(holder["declined"].as_u64() > Some(0), "{holder}");
+    assert_eq!(holder["given_from_tiers"], 0, "{holder}");
+    let shown = nodes[0].status().text;
+    assert!(shown.contains("not given, as the store is faster"), "{shown}");
+    go(&nodes, 2, "read");
+    assert_eq!(runs.pop().unwrap().end().expect(0).stdout, sum);
+    assert_eq!(runs.pop().unwrap().end().expect(0).stdout, sum.repeat(3));
 }

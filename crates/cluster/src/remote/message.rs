@@ -41,6 +41,9 @@ pub enum RemoteMessage {
         file: FileId,
         /// Counted in buckets.
         block: u64,
+        /// Nanoseconds within which the answer has to be there for it to be sooner than the
+        /// store's.
+        budget_ns: u64,
     },
     /// They wait to be pulled.
     Have {
@@ -72,7 +75,7 @@ pub enum RemoteMessage {
         /// At most [`INLINE_MAX`].
         bytes: Vec<u8>,
     },
-    /// The sender does not have the block, or may not give it.
+    /// The sender does not have the block, may not give it, or takes longer than the store.
     No {
         /// That of the question.
         ticket: u64,
@@ -140,9 +143,10 @@ impl RemoteMessage {
             Self::Found { nodes, .. } => {
                 nodes.iter().for_each(|node| to.extend(node.to_le_bytes()));
             }
-            Self::Get { file, block, .. } => {
+            Self::Get { file, block, budget_ns, .. } => {
                 put_file(&mut to, *file);
                 to.extend(block.to_le_bytes());
+                to.extend(budget_ns.to_le_bytes());
             }
             Self::Have { file, block, bytes, sum, region, offset, .. } => {
                 put_file(&mut to, *file);
@@ -185,7 +189,12 @@ impl RemoteMessage {
                 from.0 = &[];
                 Self::Found { ticket, nodes }
             }
-            3 => Self::Get { ticket, file: from.file()?, block: from.long()? },
+            3 => Self::Get {
+                ticket,
+                file: from.file()?,
+                block: from.long()?,
+                budget_ns: from.long()?,
+            },
             4 => Self::Have {
                 ticket,
                 file: from.file()?,
@@ -222,7 +231,7 @@ mod tests {
         let all = [
             RemoteMessage::Find { ticket, file, run: 5, mask: u64::MAX, not: u16::MAX },
             RemoteMessage::Found { ticket, nodes: vec![0, u16::MAX, 7] },
-            RemoteMessage::Get { ticket, file, block },
+            RemoteMessage::Get { ticket, file, block, budget_ns: 1_000_000 },
             RemoteMessage::Have { ticket, file, block, bytes: 1, sum: 2, region: 3, offset: 4 },
             RemoteMessage::Bytes { ticket, file, block, sum: 8, bytes: vec![1; INLINE_MAX] },
             RemoteMessage::No { ticket },

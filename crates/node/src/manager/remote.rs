@@ -1,8 +1,11 @@
 //! The thread "remote": brings blocks that programs miss from the memory of other nodes, and gives
 //! other nodes what this one has. docs/design/nodes.md has the protocol, and why it is right.
 //!
-//! It waits for nothing but its next event. A block that is wanted ends, one way or the other,
-//! within [`FETCH`]; then it is read from the store.
+//! It waits for nothing but its next event: what lies on a file tier, another thread reads for it
+//! (`slots`). A block that is wanted ends, one way or the other, within [`FETCH`]; then it is read
+//! from the store.
+
+mod slots;
 
 use crate::manager::leases::{group_file, with_record};
 use crate::node::Node;
@@ -13,19 +16,20 @@ use forebay_cluster::{
     RemoteSpan, Staging,
 };
 use forebay_membership::{FileId as GroupFile, Member, NodeId, Places, Rank};
-use forebay_placement::cost::{Pace, Speeds, peer_pays};
+use forebay_placement::cost::{Pace, Speeds, peer_budget_ns, peer_gives};
 use forebay_placement::observe::Observed;
 use forebay_pool::backoff::Backoff;
 use forebay_pool::checksum::checksum_of;
 use forebay_pool::clock::Timer;
 use forebay_pool::guards::SharedGuard;
-use forebay_pool::layout::{FileFlags, FileRecord, TierId, file_state};
+use forebay_pool::layout::{BucketMeta, FileFlags, FileRecord, TierId, file_state};
 use forebay_pool::lease::Lease;
 use forebay_pool::{Entry, FileId, Owner, PageSet, Segment, clock, crash};
+use slots::{Lying, SlotRead, SlotReader};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 /// After this a block that is wanted is read from the store.
@@ -46,6 +50,9 @@ const RUNS_MAX: usize = 1 << 17;
 const PARKED_MAX: usize = 4096;
 /// Blocks that are wanted at once at most.
 const JOBS_MAX: usize = 4096;
+/// Blocks that are read from file tiers for others at once at most: half of the places, so that a
+/// device that hangs leaves the others to what lies in RAM.
+const READS_MAX: usize = SLOTS / 2;
 /// Bytes per second that a link is taken to carry until it was observed: TLS, one core.
 const LINK_BANDWIDTH: u64 = 1_200_000_000;
 
@@ -100,12 +107,20 @@ struct Parked {
     file: GroupFile,
     block: u64,
     until: Instant,
+    /// Within which it has to be given to be sooner there than from the store.
+    budget_ns: u64,
+    /// What it waits for is a read of a file tier.
+    waits_for_tier: bool,
 }
 
 /// What a look for a block has found.
 enum Found {
     /// So many bytes, which were copied.
     Bytes(usize),
+    /// A file tier has it.
+    Below(Lying),
+    /// The one that asks has it sooner from the store.
+    Slower,
     /// A thread is at work in it.
     Busy,
     /// No tier has it.
@@ -143,6 +158,10 @@ pub(crate) struct Remote {
     parked: Vec<Parked>,
     /// What waits to be pulled from a slot, and until when.
     served: BTreeMap<(Member, u64), (usize, Instant)>,
+    /// What is being read from file tiers, and to whom it is to be given from which slot.
+    slot_reads: BTreeMap<u64, (Parked, Lying, usize)>,
+    /// The threads that do it, one for each tier.
+    slot_readers: BTreeMap<TierId, Sender<SlotRead>>,
     /// Blocks that this node reads from the store for all, and since when.
     reading: HashMap<(GroupFile, u64), Instant>,
     slow: BTreeMap<Member, Instant>,
@@ -163,11 +182,19 @@ fn is_read_by_several(record: &FileRecord) -> bool {
         && !record.has(FileFlags::DIRECT)
 }
 
+/// Whether a bucket has all these pages, and the store has them, too.
+fn is_clean(meta: &BucketMeta, pages: PageSet) -> bool {
+    meta.valid.load(Ordering::Acquire) & pages.0 == pages.0 && meta.pending() == 0
+}
+
 impl Remote {
-    /// The thread of a manager whose files are shared. Once.
-    pub fn of(node: &Arc<Node>) -> Option<Remote> {
+    /// The thread of a manager whose files are shared, and for each file tier the one
+    /// that reads it for this one. Once.
+    pub fn of(node: &Arc<Node>) -> Option<(Remote, Vec<SlotReader>)> {
         let post = node.group.remote.as_ref()?;
-        Some(Remote {
+        let readers = node.file_tiers().map(|tier| SlotReader::new(node, tier));
+        let (slot_readers, readers) = readers.unzip();
+        let remote = Remote {
             node: Arc::clone(node),
             events: post.received()?,
             staging: Arc::clone(&post.staging),
@@ -184,10 +211,13 @@ impl Remote {
             free: [(0..SLOTS).collect(), (SLOTS..2 * SLOTS).collect()],
             parked: Vec::new(),
             served: BTreeMap::new(),
+            slot_reads: BTreeMap::new(),
+            slot_readers,
             reading: HashMap::new(),
             slow: BTreeMap::new(),
             observed: BTreeMap::new(),
-        })
+        };
+        Some((remote, readers))
     }
 
     /// Until the manager ends.
@@ -242,6 +272,7 @@ impl Remote {
                 None => eprintln!("node {} has sent a message that is none", from.node.0),
             },
             RemoteEvent::Pulled(token, outcome) => self.pulled(token, outcome),
+            RemoteEvent::SlotRead(number, is_read) => self.slot_read(number, is_read),
             RemoteEvent::Down(member) => self.down(member),
             RemoteEvent::End => {}
         }
@@ -481,7 +512,7 @@ impl Remote {
         let group = self.group.as_ref();
         let members = group.map(|group| &group.members[..]).unwrap_or_default();
         let of = node.and_then(|node| members.iter().find(|member| member.node == node).copied());
-        let of = of.filter(|of| !self.slow.contains_key(of) && self.pays(*of, job));
+        let of = of.filter(|of| !self.slow.contains_key(of) && self.budget_ns(*of, job).is_some());
         let (waiters, block) = (job.waiters.clone(), job.block);
         match of {
             Some(of) => {
@@ -502,8 +533,9 @@ impl Remote {
         }
     }
 
-    /// Whether a block is here sooner from that node than from the store.
-    fn pays(&self, of: Member, job: &Job) -> bool {
+    /// Nanoseconds within which that node has to give a block for it to be here sooner than from
+    /// the store; `None` if it cannot be.
+    fn budget_ns(&self, of: Member, job: &Job) -> Option<u64> {
         let segment = &self.node.segment;
         let now_ns = clock::monotonic_ns();
         let observed = self.observed.get(&of.node);
@@ -516,7 +548,9 @@ impl Remote {
         };
         let hierarchy = forebay_client::hierarchy(segment, self.node.store_of(job.id));
         let store = Speeds::of(&hierarchy).paces().last().copied().unwrap_or_default();
-        peer_pays(&link, &store, length(segment, segment.file(job.id), job.block) as u64)
+        let bytes = length(segment, segment.file(job.id), job.block) as u64;
+        let budget_ns = peer_budget_ns(&link, &store, bytes);
+        (budget_ns > 0.0).then_some(budget_ns as u64)
     }
 
     /// Asks for blocks that wait for a slot.
@@ -531,12 +565,14 @@ impl Remote {
                 continue;
             };
             let (file, block) = (job.file, job.block);
+            // By now it may be too far away: then its holder says so.
+            let budget_ns = self.budget_ns(of, job).unwrap_or(0);
             let Some(slot) = self.free[0].pop() else { return };
             self.queued.pop_front();
             if let Some(job) = self.jobs.get_mut(&number) {
                 job.state = State::Asked(of, slot);
             }
-            if !self.send(of, &RemoteMessage::Get { ticket: number, file, block }) {
+            if !self.send(of, &RemoteMessage::Get { ticket: number, file, block, budget_ns }) {
                 self.give_up(number);
             }
         }
@@ -657,9 +693,10 @@ impl Remote {
                     self.found(job, node.map(|&node| NodeId(node)));
                 }
             }
-            RemoteMessage::Get { ticket, file, block } => {
+            RemoteMessage::Get { ticket, file, block, budget_ns } => {
                 let until = Instant::now() + PARK.as_duration();
-                self.serve(Parked { from, ticket, file, block, until });
+                let waits_for_tier = false;
+                self.serve(Parked { from, ticket, file, block, until, budget_ns, waits_for_tier });
             }
             RemoteMessage::Have { ticket, file, block, bytes, sum, region, offset } => {
                 self.have(from, (ticket, file, block), (bytes, sum), (region, offset));
@@ -723,48 +760,67 @@ impl Remote {
 
     /// Answers a question, or keeps it for later.
     fn serve(&mut self, parked: Parked) {
-        let Parked { from, ticket, file, block, until } = parked;
-        let key = (file, block);
-        let found = match self.free[1].last() {
-            Some(&slot) => self.look(file, block, self.staging.at(slot)),
+        let slot = if crash::refused("staging") { None } else { self.free[1].pop() };
+        let found = match slot {
+            Some(slot) => self.look(&parked, self.staging.at(slot)),
             None => Found::Busy,
         };
+        let (found, slot) = match (found, slot) {
+            (Found::Bytes(bytes), Some(slot)) => {
+                self.give(&parked, slot, bytes);
+                return;
+            }
+            (Found::Below(lying), Some(slot)) if self.slot_reads.len() < READS_MAX => {
+                return self.read_slot(parked, lying, slot);
+            }
+            other => other,
+        };
+        self.free[1].extend(slot);
+        let waits_for_tier = matches!(found, Found::Below(_));
         let waits = match found {
-            Found::Bytes(_) => false,
-            Found::Busy => true,
+            Found::Busy | Found::Below(_) => true,
             // It is about to read it, or its own question is not answered yet.
             Found::Absent => {
+                let key = (parked.file, parked.block);
                 let reads = self.reading.get(&key);
                 reads.is_some_and(|since| since.elapsed() < PARK.as_duration())
                     || self.by_block.contains_key(&key)
             }
-            Found::No => false,
+            Found::Slower => {
+                if let Some(post) = self.post() {
+                    post.counts.declined.fetch_add(1, Ordering::Relaxed);
+                }
+                false
+            }
+            Found::Bytes(_) | Found::No => false,
         };
-        if waits && Instant::now() < until && self.parked.len() < PARKED_MAX {
-            return self.parked.push(parked);
+        if waits && Instant::now() < parked.until && self.parked.len() < PARKED_MAX {
+            return self.parked.push(Parked { waits_for_tier, ..parked });
         }
-        let Found::Bytes(bytes) = found else {
-            self.send(from, &RemoteMessage::No { ticket });
-            return;
-        };
-        let Some(&slot) = self.free[1].last() else { return };
-        self.reading.remove(&key);
+        self.send(parked.from, &RemoteMessage::No { ticket: parked.ticket });
+    }
+
+    /// Gives another node the bytes of a block, which are in a slot. Whether they are on their way.
+    fn give(&mut self, parked: &Parked, slot: usize, bytes: usize) -> bool {
+        let &Parked { from, ticket, file, block, .. } = parked;
+        self.reading.remove(&(file, block));
         // SAFETY: the slot is this thread's, and peers only read it.
         let content =
             unsafe { std::slice::from_raw_parts(self.staging.at(slot).cast_const(), bytes) };
         let sum = checksum_of(content);
         // What this node had before it was left out of the group, others may have written since.
         if !self.is_inside() {
+            self.free[1].push(slot);
             self.send(from, &RemoteMessage::No { ticket });
-            return;
+            return false;
         }
         crash::point("remote.giving");
         let is_sent = if bytes <= INLINE_MAX {
             let bytes = content.to_vec();
+            self.free[1].push(slot);
             self.send(from, &RemoteMessage::Bytes { ticket, file, block, sum, bytes })
         } else if let Some(region) = self.staging.region() {
             let (region, offset) = (region.number(), self.staging.offset(slot));
-            self.free[1].pop();
             let until = Instant::now() + SERVE.as_duration();
             if let Some((old, _)) = self.served.insert((from, ticket), (slot, until)) {
                 self.free[1].push(old);
@@ -777,11 +833,13 @@ impl Remote {
             }
             is_sent
         } else {
+            self.free[1].push(slot);
             false
         };
         if let Some(post) = self.post().filter(|_| is_sent) {
             post.counts.moved(from.node, true, bytes);
         }
+        is_sent
     }
 
     fn unserve(&mut self, key: (Member, u64)) {
@@ -790,10 +848,11 @@ impl Remote {
         }
     }
 
-    /// Copies a block of a file that several nodes read to `to`, if it is whole in RAM.
-    fn look(&mut self, file: GroupFile, block: u64, to: *mut u8) -> Found {
-        let node = Arc::clone(&self.node);
-        let segment = &node.segment;
+    /// Looks for a block of a file that several nodes read, and copies it to `to` if it is whole in
+    /// RAM.
+    fn look(&self, parked: &Parked, to: *mut u8) -> Found {
+        let &Parked { file, block, budget_ns, .. } = parked;
+        let segment = &self.node.segment;
         let Some(id) = with_record(segment, self.owner, file, |found, _| found) else {
             return Found::No;
         };
@@ -810,14 +869,20 @@ impl Remote {
         if word == Entry::EMPTY {
             return Found::Absent;
         }
-        let Entry::Resident { tier: TierId::RAM, bucket, .. } = Entry::decode(word) else {
-            return Found::No;
-        };
+        let Entry::Resident { tier, bucket, .. } = Entry::decode(word) else { return Found::No };
         let Some(meta) = segment.bucket(bucket) else { return Found::No };
         let Some(begin) = meta.lock.read_begin() else { return Found::Busy };
-        let pages = PageSet::span(0..bytes.div_ceil(segment.page_bytes())).0;
-        if meta.valid.load(Ordering::Acquire) & pages != pages || meta.pending() != 0 {
+        let pages = PageSet::span(0..bytes.div_ceil(segment.page_bytes()));
+        if !is_clean(meta, pages) {
             return Found::No;
+        }
+        if !self.gives(id, tier, bytes as u64, budget_ns) {
+            return Found::Slower;
+        }
+        if !tier.is_ram() {
+            let generation = record.generation.load(Ordering::Acquire);
+            let lying = Lying::of(&self.node, (id, generation), (word, bucket, begin), bytes);
+            return lying.map_or(Found::No, Found::Below);
         }
         let from = segment.bucket_data(bucket).cast_const();
         // SAFETY: both are that long; what other threads write meanwhile is noticed by the version
@@ -827,6 +892,22 @@ impl Remote {
             return Found::Busy;
         }
         Found::Bytes(bytes)
+    }
+
+    /// Whether a block that lies on this tier is at another node sooner from here than from the
+    /// store.
+    fn gives(&self, id: FileId, tier: TierId, bytes: u64, budget_ns: u64) -> bool {
+        let hierarchy = forebay_client::hierarchy(&self.node.segment, self.node.store_of(id));
+        let speeds = Speeds::of(&hierarchy);
+        let Some(place) = speeds.paces().get(tier.index()) else { return false };
+        let ahead = match tier.is_ram() {
+            true => 0,
+            false => {
+                let waits = self.parked.iter().filter(|parked| parked.waits_for_tier).count();
+                self.slot_reads.len() + waits
+            }
+        };
+        peer_gives(place, ahead as u64, bytes, budget_ns as f64)
     }
 
     /// A link is gone: what was asked is not answered any more, and nothing is pulled from here.

@@ -111,8 +111,12 @@ pub(super) fn start_workers(
         let keeper = LeaseKeeper::new(node, events, desk);
         workers.push(start("leases".into(), Box::new(move || keeper.run()))?);
     }
-    if let Some(remote) = Remote::of(node) {
+    if let Some((remote, readers)) = Remote::of(node) {
         workers.push(start("remote".into(), Box::new(move || remote.run()))?);
+        for reader in readers {
+            let name = format!("remote {}", node.tier_name(reader.tier()));
+            workers.push(start(name, Box::new(move || reader.run()))?);
+        }
     }
     let grower = Grower::new(node, found);
     workers.push(start("grow".into(), Box::new(move || grower.run()))?);
