@@ -27,6 +27,7 @@ mod status;
 
 pub use error::GroupError;
 pub use faults::{Before, Faults, Loses, Operation};
+pub use forebay_fabric::{FaultScript as LinkFaults, parse_script as parse_link_faults};
 pub use forebay_fabric::{Header, Outcome, Region, RemoteSpan};
 /// For `main`, and for those who pass a build with UCX on.
 #[cfg(feature = "ucx")]

@@ -153,6 +153,10 @@ impl<F: Fabric> Faulty<F> {
         let fault = self.decide(link, operation);
         let (bytes, is_torn) = match fault {
             Some(Fault::Full) => return self.refuse_full(link),
+            Some(Fault::Lose) => {
+                self.events.push(Event::Done { token, outcome: Outcome::Ok });
+                return Ok(None);
+            }
             Some(Fault::Tear) if bytes > 1 => (bytes / 2, true),
             Some(fault) => {
                 let (outcome, why) = match fault {

@@ -42,6 +42,8 @@ pub enum Fault {
     Late,
     /// The link is lost when half of a transfer's bytes have moved.
     Tear,
+    /// A transfer is said to have ended well, and no byte has moved: what was there before is.
+    Lose,
 }
 
 /// One line of a [`FaultScript`].
@@ -55,12 +57,12 @@ pub struct Rule {
 
 impl Rule {
     /// Lets `fault` happen to these operations. None if it cannot: only messages are delayed and
-    /// spoiled, only transfers are late and torn.
+    /// spoiled, only transfers are late, torn and lost.
     pub fn new(operation: Operation, when: When, fault: Fault) -> Option<Self> {
         let fits = match fault {
             Fault::Cut | Fault::Full => true,
             Fault::Delay(_) | Fault::Spoil => operation == Operation::Send,
-            Fault::Late | Fault::Tear => operation != Operation::Send,
+            Fault::Late | Fault::Tear | Fault::Lose => operation != Operation::Send,
         };
         fits.then_some(Self { operation, when, fault, seen: 0 })
     }
@@ -186,8 +188,9 @@ fn parse_line(words: &[&str]) -> Result<Rule, String> {
         ("spoil", rest) => (Fault::Spoil, rest),
         ("late", rest) => (Fault::Late, rest),
         ("tear", rest) => (Fault::Tear, rest),
+        ("lose", rest) => (Fault::Lose, rest),
         (other, _) => {
-            let known = "cut, full, delay, spoil, late or tear";
+            let known = "cut, full, delay, spoil, late, tear or lose";
             return Err(format!("unknown fault {other}; {known}"));
         }
     };
@@ -208,7 +211,7 @@ fn parse_line(words: &[&str]) -> Result<Rule, String> {
     };
     Rule::new(operation, when, made).ok_or_else(|| {
         format!(
-            "{fault} cannot happen to {name}: send has delay and spoil, the others late and tear"
+            "{fault} cannot happen to {name}: send has delay and spoil, the others late, tear and lose"
         )
     })
 }
@@ -233,7 +236,7 @@ mod tests {
     #[test]
     fn every_form_is_understood() {
         let text = "# faults\n\nsend cut at 3\nsend full next 2\n  send delay 50us every 5\n\
-                    send spoil from 9\npull late\npush tear at 1\npull cut\npush full\n";
+                    send spoil from 9\npull late\npush tear at 1\npull cut\npush full\npull lose next 2\n";
         let rule = |operation, when, fault| Rule::new(operation, when, fault).unwrap();
         assert_eq!(
             parse_script(text).unwrap(),
@@ -246,6 +249,7 @@ mod tests {
                 rule(Operation::Push, When::At(1), Fault::Tear),
                 rule(Operation::Pull, When::Every(1), Fault::Cut),
                 rule(Operation::Push, When::Every(1), Fault::Full),
+                rule(Operation::Pull, When::Next(2), Fault::Lose),
             ]
         );
     }
@@ -263,6 +267,7 @@ mod tests {
             ("send cut next 0", "0 is not"),
             ("send cut at -1", "-1"),
             ("send cut at 3 every 4", "at 3 every 4"),
+            ("send lose", "lose cannot happen to send"),
             ("send late", "late cannot happen to send"),
             ("pull delay 1s", "delay cannot happen to pull"),
         ] {

@@ -120,6 +120,23 @@ fn a_torn_transfer_moves_its_half(subject: &mut Subject) {
     }
 }
 
+fn a_lost_transfer_ends_well_and_moves_nothing(subject: &mut Subject) {
+    let (ours, _, script) = faulty_pair(subject, "pull lose at 1\npush lose at 1");
+    let (mut memory, mut other) = (Memory::of(1, 10), Memory::of(2, 10));
+    let here = subject.expose(0, &mut memory, Access::ReadWrite);
+    let there = subject.expose(1, &mut other, Access::ReadWrite);
+    for token in [1, 2] {
+        subject.pull(0, ours, (remote(there, 0, 5), local(here, 0, 5)), token);
+        assert_eq!(subject.outcome(0, token), Outcome::Ok);
+        let is_there = token == 2;
+        assert_eq!(memory.0[..5], [if is_there { 2 } else { 1 }; 5]);
+        subject.push(0, ours, (local(here, 5, 5), remote(there, 5, 5)), 10 + token);
+        assert_eq!(subject.outcome(0, 10 + token), Outcome::Ok);
+        assert_eq!(other.0[5..], [if is_there { 1 } else { 2 }; 5]);
+    }
+    assert_eq!(script.hits(), 2);
+}
+
 fn a_cut_transfer_ends_with_its_link(subject: &mut Subject) {
     let (ours, theirs, script) = faulty_pair(subject, "pull cut at 2");
     let (mut memory, mut other) = (Memory::of(1, 1 << 20), Memory::of(2, 1 << 20));
@@ -242,5 +259,6 @@ faults! {
     a_spoilt_byte_costs_the_link
     a_late_token_closes_the_link
     a_torn_transfer_moves_its_half
+    a_lost_transfer_ends_well_and_moves_nothing
     a_cut_transfer_ends_with_its_link
 }

@@ -4,8 +4,9 @@
 use crate::config::{Config, Consistency, Group as Settings, Hosts};
 use crate::remote::{RemoteEvent, RemotePost};
 use forebay_cluster::{
-    Group, GroupConfig, GroupError, GroupStatus, LeaseDesk, LeaseOrder, LeaseQueue, LinkState,
-    LinkStatus, LookStatus, NodeStatus, PacketCounters, Sharing, Standing, StoreError,
+    Faults, Group, GroupConfig, GroupError, GroupStatus, LeaseDesk, LeaseOrder, LeaseQueue,
+    LinkFaults, LinkState, LinkStatus, LookStatus, NodeStatus, PacketCounters, Sharing, Standing,
+    StoreError,
 };
 use forebay_directory::{Status, Tuning};
 use forebay_membership::{Incarnation, NodeId, Rank, Seat};
@@ -155,8 +156,9 @@ impl Grouping {
         self.settings.hosts.as_ref().map(|hosts| hosts.node)
     }
 
-    /// Begins a life in the group of several hosts, on a thread of its own.
-    pub fn begin(&self, pool: PoolLife) {
+    /// Begins a life in the group of several hosts, on a thread of its own. `faults` is what goes
+    /// wrong on its links.
+    pub fn begin(&self, pool: PoolLife, faults: Option<LinkFaults>) {
         let Settings { hosts: Some(hosts), bind, fabric, consistency, .. } = &self.settings else {
             return;
         };
@@ -172,8 +174,8 @@ impl Grouping {
             None => (None, of.handler, None),
         };
         let bind = bind.unwrap_or(of.bind);
-        let config =
-            GroupConfig { bind, transport: *fabric, tell, sharing, staging, handler, ..of };
+        let (transport, faults) = (*fabric, Faults { links: faults, ..of.faults });
+        let config = GroupConfig { bind, transport, tell, sharing, staging, handler, faults, ..of };
         let patience = (*consistency == Consistency::Auto).then(|| PATIENCE.as_duration());
         *lock(&self.part) = Part::Beginning;
         let part = Arc::clone(&self.part);

@@ -239,9 +239,12 @@ fn a_script_is_read_again_and_its_errors_are_told_with_their_line() {
     fs::write(&faulty.faults, "tape write short").unwrap();
     let ran = faulty.start("touch:$OUT/started").end();
     assert!(
-        ran.stderr.contains("faults:1: unknown device tape; one of store, ram, nvme"),
+        ran.stderr.contains("faults:1: unknown device tape; one of store, ram, nvme, links"),
         "{ran:?}"
     );
+    fs::write(&faulty.faults, "store write short\nlinks pull break").unwrap();
+    let ran = faulty.start("touch:$OUT/started").end();
+    assert!(ran.stderr.contains("faults:2: unknown fault break; cut,"), "{ran:?}");
     fs::write(&faulty.faults, "").unwrap();
     let run = faulty.start(
         "open:1:file write:1:10 fsync:1 wait:$OUT/failing write:1:10 fsync:1 wait:$OUT/wrong \

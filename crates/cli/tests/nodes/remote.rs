@@ -1,7 +1,7 @@
 //! Blocks that several nodes read: from the store once, and from each other's memory after that.
 //! The store is one emulated device for all, and slow enough for that to pay.
 
-use crate::harness::{self, LONG, Running, wait_for};
+use crate::harness::{self, LONG, Ran, Running, wait_for};
 use crate::namespaces::{Node, Nodes};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -315,4 +315,198 @@ fn blocks_on_a_tier_that_is_slower_than_the_store_are_not_given() {
     go(&nodes, 2, "read");
     assert_eq!(runs.pop().unwrap().end().expect(0).stdout, sum);
     assert_eq!(runs.pop().unwrap().end().expect(0).stdout, sum.repeat(3));
+}
+
+/// What goes wrong with the managers of readers: a script of faults, and variables in which `$OUT`
+/// is the folder of all nodes.
+#[derive(Default)]
+struct Trouble<'t> {
+    script: &'t str,
+    variables: &'t [(&'t str, &'t str)],
+}
+
+/// What has come of it.
+struct Outcome {
+    nodes: Nodes,
+    seed: u64,
+    /// Of the writer, and of the readers.
+    rans: Vec<Ran>,
+    /// What the managers of the readers have counted of blocks.
+    counts: [Value; 2],
+}
+
+/// Files of the writer and its readers.
+const FILES: usize = 6;
+
+/// Two nodes with small tiers read files of which a third one changes pages, for some seconds,
+/// while something goes wrong with the managers of the readers. `meanwhile` is called while all are
+/// at work.
+fn in_trouble(trouble: &Trouble, meanwhile: impl Fn(&Nodes)) -> Option<Outcome> {
+    let nodes = Nodes::new(3)?;
+    if !harness::compile_into(&nodes.out, "versions.c", &[]) {
+        return None;
+    }
+    let (seed, out) = (crate::strict::seed(), nodes.out.to_str().unwrap().to_owned());
+    nodes[0].run(&format!("$OUT/versions make {FILES}")).expect(0);
+    let config = sharing(&nodes, 3, "");
+    let small = with_ram(&nodes, &config, "4MiB");
+    fs::write(nodes.out.join("faults"), trouble.script).unwrap();
+    let with_script = !trouble.script.is_empty();
+    let script = [("FOREBAY_FAULTS", "$OUT/faults"), ("FOREBAY_FAULTS_LOG", "$OUT/hits")];
+    let script = script.iter().filter(|_| with_script);
+    let variables = script.chain(trouble.variables);
+    let variables: Vec<String> =
+        variables.map(|(name, what)| format!("{name}={}", what.replace("$OUT", &out))).collect();
+    let run = |number: usize| {
+        let what = if number == 0 { "write" } else { "read" };
+        let calls = format!("$OUT/versions {what} $OUT/table {FILES} {}", seed + number as u64);
+        let step = "step() { : > $OUT/at-$1; while [ ! -e $OUT/past-$1 ]; do sleep 0.01; done; }";
+        let script =
+            format!("{step}; step begun{number}; {calls}; code=$?; step read{number}; exit $code");
+        let run = [harness::FOREBAY, "run", "--config", &small, "--", "bash", "-c", &script];
+        let variables = variables.iter().map(String::as_str).filter(|_| number > 0);
+        let words: Vec<&str> = ["env"].into_iter().chain(variables).chain(run).collect();
+        nodes[number].spawn(&words)
+    };
+    let runs: Vec<Running> = (0..3).map(run).collect();
+    (0..3).for_each(|number| nodes[number].at(&format!("begun{number}")));
+    await_group(&nodes, 3);
+    go(&nodes, 3, "begun");
+    std::thread::sleep(Duration::from_secs(4));
+    meanwhile(&nodes);
+    std::thread::sleep(Duration::from_secs(4));
+    fs::write(nodes.out.join("table.end"), "").unwrap();
+    all_at(&nodes, 3, "read");
+    let counts = [1, 2].map(|number| counted(&nodes[number]).0);
+    go(&nodes, 3, "read");
+    let rans = runs.into_iter().map(Running::end).collect();
+    Some(Outcome { nodes, seed, rans, counts })
+}
+
+impl Outcome {
+    /// Each page that was read was one of a version that it may have been of, each call has ended
+    /// in time, and the store has the last versions.
+    fn assert_right(&self) {
+        const LONGEST: f64 = 30.0;
+        let Outcome { nodes, seed, rans, counts } = self;
+        for (number, ran) in rans.iter().enumerate() {
+            let words: Vec<&str> = ran.stdout.split_whitespace().collect();
+            let ["ok,", calls, "calls,", "the", "longest", longest, "s"] = words[..] else {
+                panic!("node {number}, seed {seed}: {ran:?}");
+            };
+            println!("node {number}: {calls} calls, the longest {longest} s");
+            let (calls, longest): (u64, f64) = (calls.parse().unwrap(), longest.parse().unwrap());
+            let ends = ran.code == 0 && calls >= 5 && longest < LONGEST;
+            assert!(ends, "node {number}, seed {seed}: {ran:?}, {counts:?}");
+        }
+        println!("{counts:?}");
+        nodes[0].run(&format!("$OUT/versions check $OUT/table {FILES}")).expect(0);
+    }
+
+    /// Some page was not right.
+    fn assert_wrong(&self) {
+        let is_wrong = |ran: &Ran| ran.code == 1 && ran.stdout.contains(" page ");
+        assert!(self.rans.iter().any(is_wrong), "seed {}: {:?}", self.seed, self.rans);
+    }
+
+    /// One of what the managers of both readers have counted.
+    fn sum(&self, key: &str) -> u64 {
+        self.counts.iter().map(|blocks| blocks[key].as_u64().unwrap()).sum()
+    }
+
+    /// Lines of a file that all nodes write.
+    fn lines(&self, name: &str) -> usize {
+        fs::read_to_string(self.nodes.out.join(name)).unwrap_or_default().lines().count()
+    }
+}
+
+#[test]
+fn readers_beside_a_writer_get_blocks_of_each_other_and_of_no_older_version() {
+    let Some(outcome) = in_trouble(&Trouble::default(), |_| {}) else { return };
+    outcome.assert_right();
+    assert!(outcome.sum("from_nodes") > 20 && outcome.sum("given_from_tiers") > 0);
+}
+
+/// Links that are lost when a pull takes too long, and messages that are late.
+#[test]
+fn pulls_that_are_late_cost_readers_time_and_no_bytes() {
+    let script = "links pull late every 9\nlinks send delay 200ms every 40\n";
+    let trouble = Trouble { script, ..Trouble::default() };
+    let Some(outcome) = in_trouble(&trouble, |_| {}) else { return };
+    outcome.assert_right();
+    assert!(outcome.sum("failed") > 0);
+}
+
+/// What ends well and has moved nothing: in its place are bytes of another block, or version.
+#[test]
+fn pulls_that_bring_other_bytes_are_not_taken() {
+    let script = "links pull lose every 3\n";
+    let trouble = Trouble { script, ..Trouble::default() };
+    let Some(outcome) = in_trouble(&trouble, |_| {}) else { return };
+    outcome.assert_right();
+    let says = |number: usize| outcome.nodes[number].log().contains("are not what it has said");
+    assert!(says(1) || says(2));
+    // That the readers would notice.
+    let trouble = Trouble { script, variables: &[("FOREBAY_PLANT", "remote-unsummed")] };
+    if let Some(outcome) = in_trouble(&trouble, |_| {}) {
+        outcome.assert_wrong();
+    }
+}
+
+/// Between look, answer, pull and arrival there is time to write, evict and move the block.
+#[test]
+fn blocks_that_change_while_they_are_given_are_not_taken() {
+    for point in ["remote.pull*", "remote.slot-read*"] {
+        let pause = format!("{point}:1/4:300");
+        let variables = [
+            ("FOREBAY_PAUSE", &*pause),
+            ("FOREBAY_PAUSE_IN", "node"),
+            ("FOREBAY_PAUSE_LOG", "$OUT/paused"),
+        ];
+        let trouble = Trouble { variables: &variables, ..Trouble::default() };
+        let Some(outcome) = in_trouble(&trouble, |_| {}) else { return };
+        outcome.assert_right();
+        assert!(outcome.lines("paused") > 0, "{point}");
+    }
+}
+
+/// No place from which a block could be given is ever free: readers go to the store at once.
+#[test]
+fn holders_without_a_place_send_their_readers_to_the_store() {
+    let variables = [("FOREBAY_REFUSE", "staging:1.."), ("FOREBAY_REFUSE_LOG", "$OUT/refused")];
+    let trouble = Trouble { variables: &variables, ..Trouble::default() };
+    let Some(outcome) = in_trouble(&trouble, |_| {}) else { return };
+    outcome.assert_right();
+    assert!(outcome.lines("refused") > 0 && outcome.sum("from_store") > 0);
+    assert_eq!(outcome.sum("from_nodes"), 0);
+}
+
+/// The file tiers of the readers hang, fail, and lie.
+#[test]
+fn devices_of_holders_that_fail_cost_readers_time_and_no_bytes() {
+    for script in
+        ["nvme read delay 2s every 20\n", "nvme read fail EIO at 30\n", "nvme read lose every 7\n"]
+    {
+        let Some(outcome) = in_trouble(&Trouble { script, ..Trouble::default() }, |_| {}) else {
+            return;
+        };
+        outcome.assert_right();
+        assert!(outcome.lines("hits") > 0, "{script}");
+    }
+}
+
+/// A holder is stopped, again and again.
+#[test]
+fn holders_that_are_stopped_cost_readers_time_and_no_bytes() {
+    let outcome = in_trouble(&Trouble::default(), |nodes| {
+        for _ in 0..3 {
+            nodes[1].signal(Signal::STOP);
+            std::thread::sleep(Duration::from_millis(1500));
+            nodes[1].signal(Signal::CONT);
+            std::thread::sleep(Duration::from_millis(500));
+        }
+    });
+    let Some(outcome) = outcome else { return };
+    outcome.assert_right();
+    assert!(outcome.sum("from_nodes") > 0);
 }

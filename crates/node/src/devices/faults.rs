@@ -1,6 +1,8 @@
 //! Faults on purpose, for testers: the file that `FOREBAY_FAULTS` names says what goes wrong with
-//! the manager's transfers to stores and tiers. Without the variable nothing of this exists.
+//! the manager's transfers to stores and tiers, and on the links to other nodes. Without
+//! the variable nothing of this exists.
 
+use forebay_cluster::{LinkFaults, parse_link_faults};
 use forebay_device::{Batch, Errno, StoreFile, Transfer};
 use forebay_tiers::{Fault, FaultScript, Faulty, Operation, parse_script};
 use std::fs::File;
@@ -13,10 +15,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// What scripts call the backing stores, all of them.
 pub(crate) const STORE: &str = "store";
 
+/// What scripts call the links to other nodes, all of them.
+const LINKS: &str = "links";
+
 /// A script that is read again whenever its file has changed.
 pub(crate) struct Faults {
     path: PathBuf,
     devices: Vec<(String, FaultScript)>,
+    links: LinkFaults,
     seen: Mutex<Seen>,
     /// Where each hit is noted, if anywhere; locked as long as hits are taken and not yet noted.
     log: Mutex<Option<PathBuf>>,
@@ -40,10 +46,16 @@ impl Faults {
         let devices = devices.map(|name| (name.to_owned(), FaultScript::new())).collect();
         let log = std::env::var_os("FOREBAY_FAULTS_LOG").filter(|path| !path.is_empty());
         let log = Mutex::new(log.map(PathBuf::from));
-        let faults = Faults { path: path.into(), devices, seen: Mutex::new(None), log };
+        let (seen, links) = (Mutex::new(None), LinkFaults::new());
+        let faults = Faults { path: path.into(), devices, links, seen, log };
         faults.read()?;
         eprintln!("faults are injected as {} says", faults.path.display());
         Ok(Some(Arc::new(faults)))
+    }
+
+    /// What goes wrong on links, for the group.
+    pub fn links(&self) -> LinkFaults {
+        self.links.clone()
     }
 
     /// Reads the script if it has changed. One that cannot be understood changes nothing.
@@ -64,13 +76,27 @@ impl Faults {
         let wrong = |line: usize, what: &str| {
             format!("FOREBAY_FAULTS: {}:{line}: {what}", self.path.display())
         };
-        let rules = parse_script(&text).map_err(|error| wrong(error.line, &error.what))?;
-        let names: Vec<_> = self.devices.iter().map(|(name, _)| &name[..]).collect();
+        // Lines of links have words of their own. All lines keep their numbers.
+        let of_links = |line: &str| {
+            let (device, rest) = line.trim_start().split_once(char::is_whitespace)?;
+            (device == LINKS).then(|| rest.to_owned())
+        };
+        let lines = |of: &dyn Fn(&str) -> String| text.lines().map(of).collect::<Vec<_>>();
+        let links = lines(&|line| of_links(line).unwrap_or_default()).join("\n");
+        let links = parse_link_faults(&links).map_err(|error| wrong(error.line, &error.what))?;
+        let devices = lines(&|line| match of_links(line) {
+            Some(_) => String::new(),
+            None => line.to_owned(),
+        });
+        let rules = parse_script(&devices.join("\n"));
+        let rules = rules.map_err(|error| wrong(error.line, &error.what))?;
+        let names: Vec<_> = self.devices.iter().map(|(name, _)| &name[..]).chain([LINKS]).collect();
         if let Some((line, name, _)) = rules.iter().find(|(_, name, _)| !names.contains(&&name[..]))
         {
             let known = names.join(", ");
             return Err(wrong(*line, &format!("unknown device {name}; one of {known}")));
         }
+        self.links.replace(links);
         for (device, script) in &self.devices {
             let of_device = rules.iter().filter(|(_, name, _)| name == device);
             script.replace(of_device.map(|(.., rule)| rule.clone()).collect());

@@ -227,7 +227,8 @@ pub fn serve(
     let warnings = warnings.chain(unbuffered(&node.segment)).collect();
     ready(Started { rebuilt, warnings })?;
     fresh.into_iter().for_each(Fresh::keep);
-    node.group.begin(pool_life(&node));
+    let links = node.faults.as_ref().map(|faults| faults.links());
+    node.group.begin(pool_life(&node), links);
     let ending = Manager { node: &node, options, signals }.run(&mut control);
     end_workers(&node, &requests, workers);
     node.group.end();

@@ -106,11 +106,23 @@ struct Parked {
     ticket: u64,
     file: GroupFile,
     block: u64,
-    until: Instant,
+    since: Instant,
     /// Within which it has to be given to be sooner there than from the store.
     budget_ns: u64,
     /// What it waits for is a read of a file tier.
     waits_for_tier: bool,
+}
+
+impl Parked {
+    /// Whether the one that asks waits still.
+    fn is_awaited(&self) -> bool {
+        self.since.elapsed() < PARK.as_duration()
+    }
+
+    /// Whether it may still be sooner there than from the store.
+    fn pays(&self) -> bool {
+        self.since.elapsed().as_nanos() < self.budget_ns.into()
+    }
 }
 
 /// What a look for a block has found.
@@ -123,6 +135,8 @@ enum Found {
     Slower,
     /// A thread is at work in it.
     Busy,
+    /// There is no place from which it could be given.
+    Full,
     /// No tier has it.
     Absent,
     /// It may not be given, or is not whole.
@@ -634,7 +648,7 @@ impl Remote {
         };
         let Some(job) = self.jobs.get(&number) else { return false };
         let (id, block) = (job.id, job.block);
-        if checksum_of(content) != sum {
+        if checksum_of(content) != sum && !crash::planted("remote-unsummed") {
             eprintln!("bytes of node {} are not what it has said", of.node.0);
             return false;
         }
@@ -694,9 +708,8 @@ impl Remote {
                 }
             }
             RemoteMessage::Get { ticket, file, block, budget_ns } => {
-                let until = Instant::now() + PARK.as_duration();
-                let waits_for_tier = false;
-                self.serve(Parked { from, ticket, file, block, until, budget_ns, waits_for_tier });
+                let (since, waits_for_tier) = (Instant::now(), false);
+                self.serve(Parked { from, ticket, file, block, since, budget_ns, waits_for_tier });
             }
             RemoteMessage::Have { ticket, file, block, bytes, sum, region, offset } => {
                 self.have(from, (ticket, file, block), (bytes, sum), (region, offset));
@@ -763,7 +776,7 @@ impl Remote {
         let slot = if crash::refused("staging") { None } else { self.free[1].pop() };
         let found = match slot {
             Some(slot) => self.look(&parked, self.staging.at(slot)),
-            None => Found::Busy,
+            None => Found::Full,
         };
         let (found, slot) = match (found, slot) {
             (Found::Bytes(bytes), Some(slot)) => {
@@ -778,7 +791,9 @@ impl Remote {
         self.free[1].extend(slot);
         let waits_for_tier = matches!(found, Found::Below(_));
         let waits = match found {
-            Found::Busy | Found::Below(_) => true,
+            Found::Busy => true,
+            // The store does not wait for it.
+            Found::Full | Found::Below(_) => parked.pays(),
             // It is about to read it, or its own question is not answered yet.
             Found::Absent => {
                 let key = (parked.file, parked.block);
@@ -794,7 +809,7 @@ impl Remote {
             }
             Found::Bytes(_) | Found::No => false,
         };
-        if waits && Instant::now() < parked.until && self.parked.len() < PARKED_MAX {
+        if waits && parked.is_awaited() && self.parked.len() < PARKED_MAX {
             return self.parked.push(Parked { waits_for_tier, ..parked });
         }
         self.send(parked.from, &RemoteMessage::No { ticket: parked.ticket });

@@ -12,7 +12,6 @@ use forebay_pool::{BucketId, FileId, PageSet, crash};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::time::Instant;
 
 /// Where a block lay when it was looked for, clean and whole.
 pub(super) struct Lying {
@@ -143,7 +142,7 @@ impl Remote {
     /// has.
     pub(super) fn slot_read(&mut self, number: u64, is_read: bool) {
         let Some((parked, lying, slot)) = self.slot_reads.remove(&number) else { return };
-        let in_time = is_read && Instant::now() < parked.until;
+        let in_time = is_read && parked.is_awaited();
         match if in_time { self.check(&parked, &lying, slot) } else { Checked::Corrupt } {
             Checked::Right => {
                 if self.give(&parked, slot, lying.bytes)
