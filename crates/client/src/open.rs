@@ -306,7 +306,9 @@ impl Session {
         if file.record.has(FileFlags::UNMAPPED) {
             file.buffer_again();
         }
-        if self.shares_files() && flags & OFlags::RWMODE != OFlags::RDONLY {
+        let writes = flags & OFlags::RWMODE != OFlags::RDONLY;
+        if writes && stat.st_size == 0 && self.shares_files() {
+            // There is nothing to be read.
             file.ask_to_write();
         }
         file.refresh(stat.st_size as u64, mtime_ns(stat))?;

@@ -212,11 +212,15 @@ impl OpenFile<'_> {
     /// Whether the part that has `offset`, which this node may use, is used through the kernel. Its
     /// end. The caller is inside the file.
     pub(crate) fn direct_part(&self, offset: u64) -> Option<u64> {
-        let part = Part::at(offset)?;
-        let word = self.session.segment.part_leases().load(self.id, part);
-        let is_direct =
-            self.record.lease.load().held() == Lease::Shared && word.level() == PartLevel::Direct;
-        is_direct.then(|| part.bytes().end)
+        let is_direct = self.record.lease.load().held() == Lease::Shared
+            && self.part_level(offset) == PartLevel::Direct;
+        Part::at(offset).filter(|_| is_direct).map(|part| part.bytes().end)
+    }
+
+    /// What this node has of the part that has `offset`, where the file is shared.
+    pub(crate) fn part_level(&self, offset: u64) -> PartLevel {
+        let leases = self.session.segment.part_leases();
+        Part::at(offset).map_or(PartLevel::None, |part| leases.load(self.id, part).level())
     }
 }
 

@@ -7,6 +7,7 @@ use forebay_pool::FileId;
 use forebay_pool::clock::Timer;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,6 +25,8 @@ pub(crate) enum RemoteEvent {
     Begun(Post, Box<dyn Fn() -> Rank + Send>),
     /// Blocks are wanted.
     Fetch { file: FileId, generation: u32, blocks: Vec<u64>, wanted: Wanted },
+    /// This node has written a file, or these bytes of it, and keeps them for others to read.
+    Kept { file: FileId, bytes: Range<u64> },
     /// A message of another member.
     Message(Member, Vec<u8>),
     /// A pull has ended.
@@ -128,6 +131,12 @@ impl RemotePost {
         let (answer, answered) = mpsc::channel();
         self.fetch(file, generation, blocks, Wanted::Placed(answer));
         answered.recv_timeout(PLACED.as_duration()).unwrap_or_default()
+    }
+
+    /// This node has written these bytes of a file, which are clean now, and keeps them: others
+    /// that read them are sent here.
+    pub fn kept(&self, file: FileId, bytes: Range<u64>) {
+        let _ = self.events.send(RemoteEvent::Kept { file, bytes });
     }
 
     /// A read of a file tier for another node has ended; whether all of it is there.

@@ -116,6 +116,45 @@ fn a_file_that_all_read_at_once_is_read_from_the_store_once() {
     }
 }
 
+/// What a node has just written lies in its memory, and those that read it get it from there.
+#[test]
+fn what_another_node_has_written_is_read_from_its_memory() {
+    let Some(nodes) = Nodes::new(2) else { return };
+    if !harness::compile_into(&nodes.out, "records.c", &[]) {
+        return;
+    }
+    let config = with_ram(&nodes, &sharing(&nodes, 2, ""), "64MiB");
+    // Each writes a file of its own, and every second record of one that both have open.
+    let records = |what: &str, file: &str, rank: usize, ranks: usize| {
+        format!("$OUT/records {what} strided {file} {rank} {ranks} {} {MIB}", 4 * ranks)
+    };
+    let runs = on_all(&nodes, 2, &config, |node| {
+        let other = 1 - node;
+        let write =
+            [records("write", &format!("own-{node}"), 0, 1), records("write", "shared", node, 2)];
+        let read = [format!("cksum < own-{other}"), records("check", "shared", other, 2)];
+        let (write, read) = (write.join(" && "), read.join(" && "));
+        format!("exec 9<>shared\nstep open{node}\n{write} || exit 1\nstep wrote{node}\n{read}")
+    });
+    go(&nodes, 2, "begun");
+    all_at(&nodes, 2, "open");
+    go(&nodes, 2, "open");
+    all_at(&nodes, 2, "wrote");
+    go(&nodes, 2, "wrote");
+    all_at(&nodes, 2, "read");
+    let counts: Vec<_> = nodes.iter().map(counted).collect();
+    for (blocks, bytes) in &counts {
+        assert!(*bytes <= 8 * MIB * 2 / 10, "{bytes} bytes were read from the store: {counts:?}");
+        assert!(blocks["from_nodes"].as_u64().unwrap() >= 32 * 8 / 10, "{counts:?}");
+    }
+    go(&nodes, 2, "read");
+    for run in runs {
+        let ran = run.end().expect(0);
+        let sum = nodes[0].run("cksum < own-0").expect(0).stdout;
+        assert_eq!(ran.stdout, format!("ok\nok\n{sum}ok\n"), "{ran:?}");
+    }
+}
+
 #[test]
 fn small_files_are_read_once_by_the_group_however_they_are_dealt_out() {
     let Some(nodes) = Nodes::new(3) else { return };

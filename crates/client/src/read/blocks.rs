@@ -34,7 +34,8 @@ impl EnteredFile<'_> {
     ) -> Option<Result<usize, Errno>> {
         let record = self.record;
         let end = offset.checked_add(length as u64).filter(|&end| end <= i64::MAX as u64)?;
-        if !record.allows(Access::Read) || self.may_ask_others() && self.lacks_any(offset, length) {
+        let lacks = || self.may_ask_others(offset) && self.lacks_any(offset, length);
+        if !record.allows(Access::Read) || lacks() {
             return None;
         }
         // To look at the store for more may take the file exclusively.

@@ -13,7 +13,8 @@ use core::sync::atomic::Ordering;
 use forebay_placement::admission::Verdict;
 use forebay_pool::clock::Timer;
 use forebay_pool::layout::FileFlags;
-use forebay_pool::lease::{Access, Lease};
+use forebay_pool::lease::Lease;
+use forebay_pool::parts::PartLevel;
 use forebay_pool::{clock, crash, futex};
 use rustix::io::Errno;
 
@@ -25,12 +26,16 @@ const STOPPED_AFTER: Timer = Timer::ms(100);
 const BLOCKS_MAX: u64 = 256;
 
 impl OpenFile<'_> {
-    /// Whether another node may have in memory what this one misses: several read the file, and
-    /// none writes it.
+    /// Whether another node may have in memory what this one misses at `offset`: several read the
+    /// file, or the part of it, and none writes it.
     #[inline]
-    pub(super) fn may_ask_others(&self) -> bool {
+    pub(super) fn may_ask_others(&self, offset: u64) -> bool {
         self.session.shares_files()
-            && self.record.lease.load().held() == Lease::Read
+            && match self.record.lease.load().held() {
+                Lease::Read => true,
+                Lease::Shared => self.part_level(offset) == PartLevel::Read,
+                Lease::Whole | Lease::Nothing | Lease::Direct => false,
+            }
             && !self.record.has(FileFlags::DIRECT)
     }
 
@@ -54,13 +59,12 @@ impl OpenFile<'_> {
     /// As of [`OpenFile::enter_for`].
     #[cold]
     pub(super) fn bring_from_others(&self, offset: u64, length: usize) -> Result<(), Errno> {
-        let need = || Need::read(offset, length);
-        if !self.record.allows(Access::Read) {
-            drop(self.enter_for(need())?);
-        }
-        if !self.may_ask_others() {
+        let inside = self.enter_for(Need::read(offset, length))?;
+        let is_shared = matches!(self.record.lease.load().held(), Lease::Read | Lease::Shared);
+        if !is_shared || !self.lacks_any(offset, length) {
             return Ok(());
         }
+        drop(inside);
         let end = self.record.stored().min(offset.saturating_add(length as u64));
         let mut at = offset;
         for _ in 0..BLOCKS_MAX {
@@ -68,10 +72,12 @@ impl OpenFile<'_> {
                 break;
             }
             let part = Part::first(&self.session.segment, at, (end - at) as usize);
-            at += part.bytes as u64;
+            let need = || Need::read(at, part.bytes);
             let inside = self.enter_for(need())?;
             let is_there = !is_absent(self.session.segment.entry(self.record, part.block));
-            if is_there || !self.may_ask_others() || inside.admits(part) == Verdict::Through {
+            let asks = !is_there && self.may_ask_others(at);
+            if !asks || inside.admits(part) == Verdict::Through {
+                at += part.bytes as u64;
                 continue;
             }
             // A handler that ran in a wait may have forked.
@@ -101,6 +107,7 @@ impl OpenFile<'_> {
             {
                 inside.stage_in(part.block, verdict == Verdict::Again);
             }
+            at += part.bytes as u64;
         }
         Ok(())
     }

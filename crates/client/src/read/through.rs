@@ -47,7 +47,8 @@ impl EnteredFile<'_> {
         let verdict = trail.admits(key, &part_of, room, || self.pace());
         // Other nodes can be given what is in memory here: who reads on from its start, or all of
         // a small file, brings it up for all of them.
-        if verdict == Verdict::Through && part.within == 0 && self.may_ask_others() {
+        let at = part.block * self.session.segment.bucket_bytes() as u64;
+        if verdict == Verdict::Through && part.within == 0 && self.may_ask_others(at) {
             return Verdict::First;
         }
         verdict

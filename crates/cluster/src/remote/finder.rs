@@ -51,6 +51,22 @@ impl Finder {
         asks: NodeId,
         not: Option<NodeId>,
     ) -> Option<NodeId> {
+        let has = self.who(file, block);
+        let known = Some(NodeId(*has)).filter(|_| *has != NONE);
+        let found = known.filter(|&node| node != asks && Some(node) != not);
+        if found.is_none() {
+            *has = asks.0;
+        }
+        found
+    }
+
+    /// A node has written a block, and has it: who has read it before has something older.
+    pub fn kept(&mut self, file: FileId, block: u64, by: NodeId) {
+        *self.who(file, block) = by.0;
+    }
+
+    /// Who has a block.
+    fn who(&mut self, file: FileId, block: u64) -> &mut u16 {
         let key = (file, block / RUN_BLOCKS);
         if !self.runs.contains_key(&key) {
             if self.order.len() >= self.most
@@ -65,12 +81,7 @@ impl Finder {
         if run.len() <= at {
             run.resize(at + 1, NONE);
         }
-        let known = Some(NodeId(run[at])).filter(|_| run[at] != NONE);
-        let found = known.filter(|&node| node != asks && Some(node) != not);
-        if found.is_none() {
-            run[at] = asks.0;
-        }
-        found
+        &mut run[at]
     }
 
     /// Runs that are known.
@@ -142,6 +153,15 @@ mod tests {
         assert_eq!(finder.len(), 2);
         assert_eq!(finder.find(file(0), 0, NodeId(2), None), None, "it is forgotten");
         assert_eq!(finder.find(file(2), 0, NodeId(2), None), Some(NodeId(1)));
+    }
+
+    #[test]
+    fn a_writer_is_asked_for_what_it_has_kept() {
+        let mut finder = Finder::new(2);
+        assert_eq!(finder.find(file(0), 7, NodeId(1), None), None);
+        finder.kept(file(0), 7, NodeId(2));
+        assert_eq!(finder.find(file(0), 7, NodeId(1), None), Some(NodeId(2)));
+        assert_eq!(finder.find(file(0), 8, NodeId(1), None), None);
     }
 
     #[test]

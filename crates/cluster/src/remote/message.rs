@@ -85,6 +85,16 @@ pub enum RemoteMessage {
         /// That of the question.
         ticket: u64,
     },
+    /// The sender has written these blocks, and has them still, for others to read: those of a
+    /// run, as of [`RemoteMessage::Find`]. It is not answered.
+    Kept {
+        /// The file.
+        file: FileId,
+        /// The number of the run.
+        run: u64,
+        /// Bit n: its block n is meant.
+        mask: u64,
+    },
 }
 
 struct Reader<'b>(&'b [u8]);
@@ -130,6 +140,7 @@ impl RemoteMessage {
             Self::Bytes { ticket, .. } => (5, ticket),
             Self::No { ticket } => (6, ticket),
             Self::Fetched { ticket } => (7, ticket),
+            Self::Kept { .. } => (8, &0),
         };
         let mut to = vec![kind];
         to.extend(ticket.to_le_bytes());
@@ -161,6 +172,11 @@ impl RemoteMessage {
                 to.extend(block.to_le_bytes());
                 to.extend(sum.to_le_bytes());
                 to.extend(bytes);
+            }
+            Self::Kept { file, run, mask } => {
+                put_file(&mut to, *file);
+                to.extend(run.to_le_bytes());
+                to.extend(mask.to_le_bytes());
             }
             Self::No { .. } | Self::Fetched { .. } => {}
         }
@@ -214,6 +230,7 @@ impl RemoteMessage {
             }
             6 => Self::No { ticket },
             7 => Self::Fetched { ticket },
+            8 => Self::Kept { file: from.file()?, run: from.long()?, mask: from.long()? },
             _ => return None,
         };
         from.0.is_empty().then_some(message)
@@ -236,6 +253,7 @@ mod tests {
             RemoteMessage::Bytes { ticket, file, block, sum: 8, bytes: vec![1; INLINE_MAX] },
             RemoteMessage::No { ticket },
             RemoteMessage::Fetched { ticket },
+            RemoteMessage::Kept { file, run: 5, mask: 1 << 63 },
         ];
         for message in all {
             let body = message.encode();

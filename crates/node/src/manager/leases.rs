@@ -18,6 +18,7 @@ use forebay_pool::parts::{Part, PartLevel};
 use forebay_pool::{FileId, Identity, Owner, Segment, crash, futex};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -470,6 +471,13 @@ impl LeaseKeeper {
         }
     }
 
+    /// Others may read what this node has kept of these bytes.
+    fn tell_kept(&self, file: FileId, bytes: Range<u64>) {
+        if let Some(remote) = &self.node.group.remote {
+            remote.kept(file, bytes);
+        }
+    }
+
     /// Gives a file back as far as that is asked for.
     fn reduce(&mut self, file: GroupFile) -> Outcome {
         let object = Object::whole(file);
@@ -483,6 +491,25 @@ impl LeaseKeeper {
         let may_share = may_share && reducing.may_share;
         let record = node.segment.file(found);
         let waited = reducing.since.elapsed();
+        // Of one that programs have open to write, and have not begun with, nothing is flushed.
+        let is_open = may_share && node.segment.descriptions().is_open_for_writing(found);
+        if is_open && is_untaken_whole(record) {
+            let outcome = while_held(&node, found, owner, |record| {
+                if group_file(record) != file || !is_untaken_whole(record) {
+                    return Outcome::Busy;
+                }
+                crash::point("lease.sharing");
+                node.segment.part_leases().remove_all(found);
+                record.lease.grant(Grant::Shared);
+                Outcome::Done
+            });
+            if outcome == Outcome::Done {
+                self.desk.tell(LeaseCommand::Reduced { object, level: Level::Shared, facts: None });
+                self.ask(found);
+                self.wake();
+            }
+            return outcome;
+        }
         if record.lease.load().granted().is_some() && waited < TAKE_UP.as_duration() {
             return Outcome::Busy;
         }
@@ -531,7 +558,8 @@ impl LeaseKeeper {
             if outcome == Outcome::Done {
                 crash::point("lease.reducing");
                 void_pulls(&node, found);
-                facts = Some(facts_of(record));
+                // What was not taken up, this node knows nothing of.
+                facts = (held != Lease::Nothing).then(|| facts_of(record));
                 if held != Lease::Shared || lease != Lease::Shared {
                     // Also those of another file that had the record.
                     node.segment.part_leases().remove_all(found);
@@ -544,6 +572,9 @@ impl LeaseKeeper {
             crash::point("lease.reduced");
             if level != Level::Shared {
                 self.forget_parts(file);
+            }
+            if level == Level::Read {
+                self.tell_kept(found, 0..u64::MAX);
             }
             self.desk.tell(LeaseCommand::Reduced { object, level, facts });
             self.ask(found);
@@ -581,6 +612,7 @@ impl LeaseKeeper {
                 let outcome = clean_part(&node, &mut self.flusher, file, owner, part, to);
                 if outcome == Outcome::Done {
                     crash::point("part.reducing");
+                    void_pulls(&node, file);
                     facts = Some(facts_of(record));
                     match (part_level_of(to), leases.find(file, part)) {
                         (PartLevel::None, _) => leases.remove(file, part),
@@ -594,6 +626,9 @@ impl LeaseKeeper {
         };
         if outcome == Outcome::Done {
             crash::point("part.reduced");
+            if let Some(file) = found.filter(|_| to == Level::Read) {
+                self.tell_kept(file, part.bytes());
+            }
             match to {
                 // It was granted so.
                 Level::Direct => {}
@@ -604,6 +639,12 @@ impl LeaseKeeper {
         }
         outcome
     }
+}
+
+/// Whether a file was granted to be written, and no program has taken that up yet.
+fn is_untaken_whole(record: &FileRecord) -> bool {
+    let lease = record.lease.load();
+    (lease.held(), lease.granted()) == (Lease::Nothing, Some(Grant::Whole))
 }
 
 /// Which part an object is; `None` of a whole.

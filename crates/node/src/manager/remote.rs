@@ -24,9 +24,11 @@ use forebay_pool::clock::Timer;
 use forebay_pool::guards::SharedGuard;
 use forebay_pool::layout::{BucketMeta, FileFlags, FileRecord, TierId, file_state};
 use forebay_pool::lease::Lease;
+use forebay_pool::parts::{Part, PartLevel};
 use forebay_pool::{Entry, FileId, Owner, PageSet, Segment, clock, crash};
 use slots::{Lying, SlotRead, SlotReader};
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
@@ -189,10 +191,21 @@ fn length(segment: &Segment, record: &FileRecord, block: u64) -> usize {
     known.saturating_sub(block.saturating_mul(bucket)).min(bucket) as usize
 }
 
-/// Whether the record is that of a file which several nodes read. The caller is inside it.
-fn is_read_by_several(record: &FileRecord) -> bool {
+/// Whether this node has a block to read, and so no other one to write. The caller is inside the
+/// file.
+fn is_read_by_several(segment: &Segment, file: FileId, block: u64) -> bool {
+    let record = segment.file(file);
+    let is_read = || match record.lease.load().held() {
+        Lease::Read => true,
+        Lease::Shared => {
+            let part = Part::at(block.saturating_mul(segment.bucket_bytes() as u64));
+            let level = |part| segment.part_leases().load(file, part).level();
+            part.is_some_and(|part| level(part) == PartLevel::Read)
+        }
+        Lease::Whole | Lease::Nothing | Lease::Direct => false,
+    };
     record.state.load(Ordering::Acquire) == file_state::LIVE
-        && record.lease.load().held() == Lease::Read
+        && is_read()
         && !record.has(FileFlags::DIRECT)
 }
 
@@ -281,6 +294,7 @@ impl Remote {
             RemoteEvent::Fetch { file, generation, blocks, wanted } => {
                 self.fetch(file, generation, blocks, wanted);
             }
+            RemoteEvent::Kept { file, bytes } => self.kept(file, bytes),
             RemoteEvent::Message(from, body) => match RemoteMessage::decode(&body) {
                 Some(message) => self.message(from, message),
                 None => eprintln!("node {} has sent a message that is none", from.node.0),
@@ -358,7 +372,7 @@ impl Remote {
             let inside = self.enter(segment, id).filter(|_| self.is_inside());
             let record = segment.file(id);
             let is_right = inside.is_some()
-                && is_read_by_several(record)
+                && blocks.iter().all(|block| is_read_by_several(segment, id, *block))
                 && record.generation.load(Ordering::Acquire) == generation;
             // Inside the file: what is given back from now on is seen by it.
             let epoch = remote.map(|remote| remote.epoch(id).load(Ordering::Acquire));
@@ -654,7 +668,7 @@ impl Remote {
         }
         let Some(_inside) = self.enter(segment, id) else { return false };
         let record = segment.file(id);
-        let is_right = is_read_by_several(record)
+        let is_right = is_read_by_several(segment, id, block)
             && record.generation.load(Ordering::Acquire) == job.generation
             && remote.epoch(id).load(Ordering::Acquire) == job.epoch
             && length(segment, record, block) == content.len()
@@ -682,6 +696,43 @@ impl Remote {
     }
 
     // What others want.
+
+    /// This node has written these bytes, and has blocks of them yet: that is told to those who are
+    /// asked for them.
+    fn kept(&mut self, id: FileId, bytes: Range<u64>) {
+        let node = Arc::clone(&self.node);
+        let segment = &node.segment;
+        let mut runs: BTreeMap<u64, u64> = BTreeMap::new();
+        let file = {
+            let Some(_inside) = self.enter(segment, id) else { return };
+            let (record, each) = (segment.file(id), segment.bucket_bytes() as u64);
+            segment.for_each_entry(record, bytes.start / each, |block, place| {
+                if block.saturating_mul(each) >= bytes.end {
+                    return false;
+                }
+                let is_here = || place.load(Ordering::Acquire) != Entry::EMPTY;
+                if is_read_by_several(segment, id, block) && is_here() {
+                    *runs.entry(block / RUN_BLOCKS).or_default() |= 1 << (block % RUN_BLOCKS);
+                }
+                true
+            });
+            group_file(record)
+        };
+        for (run, mask) in runs {
+            match self.finder_of(file, run) {
+                Some(Err(me)) => self.note_kept(me, file, run, mask),
+                Some(Ok(of)) => _ = self.send(of, &RemoteMessage::Kept { file, run, mask }),
+                None => {}
+            }
+        }
+    }
+
+    fn note_kept(&mut self, by: NodeId, file: GroupFile, run: u64, mask: u64) {
+        let Some(first) = run.checked_mul(RUN_BLOCKS) else { return };
+        for block in (0..RUN_BLOCKS).filter(|block| mask >> block & 1 != 0) {
+            self.finder.kept(file, first + block, by);
+        }
+    }
 
     fn message(&mut self, from: Member, message: RemoteMessage) {
         match message {
@@ -735,6 +786,7 @@ impl Remote {
                 }
             }
             RemoteMessage::Fetched { ticket } => self.unserve((from, ticket)),
+            RemoteMessage::Kept { file, run, mask } => self.note_kept(from.node, file, run, mask),
         }
     }
 
@@ -874,7 +926,7 @@ impl Remote {
         let Some(_inside) = self.enter(segment, id) else { return Found::Busy };
         let record = segment.file(id);
         // What gives the file back has it exclusively: the lease stays while this thread is inside.
-        if !is_read_by_several(record) || group_file(record) != file {
+        if !is_read_by_several(segment, id, block) || group_file(record) != file {
             return Found::No;
         }
         let bytes = length(segment, record, block);

@@ -174,7 +174,7 @@ impl Remote {
         else {
             return Checked::Moved;
         };
-        let is_same = is_read_by_several(record)
+        let is_same = is_read_by_several(segment, lying.id, parked.block)
             && group_file(record) == parked.file
             && record.generation.load(Ordering::Acquire) == lying.generation
             && entry.is_some_and(|entry| entry.load(Ordering::Acquire) == lying.word)
