@@ -2,17 +2,20 @@
 
 use crate::access::EnteredFile;
 use crate::changed::time_of_change;
+use crate::glimpsing::{GroupName, KnownHere};
 use crate::open::SET_ID_BITS;
 use crate::open_file::OpenFile;
+use crate::opening::PathAt;
 use crate::session::Session;
-use crate::sharing::Need;
 use crate::waiting::surely;
 use core::sync::atomic::Ordering;
 use forebay_pool::backoff::Backoff;
+use forebay_pool::glimpses::Glimpsed;
 use forebay_pool::guards::SharedGuard;
 use forebay_pool::layout::*;
-use forebay_pool::lease::Access;
+use forebay_pool::lease::Lease;
 use forebay_pool::{FileId, Identity, Owner, clock, crash};
+use rustix::fs::AtFlags;
 use rustix::io::Errno;
 use rustix::thread::CapabilitySet;
 
@@ -20,6 +23,9 @@ use rustix::thread::CapabilitySet;
 const STAT_UNIT: u64 = 512;
 /// Bytes of a store's block, as it is assumed where the store has not got the bytes yet.
 const STORE_BLOCK: u64 = 4096;
+
+/// How often other nodes are asked about one file while that changes on the store.
+const GLIMPSES_MAX: u32 = 3;
 
 /// The fields of a `stat` that buffering changes. The caller fills in what the kernel said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,14 +103,23 @@ impl OpenFile<'_> {
         if record.flags.load(Ordering::Acquire) & telling == FileFlags::METADATA_DIRTY {
             return Ok(record.size.load(Ordering::Acquire));
         }
-        if !record.allows(Access::Read) {
-            let _inside = self.enter_for(Need::Size)?;
-            if record.has(FileFlags::SHARED) {
+        let lease = record.lease.load();
+        let glimpsed = match self.session.known_here(self.id, lease) {
+            KnownHere::All if lease.held() == Lease::Shared => {
                 return Ok(record.size.load(Ordering::Acquire));
             }
-            // What the store's file has is true from here on until another node is granted it.
+            KnownHere::All | KnownHere::Stored => Glimpsed::Stored,
+            KnownHere::Nothing => self.session.glimpse(self.session.group_name(record))?,
+        };
+        if let Glimpsed::Known { size, .. } = glimpsed {
+            return Ok(size);
         }
-        Ok(crate::store::stat(self.fd)?.size)
+        // What others had of it before the question is there.
+        let stored = crate::store::stat(self.fd)?.size;
+        Ok(match glimpsed {
+            Glimpsed::AtLeast { size } => stored.max(size),
+            _ => stored,
+        })
     }
 
     /// Whether implicit-offset calls on the descriptor go to the kernel: a program without
@@ -182,18 +197,20 @@ impl Session {
     /// What a stat of a regular file says. `ask` asks the kernel, and is asked again where it may
     /// have been in the middle of a flush; it returns `None` for what no process here buffers.
     /// `epoch` is [`Session::stat_epoch`] before `ask` is called, or the call that it speaks of.
-    /// `born` asks for the time of birth, nanoseconds, 0 if that is not known. Returns what differs
-    /// from the kernel's last answer, or `None`.
+    /// `at` and `flags` are those of the call. Returns what differs from the kernel's last answer,
+    /// or `None`.
     ///
     /// # Errors
-    /// `INTR`.
+    /// `INTR`. Of a file that another node may have: `IO` if that is gone, `TIMEDOUT` if it does
+    /// not answer.
     pub fn corrected(
         &self,
         mut epoch: u32,
         mut ask: impl FnMut() -> Option<StatFields>,
-        born: impl Fn(&StatFields) -> u64,
+        (at, flags): (PathAt<'_>, AtFlags),
     ) -> Result<Option<StatFields>, Errno> {
         let mut before: Option<(StatFields, Option<StatFields>)> = None;
+        let (mut glimpses, mut settled) = (0, false);
         loop {
             let Some(said) = ask() else {
                 let now = self.stat_epoch();
@@ -204,15 +221,24 @@ impl Session {
                 continue;
             };
             // The kernel says the same as before the record was looked at: nothing was flushed in
-            // between.
+            // between. What it says of a file that no node of the group had a moment ago is true,
+            // however often others change it.
             if let Some((asked, corrected)) = before
-                && asked == said
+                && (asked == said || settled)
             {
                 return Ok(corrected);
             }
             crash::point("stat.asked");
             let mut fields = said;
-            let correction = self.correct(&mut fields, || born(&said))?;
+            settled = false;
+            let correction = match self.ask_others_about(&mut fields, at, flags)? {
+                None => self.correct(&mut fields, || self.born_ns(at, flags, said.inode))?,
+                Some(correction) => {
+                    glimpses += 1;
+                    settled = glimpses >= GLIMPSES_MAX && correction.doubtful;
+                    correction
+                }
+            };
             let corrected = correction.changed.then_some(fields);
             // The record that tells of a flush may have gone, or count no more.
             let now = self.stat_epoch();
@@ -222,6 +248,59 @@ impl Session {
             epoch = now;
             before = Some((said, corrected));
         }
+    }
+
+    /// Has other nodes say what they know of a file that this one has no lease of. `None` if it
+    /// has, or the file lies in no store.
+    ///
+    /// # Errors
+    /// As of [`Session::corrected`].
+    fn ask_others_about(
+        &self,
+        fields: &mut StatFields,
+        at: PathAt<'_>,
+        flags: AtFlags,
+    ) -> Result<Option<Correction>, Errno> {
+        if !self.shares_files() {
+            return Ok(None);
+        }
+        let identity = Identity { device: fields.device, inode: fields.inode };
+        let again = Correction { changed: false, doubtful: true };
+        let (known, store) = match self.segment.files().may_have(identity) {
+            false => (KnownHere::Nothing, None),
+            true => self.known_of(identity, fields.changed_ns, |born_ns| {
+                born_ns == self.born_ns(at, flags, identity.inode)
+            })?,
+        };
+        match known {
+            KnownHere::All => return Ok(None),
+            KnownHere::Stored => return Ok(Some(again)),
+            KnownHere::Nothing => {}
+        }
+        let place = match store {
+            Some(store) => Some((self.born_ns(at, flags, identity.inode), store)),
+            None => self.place_of(at, flags, identity.inode),
+        };
+        // What lies in no store, or is not buffered there, no node has.
+        let is_buffered = |store: usize| self.segment.header().store[store].bypass == 0;
+        let Some((born_ns, store)) = place.filter(|(_, store)| is_buffered(*store)) else {
+            return Ok(None);
+        };
+        let name = GroupName { store: store as u16, inode: identity.inode, born_ns };
+        let (size, mtime_ns) = match self.glimpse(name)? {
+            // Now the kernel knows it, too.
+            Glimpsed::Stored | Glimpsed::Refused(_) => return Ok(Some(again)),
+            Glimpsed::AtLeast { size } if size <= fields.size => return Ok(Some(again)),
+            // Its times are the store's, of all nodes' flushes.
+            Glimpsed::AtLeast { size } => (size, fields.mtime_ns),
+            Glimpsed::Known { size, mtime_ns } => (size, mtime_ns),
+        };
+        let units = |size: u64| size.div_ceil(STORE_BLOCK) * (STORE_BLOCK / STAT_UNIT);
+        let grows = units(size).saturating_sub(units(fields.size));
+        fields.blocks = (fields.blocks + grows).min(fields.blocks.max(units(size)));
+        (fields.size, fields.mtime_ns) = (size, mtime_ns);
+        fields.changed_ns = fields.changed_ns.max(mtime_ns);
+        Ok(Some(Correction { changed: true, doubtful: false }))
     }
 
     /// A number that is another one once a file has gone from the table, or turned direct.
@@ -242,9 +321,6 @@ impl Session {
         let identity = Identity { device: fields.device, inode: fields.inode };
         if !self.is_store_device(fields.device) || !self.segment.files().may_have(identity) {
             return Ok(Correction::default());
-        }
-        if self.await_true(identity)? {
-            return Ok(Correction { changed: false, doubtful: true });
         }
         self.restarting(|| {
             let owner = self.owner();

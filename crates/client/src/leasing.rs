@@ -18,7 +18,7 @@ use forebay_pool::layout::*;
 use forebay_pool::lease::{Access, Grant, Lease, LeaseWord};
 use forebay_pool::message::Message;
 use forebay_pool::parts::Part;
-use forebay_pool::{FileId, Identity, clock, crash, futex};
+use forebay_pool::{FileId, clock, crash, futex};
 use rustix::io::Errno;
 
 /// How long a call waits for a lease: the group may be without the node that has the file, and
@@ -27,7 +27,7 @@ const LEASE_TIMEOUT: Timer = Timer::seconds(60);
 /// A signal handler that is kept waits for so long.
 const HANDLER_TIMEOUT: Timer = Timer::seconds(4);
 /// The node manager is told again after this: it may be another one.
-const ASK_AGAIN: Timer = Timer::seconds(1);
+pub(crate) const ASK_AGAIN: Timer = Timer::seconds(1);
 
 impl OpenFile<'_> {
     /// Enters the file once this node may do that with it.
@@ -144,52 +144,27 @@ impl Session {
         self.segment.header().shares_files.load(Ordering::Acquire) != 0
     }
 
-    /// Before a call asks the kernel about a file that this process need not have open: waits until
-    /// what the store says is true. Returns whether it did. The file is left as it is where that
-    /// cannot be known: the group may be without the node that has it.
+    /// Whether a wait for the group that has lasted `waited_ns` goes on.
     ///
     /// # Errors
-    /// `INTR`.
-    pub(crate) fn await_true(&self, identity: Identity) -> Result<bool, Errno> {
-        if !self.shares_files() {
-            return Ok(false);
+    /// `INTR`; `IO` after a minute; `TIMEDOUT` if the node manager has stopped.
+    pub(crate) fn go_on_waiting(&self, wait: &Wait, waited_ns: u64) -> Result<(), Errno> {
+        let segment = &self.segment;
+        wait.look(|| segment.manager_is_stopped() || waited_ns > HANDLER_TIMEOUT.as_ns())?;
+        if waited_ns > LEASE_TIMEOUT.as_ns() {
+            return Err(Errno::IO);
         }
-        let lacking = self.with_record(identity, |file| {
-            let file = file?;
-            let record = self.segment.file(file);
-            let lacks = lacks(self, file, record.lease.load(), &Need::Size, false);
-            lacks.map(|_| (file, record.generation.load(Ordering::Acquire)))
-        })?;
-        let Some((file, generation)) = lacking else { return Ok(false) };
-        if let Some(open) = self.files().find(|open| open.record.identity() == identity) {
-            // It takes up what is granted.
-            return match open.enter_for(Need::Size) {
-                Err(Errno::INTR) => Err(Errno::INTR),
-                _ => Ok(true),
-            };
-        }
-        let record = self.segment.file(file);
-        let mut wait = LeaseWait::begin(self, file, record, &Need::Size);
-        wait.takes_up = false;
-        match wait.on(|| record.generation.load(Ordering::Acquire) == generation) {
-            Err(Errno::INTR) => Err(Errno::INTR),
-            _ => Ok(true),
+        match self.manager_watch.look(segment) {
+            ManagerState::Stopped => Err(Errno::TIMEDOUT),
+            ManagerState::AtWork | ManagerState::Gone => Ok(()),
         }
     }
 }
 
-/// What processes have to wait for before they do that. One that cannot take up what was granted,
-/// as it has no descriptor, knows only of a file that is not shared that the store is right.
-fn lacks(
-    session: &Session,
-    file: FileId,
-    lease: LeaseWord,
-    need: &Need,
-    takes_up: bool,
-) -> Option<Lacking> {
+/// What processes have to wait for before they do that.
+fn lacks(session: &Session, file: FileId, lease: LeaseWord, need: &Need) -> Option<Lacking> {
     match (lease.held(), lease.granted()) {
         _ if lease.allows(need.access()) => None,
-        (_, Some(Grant::Shared)) if !takes_up => Some(Lacking::Whole(Access::Alone)),
         (_, Some(_)) => None,
         (Lease::Shared, None) if !lease.is_unsure() => session.lacking(file, need),
         (_, None) => Some(Lacking::Whole(need.access())),
@@ -207,7 +182,6 @@ struct LeaseWait<'s> {
     refusals: u32,
     /// The part that is waited for, and its last refusal before that.
     part: Option<(Part, u32)>,
-    takes_up: bool,
 }
 
 impl<'s> LeaseWait<'s> {
@@ -219,17 +193,7 @@ impl<'s> LeaseWait<'s> {
     ) -> LeaseWait<'s> {
         let (wait, began_ns) = (Wait::begin(), clock::monotonic_ns());
         let refusals = record.lease.load().refusals();
-        LeaseWait {
-            session,
-            file,
-            record,
-            need,
-            wait,
-            began_ns,
-            refusals,
-            part: None,
-            takes_up: true,
-        }
+        LeaseWait { session, file, record, need, wait, began_ns, refusals, part: None }
     }
 
     /// Waits until something was granted, or this node may, or the record `is_same` no more.
@@ -240,25 +204,17 @@ impl<'s> LeaseWait<'s> {
         loop {
             let done = done_word.load(Ordering::Acquire);
             let lease = self.record.lease.load();
-            let lacking = lacks(self.session, self.file, lease, self.need, self.takes_up);
+            let lacking = lacks(self.session, self.file, lease, self.need);
             let Some(lacking) = lacking.filter(|_| is_same()) else { return Ok(lease) };
             self.look_for_refusal(lease, lacking)?;
             let now_ns = clock::monotonic_ns();
             let is_new = told != Some(lacking.object()) && self.is_untold(lacking);
             if is_new || told_ns.is_none_or(|at| now_ns - at > ASK_AGAIN.as_ns()) {
-                self.tell(lacking);
-                (told_ns, told) = (Some(now_ns), Some(lacking.object()));
+                told_ns = self.tell(lacking).then_some(now_ns);
+                told = Some(lacking.object());
             }
             futex::wait(done_word, done, WORK_LOOK.as_ms());
-            let waited_ns = now_ns - self.began_ns;
-            self.wait
-                .look(|| segment.manager_is_stopped() || waited_ns > HANDLER_TIMEOUT.as_ns())?;
-            if waited_ns > LEASE_TIMEOUT.as_ns() {
-                return Err(Errno::IO);
-            }
-            if self.session.manager_watch.look(segment) == ManagerState::Stopped {
-                return Err(Errno::TIMEDOUT);
-            }
+            self.session.go_on_waiting(&self.wait, now_ns - self.began_ns)?;
         }
     }
 
@@ -288,7 +244,8 @@ impl<'s> LeaseWait<'s> {
         }
     }
 
-    fn tell(&self, lacking: Lacking) {
+    /// Tells the manager. False if the queue is full.
+    fn tell(&self, lacking: Lacking) -> bool {
         let (segment, file) = (&self.session.segment, self.file);
         let message = match lacking {
             Lacking::Whole(access) => {
@@ -301,6 +258,6 @@ impl<'s> LeaseWait<'s> {
                 Message::Part { file, part, level, ahead }
             }
         };
-        segment.post(Some(self.session.owner()), &message);
+        segment.ask_group(self.session.owner(), &message)
     }
 }

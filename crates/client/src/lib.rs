@@ -18,6 +18,7 @@ mod dir_cache;
 mod fd;
 mod file_mappings;
 mod fork;
+mod glimpsing;
 mod later;
 mod leasing;
 mod lending;

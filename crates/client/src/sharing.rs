@@ -33,8 +33,6 @@ pub(crate) enum Need {
     Write(Range<u64>),
     /// To write so many bytes at the end of the file.
     Append(u64),
-    /// To know how long it is.
-    Size,
 }
 
 impl Need {
@@ -53,7 +51,7 @@ impl Need {
     pub const fn access(&self) -> Access {
         match self {
             Need::Whole(access) => *access,
-            Need::Read(_) | Need::Size => Access::Read,
+            Need::Read(_) => Access::Read,
             Need::Write(_) | Need::Append(_) => Access::Write,
         }
     }
@@ -64,7 +62,6 @@ impl Need {
     fn each_part(&self, known: u64, each: &mut impl FnMut(Part, PartLevel, u32) -> bool) -> bool {
         match self {
             Need::Whole(_) => return false,
-            Need::Size => drop(each(Part::SIZE, PartLevel::Read, 0)),
             Need::Read(range) => {
                 let goes_on = range.end <= known || each(Part::SIZE, PartLevel::Read, 0);
                 if goes_on && range.start < range.end.min(known) {

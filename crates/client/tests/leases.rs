@@ -3,17 +3,20 @@
 
 mod support;
 
-use forebay_client::{OpenFlags, Session, Whence};
+use forebay_client::user_memory::UserPath;
+use forebay_client::{OpenFlags, PathAt, Session, StatFields, Whence, joined_ns};
 use forebay_placement::Random;
+use forebay_pool::glimpses::Glimpsed;
 use forebay_pool::layout::FileFlags;
 use forebay_pool::lease::{Access, Grant, Lease};
 use forebay_pool::message::Message;
 use forebay_pool::parts::{PART_BYTES, Part, PartLevel};
 use forebay_pool::{FileId, Identity, Owner, Segment, futex, liveness};
 use rustix::fd::{AsFd, RawFd};
+use rustix::fs::AtFlags;
 use rustix::io::Errno;
 use std::collections::HashMap;
-use std::ffi::OsString;
+use std::ffi::{CString, OsString};
 use std::fs;
 use std::ops::Range;
 use std::os::unix::ffi::OsStringExt;
@@ -145,6 +148,7 @@ struct Group {
     shares: Arc<AtomicBool>,
     revoked: Arc<AtomicU64>,
     asked: Arc<AtomicU64>,
+    glimpsed: Arc<AtomicU64>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -154,7 +158,7 @@ impl Group {
         let hosts = Arc::new([Host::over(&store), Host::over(&store)]);
         let (ends, refuses) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
         let (shares, revoked) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
-        let asked = Arc::<AtomicU64>::default();
+        let (asked, glimpsed) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
         let decide = {
             let (hosts, ends) = (Arc::clone(&hosts), Arc::clone(&ends));
             let decider = Decider {
@@ -162,6 +166,7 @@ impl Group {
                 shares: Arc::clone(&shares),
                 revoked: Arc::clone(&revoked),
                 asked: Arc::clone(&asked),
+                glimpsed: Arc::clone(&glimpsed),
             };
             move || {
                 while !ends.load(Ordering::Acquire) {
@@ -176,7 +181,7 @@ impl Group {
             }
         };
         let thread = Some(thread::spawn(decide));
-        (Group { hosts, ends, refuses, shares, revoked, asked, thread }, store)
+        (Group { hosts, ends, refuses, shares, revoked, asked, glimpsed, thread }, store)
     }
 }
 
@@ -203,13 +208,15 @@ struct Decider {
     revoked: Arc<AtomicU64>,
     /// Parts that were asked for.
     asked: Arc<AtomicU64>,
+    /// Sizes that were asked for.
+    glimpsed: Arc<AtomicU64>,
 }
 
 impl Decider {
     /// Answers what programs of node `me` have asked for. Returns whether they had.
     fn serve(&self, hosts: &[Host; 2], me: usize) -> bool {
         let (mine, other) = (&hosts[me], &hosts[1 - me]);
-        match mine.segment.queue().pop() {
+        match mine.segment.asks().pop() {
             None => return false,
             Some(Message::Lease { file }) => self.decide(mine, other, file),
             Some(Message::Part { file, part, level, ahead }) => {
@@ -219,12 +226,44 @@ impl Decider {
                     self.decide_part(mine, other, file, part, level);
                 }
             }
+            Some(Message::Glimpse { inode, number, .. }) => {
+                self.glimpse(mine, other, inode, number)
+            }
             Some(_) => return true,
         }
         let done = &mine.segment.header().work_done;
         done.fetch_add(1, Ordering::AcqRel);
         futex::wake_all(done);
         true
+    }
+
+    /// What the nodes know of a file that the store does not: of one that they share, both.
+    fn glimpse(&self, mine: &Host, other: &Host, inode: u64, number: u64) {
+        self.glimpsed.fetch_add(1, Ordering::Relaxed);
+        let known_to = |host: &Host| {
+            let files = host.segment.found_files().map(|found| host.segment.file(found.file));
+            let record = files.into_iter().find(|record| record.identity().inode == inode)?;
+            let size = record.truncated_to().unwrap_or(record.size.load(Ordering::Acquire));
+            let mtime_ns = record.mtime_ns.load(Ordering::Acquire);
+            match record.lease.load().held() {
+                Lease::Whole if record.has(FileFlags::METADATA_DIRTY) => {
+                    Some(Glimpsed::Known { size, mtime_ns })
+                }
+                Lease::Shared => Some(Glimpsed::AtLeast { size }),
+                _ => None,
+            }
+        };
+        let known = match (known_to(mine), known_to(other)) {
+            (Some(Glimpsed::AtLeast { size: a }), Some(Glimpsed::AtLeast { size: b })) => {
+                Some(Glimpsed::AtLeast { size: a.max(b) })
+            }
+            (mine, other) => other.or(mine),
+        };
+        let known = match self.refuses.load(Ordering::Acquire) {
+            true => Glimpsed::Refused(Errno::STALE),
+            false => known.unwrap_or(Glimpsed::Stored),
+        };
+        mine.segment.glimpses().answer(number, known);
     }
 
     fn decide(&self, mine: &Host, other: &Host, file: FileId) {
@@ -302,6 +341,76 @@ impl Decider {
         }
         leases.insert(file, part).unwrap().grant(granted);
     }
+}
+
+/// What a stat of `name` says on a host: size, and time of modification in nanoseconds.
+fn stat(host: &Host, name: &str) -> Result<(u64, u64), Errno> {
+    let path = CString::new(host.site.store().join(name).into_os_string().into_vec()).unwrap();
+    let mut said = None;
+    let at = PathAt::here(UserPath::from(path.as_c_str()));
+    let ask = || {
+        let stat = rustix::fs::stat(path.as_c_str()).unwrap();
+        let fields = StatFields {
+            device: stat.st_dev,
+            inode: stat.st_ino,
+            size: stat.st_size as u64,
+            blocks: stat.st_blocks as u64,
+            mtime_ns: joined_ns(stat.st_mtime, stat.st_mtime_nsec as i64),
+            changed_ns: joined_ns(stat.st_ctime, stat.st_ctime_nsec as i64),
+        };
+        said = Some(fields);
+        host.session.concerns(stat.st_dev, stat.st_ino).then_some(fields)
+    };
+    let epoch = host.session.stat_epoch();
+    let corrected = host.session.corrected(epoch, ask, (at, AtFlags::empty()))?;
+    let fields = corrected.or(said).unwrap();
+    Ok((fields.size, fields.mtime_ns))
+}
+
+/// A node that has a file is not asked for by its own programs, and keeps it when others look.
+#[test]
+fn a_stat_takes_nothing_and_asks_only_where_nothing_is_known() {
+    let (group, store) = Group::new();
+    let [one, other] = &*group.hosts;
+    let asked = || group.glimpsed.load(Ordering::Relaxed);
+    fs::write(store.store().join("plain"), [1; 70]).unwrap();
+    assert_eq!(stat(one, "plain").unwrap().0, 70);
+    assert_eq!(asked(), 1, "others might have it");
+    let a = one.open("file");
+    assert_eq!(write_at(&one.session, a, &[7; 1000], 0), Ok(1000));
+    let before = asked();
+    let (size, mtime_ns) = stat(one, "file").unwrap();
+    assert_eq!((size, one.session.file(a).unwrap().size()), (1000, Ok(1000)));
+    assert_eq!(asked(), before, "what this node has no message is sent for");
+    // One that has no record of it.
+    assert_eq!(stat(other, "file"), Ok((1000, mtime_ns)));
+    assert_eq!(asked(), before + 1);
+    one.session.file(a).unwrap().truncate(300).unwrap();
+    assert_eq!(stat(other, "file").unwrap().0, 300);
+    let identity = identity_of(&one.session, a);
+    assert_eq!((one.lease(identity), other.lease(identity)), (Some(Lease::Whole), None));
+    assert_eq!(group.revoked.load(Ordering::Relaxed), 0, "nothing was taken");
+    // One that has it open, and nothing of it any more.
+    let b = other.open("file");
+    assert_eq!(read_at(&other.session, b, 0), [7; 300]);
+    assert_eq!(write_at(&one.session, a, &[8; 50], 300), Ok(50));
+    assert_eq!(other.lease(identity), Some(Lease::Nothing));
+    let revoked = group.revoked.load(Ordering::Relaxed);
+    assert_eq!(other.session.file(b).unwrap().size(), Ok(350));
+    assert_eq!(stat(other, "file").unwrap().0, 350);
+    assert_eq!(group.revoked.load(Ordering::Relaxed), revoked);
+    assert_eq!(one.lease(identity), Some(Lease::Whole));
+    // What both read, both know.
+    assert_eq!(read_at(&other.session, b, 340), [8; 10]);
+    let before = asked();
+    assert_eq!((stat(one, "file").unwrap().0, stat(other, "file").unwrap().0), (350, 350));
+    assert_eq!(asked(), before);
+    // No node says it: that is no reason to say what was.
+    assert_eq!(write_at(&one.session, a, &[9; 50], 350), Ok(50));
+    group.refuses.store(true, Ordering::Release);
+    assert_eq!(stat(other, "file"), Err(Errno::STALE));
+    assert_eq!(other.session.file(b).unwrap().size(), Err(Errno::STALE));
+    group.refuses.store(false, Ordering::Release);
 }
 
 #[test]
@@ -473,7 +582,7 @@ fn random_calls(shares: bool) {
             }
         }
     });
-    assert!(group.revoked.load(Ordering::Relaxed) > 100, "they have taken from each other");
+    assert!(group.revoked.load(Ordering::Relaxed) > 20, "they have taken from each other");
     for host in group.hosts.iter() {
         host.session.files().for_each(|file| file.sync(true).unwrap());
     }

@@ -6,16 +6,22 @@ use crate::error::GroupError;
 use crate::group::{Parted, Shared};
 use crate::links::LinkEvent;
 use forebay_directory::{
-    Body, Directory, Effect, Facts, Level, Message, Object, Of, Run, Status, Terms, Tuning, Why,
+    Body, Directory, Effect, Facts, Level, Message, Object, Of, Run, Sized, Status, Terms, Tuning,
+    Why,
 };
 use forebay_fabric::{Header, Kind};
 use forebay_membership::{FileId, Incarnation, Member, Rank};
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 /// Messages about leases.
 const LEASES: Kind = Kind(1);
+
+/// Messages of peers that wait for the thread at most: more are dropped, and sent again.
+const MESSAGES_MAX: usize = 1 << 14;
 
 /// How often a thread that has something to wait for looks what this node is in its group.
 const LOOK: Duration = Duration::from_millis(50);
@@ -55,13 +61,21 @@ pub enum LeaseCommand {
         /// Of what.
         object: Object,
     },
+    /// A program waits for the size of a file that this node may not have. The answer is
+    /// [`LeaseOrder::Glimpsed`], once, however often it is asked meanwhile.
+    Glimpse {
+        /// Of which file.
+        file: FileId,
+        /// Comes back with the answer.
+        number: u64,
+    },
     /// The answer to [`LeaseOrder::Measure`].
     Sized {
         /// As it came.
         object: Object,
         /// As it came.
         token: (Member, u64),
-        /// `None` if there is nothing of the file.
+        /// `None` if the store has all that was acknowledged.
         facts: Option<Facts>,
     },
 }
@@ -110,6 +124,13 @@ pub enum LeaseOrder {
         /// To come back.
         token: (Member, u64),
     },
+    /// The answer to [`LeaseCommand::Glimpse`].
+    Glimpsed {
+        /// As it came.
+        number: u64,
+        /// What is known.
+        known: Sized,
+    },
     /// Others were given this while this node was out of the group: what it has of it may reach
     /// neither programs nor the store.
     Lost {
@@ -140,27 +161,36 @@ enum Event {
 /// How others reach the directory of this node, also before that begins. May be used by several
 /// threads.
 #[derive(Clone)]
-pub struct LeaseDesk(Sender<Event>);
+pub struct LeaseDesk {
+    events: Sender<Event>,
+    /// Messages of peers that wait.
+    messages: Arc<AtomicUsize>,
+}
 
 /// What waits for a directory that has not begun.
-pub struct LeaseQueue(Receiver<Event>);
+pub struct LeaseQueue {
+    events: Receiver<Event>,
+    messages: Arc<AtomicUsize>,
+}
 
 impl LeaseDesk {
     /// Both halves.
     pub fn new() -> (LeaseDesk, LeaseQueue) {
         let (events, queue) = channel();
-        (LeaseDesk(events), LeaseQueue(queue))
+        let messages = Arc::<AtomicUsize>::default();
+        let queue = LeaseQueue { events: queue, messages: Arc::clone(&messages) };
+        (LeaseDesk { events, messages }, queue)
     }
 
     /// Never waits. After the end it does nothing.
     pub fn tell(&self, command: LeaseCommand) {
-        let _ = self.0.send(Event::Command(command));
+        let _ = self.events.send(Event::Command(command));
     }
 
     /// Counts of leases. `None` if the thread does not answer in a second, or has ended.
     pub fn status(&self) -> Option<Status> {
         let (answer, answered) = channel();
-        self.0.send(Event::Status(answer)).ok()?;
+        self.events.send(Event::Status(answer)).ok()?;
         answered.recv_timeout(Duration::from_secs(1)).ok()
     }
 
@@ -168,7 +198,11 @@ impl LeaseDesk {
     pub(crate) fn takes(&self, event: &LinkEvent<'_>) -> bool {
         match event {
             LinkEvent::Message { from, header, body } if header.kind == LEASES => {
-                let _ = self.0.send(Event::Message(*from, body.to_vec()));
+                let is_full = self.messages.load(Ordering::Relaxed) >= MESSAGES_MAX;
+                if !is_full {
+                    self.messages.fetch_add(1, Ordering::Relaxed);
+                    let _ = self.events.send(Event::Message(*from, body.to_vec()));
+                }
                 true
             }
             _ => false,
@@ -176,11 +210,11 @@ impl LeaseDesk {
     }
 
     pub(crate) fn look(&self) {
-        let _ = self.0.send(Event::Look);
+        let _ = self.events.send(Event::Look);
     }
 
     pub(crate) fn stop(&self) {
-        let _ = self.0.send(Event::Stop);
+        let _ = self.events.send(Event::Stop);
     }
 }
 
@@ -208,6 +242,8 @@ pub(crate) struct LeaseThread {
     /// The newest view that the directory knows.
     seen: u32,
     is_fenced: bool,
+    /// What programs wait for, by the directory's tokens.
+    glimpses: BTreeMap<u64, u64>,
     order: Box<dyn FnMut(LeaseOrder) + Send>,
 }
 
@@ -217,7 +253,8 @@ impl LeaseThread {
         let Sharing { queue, oldest, begun, tuning, order, .. } = sharing;
         begun(me.incarnation);
         let directory = Directory::new(me, oldest.unwrap_or(me.incarnation), tuning);
-        Self { directory, shared, queue, seen: 0, is_fenced: true, order }
+        let glimpses = BTreeMap::new();
+        Self { directory, shared, queue, seen: 0, is_fenced: true, glimpses, order }
     }
 
     /// Until the group stops.
@@ -225,8 +262,8 @@ impl LeaseThread {
         let mut has_begun = false;
         loop {
             let event = match self.wait() {
-                None => self.queue.0.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                Some(wait) => self.queue.0.recv_timeout(wait),
+                None => self.queue.events.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(wait) => self.queue.events.recv_timeout(wait),
             };
             // Before what has come: as home it acts only while it may.
             if has_begun {
@@ -239,7 +276,10 @@ impl LeaseThread {
                     self.look();
                 }
                 Ok(Event::Command(command)) => self.take(command),
-                Ok(Event::Message(from, body)) => self.message(from, &body),
+                Ok(Event::Message(from, body)) => {
+                    self.queue.messages.fetch_sub(1, Ordering::Relaxed);
+                    self.message(from, &body);
+                }
                 Ok(Event::Status(answer)) => _ = answer.send(self.directory.status()),
                 Ok(Event::Look) | Err(RecvTimeoutError::Timeout) => {}
             }
@@ -303,10 +343,14 @@ impl LeaseThread {
                 directory.reduced(object, level, facts, now_ms);
             }
             LeaseCommand::Release { object } => directory.release(object, now_ms),
-            LeaseCommand::Sized { object, token, facts: Some(facts) } => {
+            LeaseCommand::Sized { object, token, facts } => {
                 directory.sized(object, token, facts, now_ms);
             }
-            LeaseCommand::Sized { .. } => {}
+            LeaseCommand::Glimpse { file, number } => {
+                if !self.glimpses.values().any(|asked| *asked == number) {
+                    self.glimpses.insert(directory.glimpse(file, now_ms), number);
+                }
+            }
         }
     }
 
@@ -347,8 +391,12 @@ impl LeaseThread {
                     let _ = self.shared.post.send(to, &header, &buffer);
                     continue;
                 }
-                // The next look is T/8 away at most; nothing here asks for sizes yet.
-                Effect::Behind { .. } | Effect::Glimpsed { .. } => continue,
+                // The next look is T/8 away at most.
+                Effect::Behind { .. } => continue,
+                Effect::Glimpsed { token, sized: known, .. } => {
+                    let Some(number) = self.glimpses.remove(&token) else { continue };
+                    LeaseOrder::Glimpsed { number, known }
+                }
                 Effect::Granted { object, level, facts } => {
                     LeaseOrder::Granted { object, level, facts }
                 }

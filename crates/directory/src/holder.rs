@@ -701,9 +701,10 @@ impl Directory {
     }
 
     pub(crate) fn peek(&mut self, home: Member, object: Object, request: u64) {
-        match self.has_size(object) {
-            true => self.effects.push(Effect::Measure { object, token: (home, request) }),
-            false => self.send(home, Body::Peeked { object, request, facts: None }),
+        if self.has_size(object) {
+            self.effects.push(Effect::Measure { object, token: (home, request) });
+        } else if !self.has_turned(object) {
+            self.send(home, Body::Peeked { object, request, facts: None });
         }
     }
 
@@ -716,10 +717,25 @@ impl Directory {
         }
     }
 
-    /// The answer to [`Effect::Measure`], with the token from there.
-    pub fn sized(&mut self, object: Object, token: (Member, u64), facts: Facts, now_ms: u64) {
-        let facts = Some(facts).filter(|_| self.has_size(object));
-        self.send(token.0, Body::Peeked { object, request: token.1, facts });
+    /// Whether it shares a whole of which its home believes that it writes it: word of that is on
+    /// its way, and what this node has of the size may be nowhere else. It is asked for that then.
+    fn has_turned(&self, object: Object) -> bool {
+        object.is_whole() && self.held(object) == Level::Shared
+    }
+
+    /// The answer to [`Effect::Measure`], with the token from there; `None` if the store has all
+    /// that was acknowledged.
+    pub fn sized(
+        &mut self,
+        object: Object,
+        token: (Member, u64),
+        facts: Option<Facts>,
+        now_ms: u64,
+    ) {
+        let facts = facts.filter(|_| self.has_size(object));
+        if !self.has_turned(object) {
+            self.send(token.0, Body::Peeked { object, request: token.1, facts });
+        }
         self.settle(now_ms);
     }
 }

@@ -811,7 +811,8 @@ impl Directory {
         let writers: BTreeSet<Seat> = writers.collect();
         let facts = self.records.get(&whole).and_then(|record| record.facts);
         if writers.is_empty() {
-            let sized = facts.map_or(Sized::Store, Sized::Known);
+            // All of it is on the store, which may have changed since otherwise.
+            let sized = facts.filter(|_| is_shared).map_or(Sized::Store, Sized::AtLeast);
             return self.send(from.member, size(sized));
         }
         if let Some(gone) = writers.iter().find(|writer| !self.is_in(**writer)) {
@@ -849,12 +850,12 @@ impl Directory {
             return;
         }
         let Some(peek) = self.peeks.remove(&id) else { return };
-        // An asker that has it no more has flushed it; only word of that was lost.
-        let is_asker = peek.asker == from && peek.asked.is_empty();
         let sized = match (object.of, facts) {
             (Of::Size, Some(_)) => peek.most.map(Sized::AtLeast),
             (Of::Size, None) => None,
-            _ => facts.map(Sized::Known).or(is_asker.then_some(Sized::Store)),
+            // One that has nothing that the store has not: word that it gave the file back was
+            // lost, or is on its way.
+            _ => Some(facts.map_or(Sized::Store, Sized::Known)),
         };
         if let Some(sized) = sized {
             let (file, request) = (object.file, peek.request);

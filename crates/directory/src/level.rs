@@ -81,11 +81,11 @@ pub enum Why {
 /// What is known of a file that this node does not hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Sized {
-    /// What the node that writes it says, or the last that did.
+    /// What the node that writes it says.
     Known(Facts),
     /// This, or what the store says, if that is more: nodes share the file.
     AtLeast(Facts),
-    /// What the store says.
+    /// What the store says from now on.
     Store,
     /// It cannot be known.
     Refused(Why),

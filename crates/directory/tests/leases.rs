@@ -426,12 +426,12 @@ fn a_node_that_asks_for_direct_makes_it_so_for_all_until_it_releases() {
 fn a_size_is_asked_of_the_node_that_writes() {
     let mut group = Group::of(3);
     let file = file_of(0, 3);
-    let glimpse = |group: &mut Group| {
+    let glimpse = |group: &mut Group, knows: Option<Facts>| {
         group.seen.iter_mut().for_each(Vec::clear);
         let token = group.nodes[2].glimpse(file.file, group.now_ms);
         group.run();
         if let [Effect::Measure { object: file, token }] = group.seen[1][..] {
-            group.nodes[1].sized(file, token, facts(55), group.now_ms);
+            group.nodes[1].sized(file, token, knows, group.now_ms);
             group.run();
         }
         match group.seen[2][..] {
@@ -439,11 +439,14 @@ fn a_size_is_asked_of_the_node_that_writes() {
             ref other => panic!("{other:?}"),
         }
     };
-    assert_eq!(glimpse(&mut group), Sized::Store);
+    assert_eq!(glimpse(&mut group, None), Sized::Store);
     group.want(1, file, Level::Write);
-    assert_eq!(glimpse(&mut group), Sized::Known(facts(55)));
+    assert_eq!(glimpse(&mut group, Some(facts(55))), Sized::Known(facts(55)));
+    assert_eq!(glimpse(&mut group, None), Sized::Store, "all of it is there");
+    assert_eq!(group.nodes[1].held(file), Level::Write, "nothing was taken");
     group.want(0, file, Level::Read);
-    assert_eq!(glimpse(&mut group), Sized::Known(facts(101)));
+    assert_eq!(glimpse(&mut group, None), Sized::Store);
+    assert_eq!(group.nodes[2].held(file), Level::None, "nothing is left");
 }
 
 #[test]

@@ -8,16 +8,18 @@ use forebay_cluster::{
     LinkFaults, LinkState, LinkStatus, LookStatus, NodeStatus, PacketCounters, Sharing, Standing,
     StoreError,
 };
-use forebay_directory::{Status, Tuning};
-use forebay_membership::{Incarnation, NodeId, Rank, Seat};
+use forebay_directory::{Object, Status, Tuning};
+use forebay_membership::{Incarnation, Member, NodeId, Rank, Seat};
 use forebay_pool::FileId;
 use forebay_pool::clock::Timer;
 use forebay_pool::parts::{self, PartLevel};
 use rustix::fd::OwnedFd;
 use serde_json::{Value, json};
+use std::collections::VecDeque;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -74,12 +76,48 @@ pub(crate) struct PoolLife {
     pub oldest: Option<Incarnation>,
     /// Notes the one that begins.
     pub begun: Box<dyn FnOnce(Incarnation) + Send>,
+    /// Does what the group decides, where that waits for nothing, and returns what is left.
+    pub at_once: Box<dyn FnMut(LeaseOrder) -> Option<LeaseOrder> + Send>,
+}
+
+/// Questions of programs that wait for the thread of leases at most.
+const ASKED_MAX: usize = 1 << 13;
+
+/// Sizes that other nodes ask for at once at most: those of more are asked for again.
+const MEASURES_MAX: usize = 4096;
+
+/// What is to be measured, and the token of the answer.
+type Measure = (Object, (Member, u64));
+
+/// Files whose size another node asks for: from the thread of the group to that of asks.
+#[derive(Default)]
+pub(crate) struct Measures(Mutex<VecDeque<Measure>>);
+
+impl Measures {
+    /// The thread of asks is to be woken.
+    pub fn put(&self, object: Object, token: (Member, u64)) {
+        let mut measures = lock(&self.0);
+        if measures.len() < MEASURES_MAX {
+            measures.push_back((object, token));
+        }
+    }
+
+    pub fn take(&self) -> Option<Measure> {
+        lock(&self.0).pop_front()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        lock(&self.0).is_empty()
+    }
 }
 
 /// See [`Grouping`].
 struct LeasePost {
     desk: LeaseDesk,
     events: Sender<LeaseEvent>,
+    measures: Arc<Measures>,
+    /// What programs have asked, and the thread of leases has not taken yet.
+    asked: AtomicUsize,
     /// The other ends, until they are taken.
     ends: Mutex<(Option<LeaseQueue>, Option<Receiver<LeaseEvent>>)>,
 }
@@ -88,16 +126,20 @@ impl LeasePost {
     fn new() -> Self {
         let (desk, queue) = LeaseDesk::new();
         let (events, received) = mpsc::channel();
-        Self { desk, events, ends: Mutex::new((Some(queue), Some(received))) }
+        let measures = Arc::default();
+        let asked = AtomicUsize::new(0);
+        Self { desk, events, measures, asked, ends: Mutex::new((Some(queue), Some(received))) }
     }
 
     /// What a group that begins needs to share files.
     fn sharing(&self, pool: PoolLife) -> Option<Sharing> {
         let queue = lock(&self.ends).0.take()?;
-        let PoolLife { oldest, begun } = pool;
+        let PoolLife { oldest, begun, mut at_once } = pool;
         let events = self.events.clone();
         // It has ended only if the manager does.
-        let order = Box::new(move |order| _ = events.send(LeaseEvent::Order(order)));
+        let order = Box::new(move |order| {
+            let _ = at_once(order).map(|order| events.send(LeaseEvent::Order(order)));
+        });
         let (desk, tuning) = (self.desk.clone(), Tuning::default());
         Some(Sharing { desk, queue, oldest, begun, tuning, order })
     }
@@ -141,6 +183,30 @@ impl Grouping {
         let leases = self.leases.as_ref()?;
         let received = lock(&leases.ends).1.take()?;
         Some((received, leases.desk.clone()))
+    }
+
+    /// The same of what programs ask, of which so much waits at most: more is dropped, and asked
+    /// again.
+    pub fn ask_leases(&self, event: LeaseEvent) {
+        let Some(leases) = &self.leases else { return };
+        if leases.asked.fetch_add(1, Ordering::Relaxed) < ASKED_MAX {
+            let _ = leases.events.send(event);
+        } else {
+            leases.asked.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The thread of leases has what programs have asked.
+    pub fn note_asked(&self) {
+        if let Some(leases) = &self.leases {
+            leases.asked.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Where nodes share files: how the group is asked, and what it asks.
+    pub fn asks(&self) -> Option<(LeaseDesk, Arc<Measures>)> {
+        let leases = self.leases.as_ref()?;
+        Some((leases.desk.clone(), Arc::clone(&leases.measures)))
     }
 
     /// Tells the thread of leases, where there is one.

@@ -355,6 +355,7 @@ impl Node {
     pub fn want_work(&self) {
         self.segment.want_work();
         self.segment.queue().ring();
+        self.segment.asks().ring();
         self.segment.registrations().ring();
     }
 

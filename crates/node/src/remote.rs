@@ -8,12 +8,17 @@ use forebay_pool::clock::Timer;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Blocks that may be on their way to this node at once, and as many away from it.
 pub(crate) const SLOTS: usize = 16;
+/// Messages of other nodes that wait for the thread at most: more are dropped, and who sent them
+/// goes to the store.
+const MESSAGES_MAX: usize = 1 << 14;
+/// Fetches that wait for it at most: those of more read from the store.
+const FETCHES_MAX: usize = 1 << 13;
 /// Words that say whether files were given back; several files share one.
 const EPOCHS: usize = 256;
 /// How long a stager waits for what the group has to say.
@@ -47,6 +52,34 @@ pub(crate) enum Wanted {
     Placed(Sender<Vec<u64>>),
 }
 
+/// How much waits for the thread.
+#[derive(Default)]
+pub(crate) struct Waiting {
+    messages: AtomicUsize,
+    fetches: AtomicUsize,
+}
+
+impl Waiting {
+    /// Whether there is room for one more of `most`, which it takes.
+    fn takes(count: &AtomicUsize, most: usize) -> bool {
+        let has_room = count.fetch_add(1, Ordering::Relaxed) < most;
+        if !has_room {
+            count.fetch_sub(1, Ordering::Relaxed);
+        }
+        has_room
+    }
+
+    /// The thread has this.
+    pub fn taken(&self, event: &RemoteEvent) {
+        let count = match event {
+            RemoteEvent::Message(..) => &self.messages,
+            RemoteEvent::Fetch { .. } => &self.fetches,
+            _ => return,
+        };
+        count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// What is counted.
 #[derive(Default)]
 pub(crate) struct RemoteCounts {
@@ -77,6 +110,8 @@ impl RemoteCounts {
 /// See the module. Used by several threads.
 pub(crate) struct RemotePost {
     events: Sender<RemoteEvent>,
+    /// Messages, and fetches, that wait for the thread.
+    waiting: Arc<Waiting>,
     /// The other end, until it is taken.
     received: Mutex<Option<Receiver<RemoteEvent>>>,
     pub staging: Arc<Staging>,
@@ -90,6 +125,7 @@ impl RemotePost {
         let (events, received) = mpsc::channel();
         Self {
             events,
+            waiting: Arc::default(),
             received: Mutex::new(Some(received)),
             staging: Arc::new(Staging::new(2 * SLOTS, block_bytes)),
             epochs: std::array::from_fn(|_| AtomicU32::new(0)),
@@ -100,10 +136,13 @@ impl RemotePost {
     /// What a group that begins needs: memory, what is told of links, and where to say that there
     /// is one.
     pub fn ends(&self) -> (Arc<Staging>, LinkHandler, Sender<RemoteEvent>) {
-        let events = self.events.clone();
+        let (events, waiting) = (self.events.clone(), Arc::clone(&self.waiting));
         let handler: LinkHandler = Box::new(move |_, event| {
             let event = match event {
                 LinkEvent::Message { from, header, body } if header.kind == REMOTE => {
+                    if !Waiting::takes(&waiting.messages, MESSAGES_MAX) {
+                        return;
+                    }
                     RemoteEvent::Message(from, body.to_vec())
                 }
                 LinkEvent::Pulled { token, outcome } => RemoteEvent::Pulled(token, outcome),
@@ -121,15 +160,35 @@ impl RemotePost {
         self.received.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Wants blocks of a file; `generation` is that of its record.
-    pub fn fetch(&self, file: FileId, generation: u32, blocks: Vec<u64>, wanted: Wanted) {
+    /// Wants blocks of a file; `generation` is that of its record. Gives the question back if too
+    /// many wait: the store is as good then.
+    ///
+    /// # Errors
+    /// What was wanted.
+    pub fn fetch(
+        &self,
+        file: FileId,
+        generation: u32,
+        blocks: Vec<u64>,
+        wanted: Wanted,
+    ) -> Result<(), Wanted> {
+        if !Waiting::takes(&self.waiting.fetches, FETCHES_MAX) {
+            return Err(wanted);
+        }
         let _ = self.events.send(RemoteEvent::Fetch { file, generation, blocks, wanted });
+        Ok(())
+    }
+
+    /// What waits for the thread.
+    pub fn waiting(&self) -> Arc<Waiting> {
+        Arc::clone(&self.waiting)
     }
 
     /// Has blocks be brought from other nodes that have them, and returns these.
     pub fn placed(&self, file: FileId, generation: u32, blocks: Vec<u64>) -> Vec<u64> {
         let (answer, answered) = mpsc::channel();
-        self.fetch(file, generation, blocks, Wanted::Placed(answer));
+        // One that is given back is dropped, which is an answer.
+        let _ = self.fetch(file, generation, blocks, Wanted::Placed(answer));
         answered.recv_timeout(PLACED.as_duration()).unwrap_or_default()
     }
 

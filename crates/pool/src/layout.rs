@@ -42,6 +42,7 @@ pub(crate) use sections::Counts;
 pub use sections::{DATA_ALIGN, Geometry, Offsets};
 
 pub use crate::flags::{AtomicFlags, DescriptionFlags, FileFlags};
+use crate::glimpses::AnswerTable;
 pub use crate::lock_scope::{LockScope, SharedLock};
 use crate::queue::Queue;
 pub use forebay_placement::schema::{Durability, Trigger};
@@ -50,7 +51,7 @@ pub use forebay_placement::{NodeId, TIERS_MAX, TierId};
 /// The first bytes of every segment.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FOREBAY\0");
 /// Raised with every change of these files that changes a layout.
-pub const LAYOUT_VERSION: u32 = 25;
+pub const LAYOUT_VERSION: u32 = 26;
 
 /// Words of the answers that processes wait for which want blocks of other nodes: 64 in each.
 pub const OTHERS_WORDS: usize = 16;
@@ -122,3 +123,4 @@ pub const MAKER: &str = env!("CARGO_PKG_VERSION");
 pub(crate) const NAMES_MAKER: u32 = 11;
 
 pin_size!(Queue, 65_792);
+pin_size!(AnswerTable, 32_832);

@@ -30,6 +30,7 @@ pub mod files;
 pub mod flags;
 pub mod free_map;
 pub mod futex;
+pub mod glimpses;
 pub mod guards;
 mod ids;
 pub mod index;

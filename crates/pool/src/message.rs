@@ -14,7 +14,7 @@ use crate::FileId;
 use crate::parts::{Part, PartLevel};
 
 /// Raised when the format changes.
-pub const MESSAGE_VERSION: u16 = 10;
+pub const MESSAGE_VERSION: u16 = 11;
 /// Bytes of a message.
 pub const MESSAGE_BYTES: usize = 32;
 
@@ -129,13 +129,13 @@ pub enum Message {
         file: FileId,
     },
     /// Processes wait for more of `file` than this node has, see [`crate::lease`]. Comes through
-    /// the queue.
+    /// the queue of [`crate::Segment::asks`], as do those that follow.
     Lease {
         /// File record.
         file: FileId,
     },
     /// Processes wait for a part of `file`, which several nodes write, or for its size, see
-    /// [`crate::parts`]. Comes through the queue.
+    /// [`crate::parts`].
     Part {
         /// File record.
         file: FileId,
@@ -147,7 +147,7 @@ pub enum Message {
         ahead: u32,
     },
     /// A process waits for a block of `file` that another node may have in memory, see
-    /// [`crate::Segment::ask_others`]. Comes through the queue.
+    /// [`crate::Segment::ask_others`].
     Fetch {
         /// File record.
         file: FileId,
@@ -157,6 +157,18 @@ pub enum Message {
         block: u64,
         /// What is to be answered.
         ticket: u16,
+    },
+    /// A process waits for the size of a file that this node may not have, see
+    /// [`crate::glimpses`].
+    Glimpse {
+        /// Which store.
+        store: u16,
+        /// The file's inode there.
+        inode: u64,
+        /// What [`crate::glimpses::group_generation`] makes of its time of birth.
+        generation: u32,
+        /// What is to be answered: never 0.
+        number: u64,
     },
 }
 
@@ -205,6 +217,10 @@ impl Message {
             }
             Message::Fetch { file, generation, block, ticket } => {
                 (24, file.raw(), generation, block, ticket.into())
+            }
+            Message::Glimpse { store, inode, generation, number } => {
+                (e, f) = (number, store.into());
+                (25, 0, generation, inode, 0)
             }
         };
         let mut packet = [0; MESSAGE_BYTES];
@@ -286,6 +302,12 @@ impl Message {
                 block: long(16).ok()?,
                 ticket: word(24).ok()? as u16,
             },
+            25 => Message::Glimpse {
+                store: word(12).ok()? as u16,
+                inode: long(16).ok()?,
+                generation: word(8).ok()?,
+                number: long(24).ok()?,
+            },
             _ => return None,
         })
     }
@@ -336,6 +358,12 @@ mod tests {
                 generation: 3,
                 block: u64::MAX - 1,
                 ticket: u16::MAX,
+            },
+            Message::Glimpse {
+                store: 3,
+                inode: u64::MAX - 4,
+                generation: u32::MAX - 1,
+                number: u64::MAX - 2,
             },
             Message::Expect {
                 file: FileId::from_raw(1),

@@ -16,21 +16,20 @@ pub struct OthersTicket {
 }
 
 impl Segment {
-    /// Asks the node manager for a block that no tier has; `generation` is that of the record. If
-    /// the queue is full, there is no answer.
+    /// Asks the node manager for a block that no tier has; `generation` is that of the record.
+    /// `None` if the queue is full.
     pub fn ask_others(
         &self,
         owner: Owner,
         file: FileId,
         generation: u32,
         block: u64,
-    ) -> OthersTicket {
+    ) -> Option<OthersTicket> {
         let asked = self.header().others_asked.fetch_add(1, Ordering::Relaxed);
         let number = asked as u16 % (64 * OTHERS_WORDS as u16);
         let ticket = OthersTicket { number, before: self.others_bit(number) };
         let message = Message::Fetch { file, generation, block, ticket: number };
-        self.post(Some(owner), &message);
-        ticket
+        self.ask_group(owner, &message).then_some(ticket)
     }
 
     /// Whether it is answered: the block is there now, or no other node has it.

@@ -42,7 +42,7 @@ fn has_left(session: &Session, said: &Stat, epoch: u32) -> bool {
 }
 
 fn is_known(session: &Session, said: &Stat) -> bool {
-    said.st_mode & libc::S_IFMT == libc::S_IFREG && session.knows(said.st_dev, said.st_ino)
+    said.st_mode & libc::S_IFMT == libc::S_IFREG && session.concerns(said.st_dev, said.st_ino)
 }
 
 /// The same, where `stat` has what the kernel has said of a file that may be buffered; it is
@@ -74,7 +74,7 @@ fn correct(
         })
     };
     let flags = AtFlags::from_bits_retain(flags as u32);
-    match session.corrected(epoch, ask, |said| session.born_ns(at, flags, said.inode)) {
+    match session.corrected(epoch, ask, (at, flags)) {
         Ok(None) => result,
         Ok(Some(fields)) => {
             // SAFETY: the kernel has filled it.
@@ -139,8 +139,10 @@ unsafe extern "C" fn statx(
         let said = unsafe { &*buffer };
         let filled = libc::STATX_INO | libc::STATX_SIZE;
         let device = libc::makedev(said.stx_dev_major, said.stx_dev_minor);
-        let known = said.stx_mask & filled == filled && session.knows(device, said.stx_ino);
-        known.then(|| StatFields {
+        let is_regular = u32::from(said.stx_mode) & libc::S_IFMT == libc::S_IFREG;
+        let known = said.stx_mask & filled == filled && is_regular;
+        let concerns = known && session.concerns(device, said.stx_ino);
+        concerns.then(|| StatFields {
             device,
             inode: said.stx_ino,
             size: said.stx_size,
@@ -152,7 +154,7 @@ unsafe extern "C" fn statx(
     // SAFETY: the program's path.
     let at = unsafe { path_at(folder, path) };
     let at_flags = AtFlags::from_bits_retain(flags as u32);
-    match session.corrected(epoch, ask, |said| session.born_ns(at, at_flags, said.inode)) {
+    match session.corrected(epoch, ask, (at, at_flags)) {
         Ok(None) => result,
         Ok(Some(fields)) => {
             // SAFETY: the kernel has filled it.

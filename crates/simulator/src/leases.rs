@@ -534,9 +534,13 @@ impl<'a> World<'a> {
             Event::Reduce { object, to, may_share } => self.reduce(node, object, to, may_share),
             Event::Share(file) => self.share(node, file),
             Event::Measured(object, token) => {
-                let value = self.value(node, Object::size(object.file));
+                let size = Object::size(object.file);
+                let value = self.value(node, size);
                 let peer = &mut self.nodes[usize::from(node)];
-                peer.directory.sized(object, token, facts(value), now_ms);
+                let is_ahead = peer.cached.get(&size).is_some_and(|cached| cached.is_dirty);
+                // Of a file that it alone writes, and has flushed, the store knows it.
+                let known = (is_ahead || object.of == Of::Size).then(|| facts(value));
+                peer.directory.sized(object, token, known, now_ms);
             }
             _ => {}
         }

@@ -480,7 +480,11 @@ fn no_word_in_shared_memory_brings_the_manager_down() {
             };
             match random.below(4) {
                 0 => {
-                    let words = words(segment.queue());
+                    let queue = match random.below(2) {
+                        0 => segment.queue(),
+                        _ => segment.asks(),
+                    };
+                    let words = words(queue);
                     words[random.below(words.len() as u64) as usize]
                         .store(value, Ordering::Relaxed);
                 }

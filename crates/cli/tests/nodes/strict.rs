@@ -126,6 +126,69 @@ fn without_leases_a_run_says_that_others_have_changed_its_files() {
     assert!(ran.stderr.contains(says) && ran.stderr.contains("\"strict\""), "{ran:?}");
 }
 
+/// Of a file that one node makes longer and shorter, others never see a size from before what its
+/// writer was told, by stat, fstat and lseek.
+#[test]
+fn sizes_that_others_see_are_not_behind_what_the_writer_was_told() {
+    let Some(nodes) = Nodes::new(3) else { return };
+    if !harness::compile_into(&nodes.out, "grows.c", &[]) {
+        return;
+    }
+    let (config, seed) = (strict(&nodes, 3), seed());
+    let run = |node: u64| {
+        let steps = if node == 0 { 1500 } else { 0 };
+        let script = format!("$OUT/grows $OUT/log {} {steps} file", seed * 4 + node);
+        nodes[node as usize].spawn_buffered(&config, &[], &script)
+    };
+    let runs: Vec<_> = (0..3).map(run).collect();
+    for run in runs {
+        let ran = run.end().expect(0);
+        println!("{}", ran.stdout);
+        assert!(ran.stdout.starts_with("ok"), "seed {seed}: {ran:?}");
+    }
+}
+
+/// A stat takes nothing from the node that writes a file, and says what that has, also of a file
+/// that no program of its own node has ever opened. Where the writer is gone it fails: an older
+/// size is none.
+#[test]
+fn a_stat_takes_nothing_from_a_writer_and_fails_where_that_is_gone() {
+    let Some(nodes) = Nodes::new(2) else { return };
+    let config = strict(&nodes, 2);
+    let (one, other) = (&nodes[0], &nodes[1]);
+    let script = "seq 1000 > file; mkdir many; \
+                  for i in $(seq 100); do echo $i > many/$i; done; step wrote; \
+                  $FOREBAY status --json; exec 3>> file; echo more >&3; step appended; \
+                  touch -d @1000000000 file; step touched";
+    let run = one.spawn_buffered(&config, &[], script);
+    one.at("wrote");
+    let script = "stat -c %s file; ls -l many | tail -n +2 | awk '{ s += $5 } END { print s }'; \
+                  step looked; stat -c %s file; step again; stat -c '%s %Y' file; \
+                  step last; stat -c %s file; echo $?";
+    let looks = other.spawn_buffered(&config, &[], script);
+    other.at("looked");
+    assert_eq!(fs::metadata(nodes.store.join("file")).unwrap().len(), 0, "nothing was flushed");
+    other.past("looked");
+    other.at("again");
+    one.past("wrote");
+    one.at("appended");
+    one.past("appended");
+    one.at("touched");
+    other.past("again");
+    other.at("last");
+    let seen = looks.stdout();
+    let numbers: usize = (1..=100).map(|number: usize| number.to_string().len() + 1).sum();
+    assert_eq!(seen, format!("3893\n{numbers}\n3893\n3898 1000000000\n"));
+    one.past("touched");
+    let ran = run.end().expect(0);
+    let held = ran.stdout.split("\"held\":").nth(1).expect("no leases in the status");
+    let written = held.split("\"write\":").nth(1).and_then(|rest| rest.split(['}', ',']).next());
+    let written: usize = written.expect("no leases to write").trim().parse().unwrap();
+    assert!(written >= 101, "{written} leases are left: {}", ran.stdout);
+    other.past("last");
+    assert_eq!(looks.end().expect(0).stdout, format!("{seen}3898\n0\n"));
+}
+
 #[test]
 fn calls_at_random_on_several_nodes_agree() {
     random_calls("");

@@ -87,6 +87,8 @@ impl OpenFile<'_> {
             let generation = self.record.generation.load(Ordering::Acquire);
             let segment = &self.session.segment;
             let ticket = segment.ask_others(owner, self.id, generation, part.block);
+            // Too many ask: the store is as good.
+            let Some(ticket) = ticket else { continue };
             let (done_word, began_ns) = (&segment.header().work_done, clock::monotonic_ns());
             loop {
                 let done = done_word.load(Ordering::Acquire);

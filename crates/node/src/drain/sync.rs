@@ -3,11 +3,8 @@
 
 use crate::drain::flusher::{AwaitedCheckpoint, FlushScope, Flusher, Retry};
 use crate::drain::reconcile::reconcile;
-use crate::group::LeaseEvent;
 use crate::journal::Checkpoint;
-use crate::remote::Wanted;
 use crate::store::descriptors::StoreHandle;
-use forebay_directory::AHEAD_MAX;
 use forebay_placement::rounds::sync_passes;
 use forebay_pool::backoff::Backoff;
 use forebay_pool::clock::Timer;
@@ -42,25 +39,6 @@ impl Flusher {
                 .filter_map(|message| match message {
                     // Whatever it says, it is only a hint.
                     Message::Sync { file } if node.header().has_file(file) => Some(file),
-                    Message::Lease { file } if node.header().has_file(file) => {
-                        node.group.tell_leases(LeaseEvent::Asked(file));
-                        None
-                    }
-                    Message::Part { file, part, level, ahead } if node.header().has_file(file) => {
-                        let ahead = ahead.min(AHEAD_MAX.into()) as u8;
-                        node.group.tell_leases(LeaseEvent::Part { file, part, level, ahead });
-                        None
-                    }
-                    Message::Fetch { file, generation, block, ticket } => {
-                        let wanted = Wanted::Ticket(ticket);
-                        match &node.group.remote {
-                            Some(remote) if node.header().has_file(file) => {
-                                remote.fetch(file, generation, vec![block], wanted);
-                            }
-                            _ => node.segment.answer_others(ticket),
-                        }
-                        None
-                    }
                     _ => None,
                 })
                 .collect();
@@ -76,7 +54,9 @@ impl Flusher {
                 looked = Some(Instant::now());
                 let files = node.segment.files().touched();
                 wanted = files.filter(|&file| self.behind(file)).collect();
-                queue.take_back(|owner| node.segment.clients().is_dead(owner));
+                for queue in [queue, node.segment.asks()] {
+                    queue.take_back(|owner| node.segment.clients().is_dead(owner));
+                }
             }
             self.serve(&wanted);
             if !self.make_room_in_journal() && wanted.is_empty() {

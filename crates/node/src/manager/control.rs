@@ -548,7 +548,8 @@ impl Receiver<'_> {
                 | Message::Sync { .. }
                 | Message::Lease { .. }
                 | Message::Part { .. }
-                | Message::Fetch { .. } => {
+                | Message::Fetch { .. }
+                | Message::Glimpse { .. } => {
                     eprintln!("cut off a connection that sent what does not belong there");
                     return false;
                 }

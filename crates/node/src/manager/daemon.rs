@@ -12,6 +12,7 @@ use crate::devices::{open_slots, open_store};
 use crate::group::{Grouping, PoolLife};
 use crate::instance::guard::{Waits, guard};
 use crate::instance::runtime::{Runtime, SERVED};
+use crate::manager::asks;
 use crate::manager::control::Control;
 use crate::manager::housekeeping::{Housekeeper, has_living, is_idle};
 use crate::manager::rest::Rest;
@@ -252,8 +253,11 @@ pub fn serve(
 /// Which lives of this node in its group the pool knows.
 fn pool_life(node: &Arc<Node>) -> PoolLife {
     let last = node.header().group_life.load(Ordering::Acquire);
+    let measures = node.group.asks().map(|(_, measures)| measures).unwrap_or_default();
+    let at_once = asks::at_once(node, &measures);
     let node = Arc::clone(node);
     PoolLife {
+        at_once,
         oldest: (last != 0).then_some(Incarnation(last)),
         begun: Box::new(move |life| node.header().group_life.store(life.0, Ordering::Release)),
     }

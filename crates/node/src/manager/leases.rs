@@ -3,6 +3,7 @@
 
 use crate::drain::Flusher;
 use crate::group::LeaseEvent;
+use crate::manager::asks::errno_of;
 use crate::manager::clean::{
     Left, Outcome, clean_held, clean_part, is_clean, is_left_to_flushers, while_held,
 };
@@ -10,13 +11,12 @@ use crate::node::Node;
 use forebay_cluster::{LeaseCommand, LeaseDesk, LeaseOrder};
 use forebay_directory::{Facts, Level, Object, Of, PART_BYTES, Terms, Why};
 use forebay_membership::FileId as GroupFile;
-use forebay_placement::mix;
 use forebay_pool::clock::Timer;
+use forebay_pool::glimpses::group_generation;
 use forebay_pool::layout::{FileFlags, FileRecord};
 use forebay_pool::lease::{Access, Grant, Lease};
 use forebay_pool::parts::{Part, PartLevel};
 use forebay_pool::{FileId, Identity, Owner, Segment, crash, futex};
-use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -67,7 +67,7 @@ pub(crate) fn group_file(record: &FileRecord) -> GroupFile {
     GroupFile {
         store: record.store.load(Ordering::Acquire) as u16,
         inode: record.identity().inode,
-        generation: (mix(record.born_ns.load(Ordering::Acquire)) >> 32) as u32,
+        generation: group_generation(record.born_ns.load(Ordering::Acquire)),
     }
 }
 
@@ -116,8 +116,12 @@ impl LeaseKeeper {
             match event {
                 Ok(LeaseEvent::Alone) => self.go_alone(),
                 Ok(LeaseEvent::End) | Err(RecvTimeoutError::Disconnected) => return self.end(),
-                Ok(LeaseEvent::Asked(file)) => self.ask(file),
+                Ok(LeaseEvent::Asked(file)) => {
+                    self.node.group.note_asked();
+                    self.ask(file);
+                }
                 Ok(LeaseEvent::Part { file, part, level, ahead }) => {
+                    self.node.group.note_asked();
                     self.ask_part(file, part, level, ahead);
                 }
                 Ok(LeaseEvent::Removed(file)) => self.release(file),
@@ -195,6 +199,7 @@ impl LeaseKeeper {
             segment.file(file).lease.trust();
             self.ask(file);
         }
+        self.wake();
     }
 
     /// Asks the group for what programs wait for.
@@ -274,10 +279,8 @@ impl LeaseKeeper {
             LeaseOrder::Reduce { object, to, may_share } => {
                 self.begin(object, to, may_share, false)
             }
-            LeaseOrder::Measure { object, token } => {
-                let facts = self.with_record(object.file, |_, record| facts_of(record));
-                self.desk.tell(LeaseCommand::Sized { object, token, facts });
-            }
+            // Done at once, see `manager/asks.rs`.
+            LeaseOrder::Measure { .. } | LeaseOrder::Glimpsed { .. } => {}
             LeaseOrder::Lost { object } => self.lose(object),
             LeaseOrder::Unsure => {
                 let segment = &self.node.segment;
@@ -393,14 +396,7 @@ impl LeaseKeeper {
     }
 
     fn refuse(&self, object: Object, why: Why) {
-        let errno = match why {
-            Why::Lost(_) => Errno::IO,
-            Why::Full => Errno::NOLCK,
-            Why::Superseded => Errno::STALE,
-            Why::Late => Errno::TIMEDOUT,
-            // Programs look at the whole again.
-            Why::Unshared => return self.wake(),
-        };
+        let Some(errno) = errno_of(why) else { return self.wake() };
         let leases = self.node.segment.part_leases();
         self.with_record(object.file, |file, record| {
             match part_of(object).and_then(|part| leases.insert(file, part)) {
@@ -698,7 +694,7 @@ fn void_pulls(node: &Node, file: FileId) {
 }
 
 /// Size and time of change of a file as programs of this node see them.
-fn facts_of(record: &FileRecord) -> Facts {
+pub(crate) fn facts_of(record: &FileRecord) -> Facts {
     let modified = match record.has(FileFlags::METADATA_DIRTY) {
         true => &record.mtime_ns,
         false => &record.store_mtime_ns,

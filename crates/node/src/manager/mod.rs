@@ -3,6 +3,7 @@
 //!
 //! May use all other folders; none of them uses this one.
 
+mod asks;
 mod clean;
 pub(crate) mod control;
 pub(crate) mod daemon;

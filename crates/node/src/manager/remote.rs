@@ -10,7 +10,7 @@ mod slots;
 use crate::manager::leases::{group_file, with_record};
 use crate::node::Node;
 use crate::organize::stage::{claim_block, fill_block};
-use crate::remote::{RemoteEvent, RemotePost, SLOTS, Wanted};
+use crate::remote::{RemoteEvent, RemotePost, SLOTS, Waiting, Wanted};
 use forebay_cluster::{
     Finder, Header, INLINE_MAX, Outcome, Post, REMOTE, RUN_BLOCKS, Region, RemoteMessage,
     RemoteSpan, Staging,
@@ -158,6 +158,7 @@ struct Group {
 pub(crate) struct Remote {
     node: Arc<Node>,
     events: Receiver<RemoteEvent>,
+    waiting: Arc<Waiting>,
     staging: Arc<Staging>,
     owner: Owner,
     hint: u32,
@@ -224,6 +225,7 @@ impl Remote {
         let remote = Remote {
             node: Arc::clone(node),
             events: post.received()?,
+            waiting: post.waiting(),
             staging: Arc::clone(&post.staging),
             owner: Node::new_owner(),
             hint: 0,
@@ -256,7 +258,10 @@ impl Remote {
             };
             match event {
                 Ok(RemoteEvent::End) | Err(RecvTimeoutError::Disconnected) => break,
-                Ok(event) => self.take(event),
+                Ok(event) => {
+                    self.waiting.taken(&event);
+                    self.take(event);
+                }
                 Err(RecvTimeoutError::Timeout) => {}
             }
             self.look_around();

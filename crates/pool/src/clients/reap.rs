@@ -142,6 +142,7 @@ impl Segment {
     fn reap_locks(&self, slot: u32, mut unfinished: impl FnMut(FileId, Owner)) -> bool {
         let reaper = Owner::reaper(slot);
         self.queue().take_back(|owner| owner.slot() == slot);
+        self.asks().take_back(|owner| owner.slot() == slot);
         self.registrations().take_back(|owner| owner.slot() == slot);
         // It may have died before it came to say which file is to be found.
         self.registrations().miss();

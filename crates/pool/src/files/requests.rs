@@ -30,6 +30,13 @@ pub enum SyncState {
 }
 
 impl Segment {
+    /// Asks other nodes of the group for something, by way of the node manager. False if the queue
+    /// is full: the caller waits a moment, and asks again.
+    pub fn ask_group(&self, owner: Owner, message: &Message) -> bool {
+        let _inside = self.enter_table(owner);
+        self.asks().push(owner, message)
+    }
+
     /// Tells the node manager something through the queue. If that is full, or there is no `owner`,
     /// the manager looks for itself.
     pub fn post(&self, owner: Option<Owner>, message: &Message) {

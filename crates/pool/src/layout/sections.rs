@@ -5,6 +5,7 @@ use super::{
     FileRecord, Header, IndexNode, LONGER_PATH_BYTES, PAGES_PER_BUCKET, PART_LEASES, PATH_BYTES,
     RuleRecord, STRIPES, SlotChecksums, SparsePages,
 };
+use crate::glimpses::AnswerTable;
 use crate::parts::PartLease;
 use crate::queue::Queue;
 use crate::ranks::Stripe;
@@ -85,6 +86,8 @@ pub struct Offsets {
     pub(crate) rules: usize,
     pub(crate) queue: usize,
     pub(crate) registrations: usize,
+    pub(crate) asks: usize,
+    pub(crate) glimpses: usize,
     pub(crate) clients: usize,
     pub(crate) bitmaps: usize,
     pub(crate) stripes: usize,
@@ -166,6 +169,8 @@ impl Offsets {
         let rules = section(RULES_MAX * size_of::<RuleRecord>());
         let queue = section(size_of::<Queue>());
         let registrations = section(size_of::<Queue>());
+        let asks = section(size_of::<Queue>());
+        let glimpses = section(size_of::<AnswerTable>());
         let clients = section(count(counts.clients, size_of::<ClientSlot>()));
         let stripes = section(STRIPES * size_of::<RobustSeqLock<Stripe>>());
         let heads = section(count(counts.heads, 4));
@@ -196,6 +201,8 @@ impl Offsets {
             rules,
             queue,
             registrations,
+            asks,
+            glimpses,
             clients,
             bitmaps,
             stripes,

@@ -7,6 +7,7 @@ use crate::crash;
 use crate::descriptions::{Descriptions, GivenUp, Marker};
 use crate::files::{Files, Names};
 use crate::free_map::FreeMap;
+use crate::glimpses::AnswerTable;
 use crate::index::{Index, IndexNodes, NodeStates};
 use crate::layout::{
     BucketMeta, ClientSlot, Description, DescriptionFlags, FileRecord, PART_LEASES, RuleRecord,
@@ -57,6 +58,18 @@ impl Segment {
     #[inline]
     pub fn registrations(&self) -> &Queue {
         self.at(self.offsets.registrations, 0)
+    }
+
+    /// What clients ask of other nodes of the group by way of the node manager.
+    #[inline]
+    pub fn asks(&self) -> &Queue {
+        self.at(self.offsets.asks, 0)
+    }
+
+    /// What other nodes say of files that this one may not have.
+    #[inline]
+    pub fn glimpses(&self) -> &AnswerTable {
+        self.at(self.offsets.glimpses, 0)
     }
 
     /// The client slots, and the processes that have them.

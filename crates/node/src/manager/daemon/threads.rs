@@ -2,6 +2,7 @@
 
 use crate::drain::Flusher;
 use crate::group::LeaseEvent;
+use crate::manager::asks::Asks;
 use crate::manager::leases::LeaseKeeper;
 use crate::manager::registrar::Registrar;
 use crate::manager::remote::Remote;
@@ -110,6 +111,10 @@ pub(super) fn start_workers(
     if let Some((events, desk)) = node.group.lease_ends() {
         let keeper = LeaseKeeper::new(node, events, desk);
         workers.push(start("leases".into(), Box::new(move || keeper.run()))?);
+    }
+    if let Some((desk, measures)) = node.group.asks() {
+        let asks = Asks::new(node, desk, measures);
+        workers.push(start("asks".into(), Box::new(move || asks.run()))?);
     }
     if let Some((remote, readers)) = Remote::of(node) {
         workers.push(start("remote".into(), Box::new(move || remote.run()))?);
