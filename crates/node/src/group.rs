@@ -72,7 +72,7 @@ pub(crate) struct Grouping {
 
 /// Lives of this node in its group, as its pool knows them.
 pub(crate) struct PoolLife {
-    /// The last one that was granted leases, if the pool was found.
+    /// The first one that had the pool, if it was found.
     pub oldest: Option<Incarnation>,
     /// Notes the one that begins.
     pub begun: Box<dyn FnOnce(Incarnation) + Send>,

@@ -162,6 +162,40 @@ fn a_killed_manager_is_noticed_by_its_links_and_nothing_is_taken_over() {
     run.end().expect(0);
 }
 
+/// A life that is killed before any view has it claims nothing for those before it: the next one
+/// does, and what they wrote is not lost.
+#[test]
+fn what_a_node_wrote_outlives_a_life_that_was_in_no_view() {
+    let Some(nodes) = Nodes::new(2) else { return };
+    let config = strict(&nodes, 2);
+    let run = nodes[0].spawn_buffered(&config, &[], &(each("seq 1000 > of-$i") + "; step wrote"));
+    nodes[0].at("wrote");
+    let script = format!("step begun; {}", each("cksum < of-$i"));
+    let reads = nodes[1].spawn_buffered(&config, &[], &script);
+    nodes[1].at("begun");
+    agree(&nodes, &[0, 1], LONG);
+
+    // While its link is down no view takes a new life in.
+    nodes.set_link(0, false);
+    let kill = || {
+        let manager = nodes[0].status().manager;
+        nodes[0].run(&format!("kill -9 {manager}")).expect(0);
+    };
+    kill();
+    wait_for("a life that is in no view", LONG, || {
+        let seen = group(&nodes[0]);
+        (seen["state"] == "member" && seen["rank"] != "inside").then_some(())
+    });
+    kill();
+    nodes.set_link(0, true);
+    agree(&nodes, &[0, 1], LONG);
+    nodes[1].past("begun");
+    let sum = nodes[1].run("seq 1000 | cksum").expect(0).stdout;
+    assert_eq!(reads.end().expect(0).stdout, sum.repeat(FILES));
+    nodes[0].past("wrote");
+    run.end().expect(0);
+}
+
 /// A node that is cut off is fenced, the others go on without it, and when it is back all calls
 /// have had their bytes.
 #[test]

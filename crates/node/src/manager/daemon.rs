@@ -252,15 +252,19 @@ pub fn serve(
 
 /// Which lives of this node in its group the pool knows.
 fn pool_life(node: &Arc<Node>) -> PoolLife {
-    let last = node.header().group_life.load(Ordering::Acquire);
+    let first = node.header().group_life.load(Ordering::Acquire);
     let measures = node.group.asks().map(|(_, measures)| measures).unwrap_or_default();
     let at_once = asks::at_once(node, &measures);
     let node = Arc::clone(node);
-    PoolLife {
-        at_once,
-        oldest: (last != 0).then_some(Incarnation(last)),
-        begun: Box::new(move |life| node.header().group_life.store(life.0, Ordering::Release)),
-    }
+    // A life that was killed before the group heard of it has not claimed what those before it
+    // had: the first one stays. Where lives begin anew, with another folder, so does this.
+    let begun = move |life: Incarnation| {
+        if first == 0 || life.0 < first {
+            node.header().group_life.store(life.0, Ordering::Release);
+        }
+    };
+    let oldest = (first != 0).then_some(Incarnation(first));
+    PoolLife { at_once, oldest, begun: Box::new(begun) }
 }
 
 /// The instance as its pool tells it now.

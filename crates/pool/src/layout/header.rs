@@ -80,7 +80,7 @@ pub struct Header {
     /// 1: other nodes may have files of the stores, too, so a new record begins with
     /// [`crate::lease::Lease::Nothing`].
     pub shares_files: AtomicU32,
-    /// The life of this node in its group whose manager last granted leases; 0 if none did.
+    /// The first life of this node in its group that had this pool; 0 if none did.
     pub group_life: AtomicU32,
     /// Where the next search for a free open-file description starts.
     pub description_cursor: AtomicU32,
