@@ -4,6 +4,7 @@
 use crate::node::NodeId;
 use std::collections::HashMap;
 use std::fmt;
+use std::net::IpAddr;
 
 /// No list is longer: each number fits a [`NodeId`].
 const HOSTS_MAX: usize = 65_535;
@@ -211,6 +212,37 @@ impl HostList {
                 self.names[usize::from(first.0)],
                 self.names[usize::from(second.0)]
             ))),
+        }
+    }
+
+    /// The number of the node that this host is: by its name, as of [`HostList::position_of`], or
+    /// as the one whose name is an address that it `has`.
+    ///
+    /// # Errors
+    /// None is, or several are.
+    pub fn position_here(
+        &self,
+        hostname: &str,
+        has: impl Fn(IpAddr) -> bool,
+    ) -> Result<NodeId, HostsError> {
+        let by_name = self.position_of(hostname);
+        let is_own = |name: &str| {
+            let address = name.parse::<IpAddr>().ok().filter(|address| !address.is_unspecified());
+            address.is_some_and(&has)
+        };
+        let addresses = (0..).zip(&self.names).filter(|(_, name)| is_own(name));
+        let addresses = addresses.map(|(place, _)| NodeId(place));
+        let mut found: Vec<_> = by_name.iter().copied().chain(addresses).collect();
+        found.dedup();
+        match found[..] {
+            [place] => Ok(place),
+            [first, second, ..] => Err(HostsError::new(format!(
+                "this host is {hostname}, and both {} and {} of the hosts of the group ({self}): \
+                 name each once",
+                self.names[usize::from(first.0)],
+                self.names[usize::from(second.0)]
+            ))),
+            [] => by_name,
         }
     }
 

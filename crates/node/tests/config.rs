@@ -1045,6 +1045,14 @@ fn hosts_come_from_a_file_an_option_or_the_batch_system() {
     // An address that this host has.
     config.set_hosts("127.0.0.1,192.0.2.1", "--hosts").unwrap();
     assert_eq!(config.group.hosts.as_ref().unwrap().own_name(), "127.0.0.1");
+    let twice = format!("127.0.0.1,{own}");
+    assert_eq!(
+        config.set_hosts(&twice, "--hosts").unwrap_err().to_string(),
+        format!(
+            "--hosts: this host is {own}, and both {own} and 127.0.0.1 of the hosts of the group \
+             ({twice}): name each once"
+        )
+    );
 
     let of = |config: &Config, variables: &[(&str, &str)]| {
         let mut config = config.clone();

@@ -82,10 +82,10 @@ impl Hosts {
     /// addresses. A list of `localhost` alone is this host.
     fn of(list: HostList) -> std::result::Result<Self, HostsError> {
         let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        let node = match list.position_of(name.trim()) {
-            Err(_) if list.names() == ["localhost"] => NodeId(0),
-            Err(error) => own_address(&list).ok_or(error)?,
-            Ok(node) => node,
+        let has = |address| UdpSocket::bind((address, 0)).is_ok();
+        let node = match list.names() == ["localhost"] {
+            true => NodeId(0),
+            false => list.position_here(name.trim(), has)?,
         };
         Ok(Self { list, node, job: None })
     }
@@ -99,17 +99,6 @@ impl Hosts {
     pub fn is_alone(&self) -> bool {
         self.list.names().len() < 2
     }
-}
-
-/// The only one of the addresses in a list that is one of this host.
-fn own_address(list: &HostList) -> Option<NodeId> {
-    let is_own = |name: &String| {
-        let address = name.parse::<IpAddr>().ok().filter(|address| !address.is_unspecified());
-        address.is_some_and(|address| UdpSocket::bind((address, 0)).is_ok())
-    };
-    let mut own = (0..).zip(list.names()).filter(|(_, name)| is_own(name));
-    let (node, _) = own.next()?;
-    own.next().is_none().then_some(NodeId(node))
 }
 
 /// The hosts that a text names: those of a file where there is one of that name, which begins at
