@@ -6,6 +6,7 @@ mod harness;
 mod demo;
 mod failures;
 mod groups;
+mod ior;
 mod mpi;
 mod namespaces;
 mod remote;

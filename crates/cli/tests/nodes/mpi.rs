@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 const RECORD: usize = 3001;
 
 /// By what an MPI program is compiled and started.
-enum Mpi {
+pub enum Mpi {
     /// The folder of its commands.
     Mpich(PathBuf),
     OpenMpi,
@@ -26,7 +26,7 @@ enum Mpi {
 
 impl Mpi {
     /// MPICH beside the tests' Python; says so loudly where it is not.
-    fn mpich() -> Option<Mpi> {
+    pub fn mpich() -> Option<Mpi> {
         let python = harness::python_with("sys")?;
         let folder = Path::new(&python).parent()?.to_owned();
         if ["mpicc", "mpiexec"].iter().all(|program| folder.join(program).is_file()) {
@@ -50,7 +50,14 @@ impl Mpi {
 
     /// Starts this many ranks in folder `at`, in turns on all nodes. `last` is what those of
     /// `mpi_patterns` run at their end.
-    fn start(&self, nodes: &Nodes, ranks: usize, at: &Path, last: &str, words: &[&str]) -> Running {
+    pub fn start(
+        &self,
+        nodes: &Nodes,
+        ranks: usize,
+        at: &Path,
+        last: &str,
+        words: &[&str],
+    ) -> Running {
         let launcher = nodes.launcher();
         let launcher = launcher.to_str().unwrap();
         let hosts: Vec<_> = nodes.iter().map(|node| node.to_string()).collect();
@@ -106,7 +113,7 @@ fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     harness::tree(folder).into_iter().map(in_order).collect()
 }
 
-fn assert_same_files(when: &str, got: &Path, wanted: &Path) {
+pub fn assert_same_files(when: &str, got: &Path, wanted: &Path) {
     let (got, wanted) = (files(got), files(wanted));
     assert!(got.keys().eq(wanted.keys()), "{when}: {:?}, not {:?}", got.keys(), wanted.keys());
     assert!(!got.is_empty());
