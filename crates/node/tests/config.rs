@@ -1132,7 +1132,8 @@ fn groups_that_cannot_be() {
     );
     refuses(
         "consistency = \"close\"",
-        "site.toml:2: group.consistency: \"close\" is no consistency; give \"strict\" or \"open\"",
+        "site.toml:2: group.consistency: \"close\" is no consistency; give \"auto\", \
+         \"strict\" or \"open\"",
     );
     refuses(
         "fabric = \"quic\"",
