@@ -10,6 +10,7 @@ use crate::journal::{self, Journal};
 use crate::memory::Memory;
 use crate::observe::log::shown;
 use crate::observe::trace::Trace;
+use crate::remote::RemotePost;
 use crate::store::descriptors::Descriptors;
 use crate::usage::{buckets_of, dirty_bytes, for_each_bucket_of, have_few_blocks, ranges};
 use forebay_device::{BackingStore, Batch, SlotDevice, Span};
@@ -22,6 +23,7 @@ use forebay_pool::BucketId;
 use forebay_pool::checksums::SlotFiles;
 use forebay_pool::clock::Timer;
 use forebay_pool::layout::*;
+use forebay_pool::lease::Lease;
 use forebay_pool::segment::MANAGER_SLOT;
 use forebay_pool::slot_record::RECORD_BYTES;
 use forebay_pool::{Entry, FileId, Owner, Segment, clock, crash, futex, power_loss};
@@ -288,6 +290,21 @@ impl Node {
             return None;
         }
         segment.index().place_of(segment.file(found.file), found.block, found.bucket)
+    }
+
+    /// Whether several nodes may read a file, and so have blocks of it.
+    pub fn is_read_by_several(&self, file: FileId) -> bool {
+        self.group.remote.is_some()
+            && self.header().has_file(file)
+            && self.segment.file(file).lease.load().held() == Lease::Read
+    }
+
+    /// Whether a block of such a file has not come from another node: others are sent here for it,
+    /// and read it from the store when it is dropped.
+    pub fn is_own_copy(&self, found: &BlockRef) -> bool {
+        let is_pulled =
+            |remote: &RemotePost| remote.is_pulled(found.bucket, found.file, found.block);
+        self.is_read_by_several(found.file) && !self.group.remote.as_ref().is_some_and(is_pulled)
     }
 
     /// Whether any block of the file is dirty or being flushed.

@@ -3,8 +3,8 @@
 
 use forebay_cluster::{LinkEvent, LinkHandler, Outcome, Post, REMOTE, Staging};
 use forebay_membership::{Member, NodeId, Rank};
-use forebay_pool::FileId;
 use forebay_pool::clock::Timer;
+use forebay_pool::{BucketId, FileId};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -21,6 +21,9 @@ const MESSAGES_MAX: usize = 1 << 14;
 const FETCHES_MAX: usize = 1 << 13;
 /// Words that say whether files were given back; several files share one.
 const EPOCHS: usize = 256;
+/// Buckets of which it is known that their blocks have come from other nodes: 16 GiB of RAM, in 512
+/// KiB. In a larger one some are not known.
+const PULLED: usize = 1 << 16;
 /// How long a stager waits for what the group has to say.
 const PLACED: Timer = Timer::ms(1_500);
 
@@ -116,7 +119,16 @@ pub(crate) struct RemotePost {
     received: Mutex<Option<Receiver<RemoteEvent>>>,
     pub staging: Arc<Staging>,
     epochs: [AtomicU32; EPOCHS],
+    /// Blocks that are wanted from other nodes, and not here yet.
+    pub coming: AtomicU32,
+    /// Of each bucket, what has come to it from another node.
+    pulled: Box<[AtomicU64]>,
     pub counts: RemoteCounts,
+}
+
+/// A block in a word; 0 is none.
+fn name_of(file: FileId, block: u64) -> u64 {
+    u64::from(file.raw()) << 40 ^ block.wrapping_add(1)
 }
 
 impl RemotePost {
@@ -129,6 +141,8 @@ impl RemotePost {
             received: Mutex::new(Some(received)),
             staging: Arc::new(Staging::new(2 * SLOTS, block_bytes)),
             epochs: std::array::from_fn(|_| AtomicU32::new(0)),
+            coming: AtomicU32::new(0),
+            pulled: (0..PULLED).map(|_| AtomicU64::new(0)).collect(),
             counts: RemoteCounts::default(),
         }
     }
@@ -196,6 +210,20 @@ impl RemotePost {
     /// that read them are sent here.
     pub fn kept(&self, file: FileId, bytes: Range<u64>) {
         let _ = self.events.send(RemoteEvent::Kept { file, bytes });
+    }
+
+    /// A block has come from another node, which goes on having it.
+    pub fn note_pulled(&self, bucket: BucketId, file: FileId, block: u64) {
+        self.pulled_to(bucket).store(name_of(file, block), Ordering::Relaxed);
+    }
+
+    /// Whether a block has come from another node. One that is dropped here others do not miss.
+    pub fn is_pulled(&self, bucket: BucketId, file: FileId, block: u64) -> bool {
+        self.pulled_to(bucket).load(Ordering::Relaxed) == name_of(file, block)
+    }
+
+    fn pulled_to(&self, bucket: BucketId) -> &AtomicU64 {
+        &self.pulled[bucket.raw() as usize % PULLED]
     }
 
     /// A read of a file tier for another node has ended; whether all of it is there.

@@ -344,6 +344,7 @@ impl Remote {
         }
         self.slow.retain(|_, until| *until > now);
         self.ask_queued();
+        self.note_coming();
     }
 
     fn send(&self, to: Member, message: &RemoteMessage) -> bool {
@@ -413,10 +414,18 @@ impl Remote {
             self.jobs.insert(job, new);
             runs.entry(block / RUN_BLOCKS).or_default().push(job);
         }
+        // Before the one that waits for where they are asks for more.
+        self.note_coming();
         for (run, jobs) in runs {
             self.find(file, run, jobs, None);
         }
         self.settle(number);
+    }
+
+    fn note_coming(&self) {
+        if let Some(post) = self.post() {
+            post.coming.store(self.jobs.len() as u32, Ordering::Release);
+        }
     }
 
     fn new_number(&mut self) -> u64 {
@@ -693,6 +702,7 @@ impl Remote {
         // SAFETY: inside the bucket, which is locked, and has memory for these pages.
         unsafe { std::ptr::copy_nonoverlapping(content.as_ptr(), to, content.len()) };
         fill_block(&node, &locked, content.len());
+        remote.note_pulled(locked.bucket(), id, block);
         crash::point("remote.filled");
         segment.files().touch(id);
         remote.counts.fetched.fetch_add(1, Ordering::Relaxed);

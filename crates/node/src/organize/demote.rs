@@ -405,7 +405,8 @@ impl Demoter {
         let stats =
             segment.bucket(found.bucket).map(|meta| meta.access_stats.load(Ordering::Relaxed));
         let (trail, key) = segment.trail(segment.file(found.file).identity(), found.block);
-        let is_copy = Trail(trail.load(Ordering::Relaxed)).is_from_device(key);
+        let is_copy = Trail(trail.load(Ordering::Relaxed)).is_from_device(key)
+            || self.node.is_own_copy(found);
         let is_again = stats.is_some_and(|stats| AccessStats(stats).is_main());
         Reads::of(hotness_of(segment, segment.file(found.file)), is_again, is_copy)
     }

@@ -171,22 +171,35 @@ impl Stager {
         }
     }
 
-    /// Has what other nodes have in memory, or are about to read, be brought from there. Whether
-    /// that is any, and what is left to be read from the store.
+    /// Has what other nodes have, or are about to read, be brought from there, as far as RAM has
+    /// room for it. Whether that is any, and what is left to be read from the store.
     fn ask_others(&self, request: &Request, blocks: Vec<u64>) -> (bool, Vec<u64>) {
         let Some(remote) = &self.node.group.remote else { return (false, blocks) };
         let segment = &self.node.segment;
-        if !segment.header().has_file(request.file) || !self.has_room(blocks.len()) {
+        if !segment.header().has_file(request.file) || !self.node.is_read_by_several(request.file) {
             return (false, blocks);
+        }
+        let coming = || remote.coming.load(Ordering::Acquire) as usize;
+        if request.is_guess
+            && request.pieces == 1
+            && !self.has_room(blocks.len() + coming())
+            && let Ok(_inside) = segment.try_enter(request.file, self.owner)
+        {
+            self.leave_behind(request, &blocks);
         }
         let lacks = |&block: &u64| {
             let entry = segment.entry(segment.file(request.file), block);
             entry.is_none_or(|entry| entry.load(Ordering::Acquire) == Entry::EMPTY)
         };
-        let asked = blocks.iter().copied().filter(lacks).collect();
-        let others = remote.placed(request.file, request.generation, asked);
-        let left = blocks.into_iter().filter(|block| !others.contains(block)).collect();
-        (!others.is_empty(), left)
+        let (lacking, here): (Vec<u64>, Vec<u64>) = blocks.into_iter().partition(lacks);
+        let room = (1..=lacking.len()).take_while(|count| self.has_room(count + coming())).count();
+        // What there is no room for is only a hint: the store is not read for it instead.
+        let asked = lacking[..room].to_vec();
+        let others = remote.placed(request.file, request.generation, asked.clone());
+        let left = asked.into_iter().filter(|block| !others.contains(block));
+        let mut left: Vec<u64> = left.chain(here).collect();
+        left.sort_unstable();
+        (room < lacking.len() || !others.is_empty(), left)
     }
 
     /// Whether the request is still about a file that is buffered, and about that one.
@@ -314,8 +327,11 @@ impl Stager {
             else {
                 continue;
             };
+            // What this node alone may have of a file that several read goes down to where the
+            // others find it, as the demoter decides.
             let is_once = |meta: &BucketMeta| {
                 meta.pending() == 0
+                    && !self.node.is_own_copy(&BlockRef { file: request.file, block, bucket })
                     && AccessStats(meta.access_stats.load(Ordering::Relaxed)).count() <= 1
             };
             if left == 0 || !segment.bucket(bucket).is_some_and(is_once) {
