@@ -3,8 +3,9 @@
 #
 #     docs/performance/measure.sh [NAME...]
 #
-# NAME: micro, policies, fabric, cliffs, hermes-fig4 to -fig6, hermes-fig8 to -fig11, peers; all of these without one. Wants a quiet machine: the
-# load at the start stands in each table. DIR, in the environment, is where the store's files are (on
+# NAME: micro, policies, fabric, nodes, nodes-fig5, nodes-fig6, cliffs, hermes-fig4 to -fig6,
+# hermes-fig8 to -fig11, peers; all of these without one. Wants a quiet machine: the load at the
+# start stands in each table. DIR, in the environment, is where the store's files are (on
 # a disk, by default /var/tmp); FOREBAY the command (by default the release build, which is made);
 # ROUNDS how often everything is run (by default until medians are known).
 set -euo pipefail
@@ -14,13 +15,16 @@ if [ -z "${FOREBAY:-}" ]; then
     cargo build --release --package forebay
     FOREBAY=${CARGO_TARGET_DIR:-../../target}/release/forebay
 fi
-[ $# -gt 0 ] || set -- micro policies fabric cliffs hermes-fig{4,5,6,8,9,10,11} peers
+[ $# -gt 0 ] || set -- micro policies fabric nodes nodes-fig{5,6} cliffs hermes-fig{4,5,6,8,9,10,11} peers
 
 title() {
     case $1 in
     micro) echo "The hot path" ;;
     policies) echo "Placement policies" ;;
     fabric) echo "Links between node managers" ;;
+    nodes) echo "Several nodes" ;;
+    nodes-fig5) echo "Figure 5 between nodes: metadata operations" ;;
+    nodes-fig6) echo "Figure 6 between nodes: messages" ;;
     cliffs) echo "Ordinary operations" ;;
     hermes-fig4) echo "Figure 4: memory operations" ;;
     hermes-fig5) echo "Figure 5: metadata operations" ;;
@@ -47,8 +51,9 @@ for name; do
         } | tee "$table"
         options=()
         ;;
-    micro | cliffs | fabric) options+=(--dir "$dir") ;;
+    micro | cliffs | fabric | nodes) options+=(--dir "$dir") ;;
     peers) options+=(--dir "$dir" --install) ;;
+    nodes-fig*) options+=(--dir "$dir" --svg "$name.svg") ;;
     *) options+=(--svg "$name.svg") ;;
     esac
     [ ${#options[@]} -eq 0 ] || "$FOREBAY" bench "$name" "${options[@]}" --markdown "$table"

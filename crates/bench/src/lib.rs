@@ -8,6 +8,8 @@
 //! [`hermes_fig5`] and [`hermes_fig6`]: what lies in shared memory, against allocators and servers.
 //! [`cliffs`]: what ordinary operations around it cost. [`peers`]: the same program on other file
 //! systems that buffer. [`fabric()`]: the links between node managers, beside plain sockets.
+//! [`nodes()`], [`nodes_fig5`] and [`nodes_fig6`]: a group of several nodes, each a set of
+//! namespaces.
 
 mod bars;
 mod cliffs;
@@ -18,6 +20,7 @@ mod machine;
 mod measured;
 mod memory;
 mod micro;
+mod nodes;
 mod peers;
 mod policies;
 mod report;
@@ -37,6 +40,10 @@ pub use memory::fig5::run as hermes_fig5;
 pub use memory::fig6::publisher;
 pub use memory::fig6::run as hermes_fig6;
 pub use micro::micro;
+pub use nodes::budgets::run as nodes;
+pub use nodes::enter as enter_network;
+pub use nodes::fig5::run as nodes_fig5;
+pub use nodes::fig6::run as nodes_fig6;
 pub use peers::peers;
 pub use policies::policies;
 pub use report::Report;
@@ -76,6 +83,8 @@ pub struct Options {
     /// Where the emulated devices keep their bytes; without it /dev/shm, where no real device is in
     /// their way, or the directory for temporary files.
     pub folder: Option<PathBuf>,
+    /// Nodes that `nodes-fig5` and `nodes-fig6` have, 2 to 4.
+    pub nodes: usize,
     /// Whether competitors that Python's package index has are installed, below `folder`.
     pub install: bool,
     /// Of `cliffs`, the kinds of operation that are measured; all, where none is named.

@@ -587,6 +587,7 @@ mod tests {
             scale,
             rounds,
             folder: None,
+            nodes: 2,
             install: false,
             works: Vec::new(),
         };

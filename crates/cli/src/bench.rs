@@ -1,11 +1,13 @@
 //! `forebay bench`, and the worker that its staging systems use.
 
 use crate::bars::{self, Bar, Chart, Group};
+use crate::demo;
 use crate::picture::{BLUE, GREEN, SKY};
 use clap::{Args, ValueEnum};
 use forebay_bench::stage::{When, stage};
 use forebay_bench::{Bars, Measured, Options, Scale};
 use std::ffi::OsString;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::{env, fs};
@@ -43,6 +45,10 @@ pub struct BenchArguments {
     /// cliffs: only these kinds of operation, such as create-close
     #[arg(long = "work", value_name = "NAME")]
     works: Vec<String>,
+    /// nodes-fig5, nodes-fig6: how many nodes, of namespaces that the command makes
+    #[arg(long, value_name = "N", default_value_t = 2,
+          value_parser = clap::value_parser!(u8).range(2..=4))]
+    nodes: u8,
 }
 
 impl BenchArguments {
@@ -57,7 +63,7 @@ impl BenchArguments {
 type Benchmark = fn(&Options, &mut dyn FnMut(&str)) -> Result<Measured, String>;
 
 /// All of them.
-const BENCHMARKS: [(&str, Benchmark); 8] = [
+const BENCHMARKS: [(&str, Benchmark); 11] = [
     ("micro", forebay_bench::micro),
     ("cliffs", forebay_bench::cliffs),
     ("peers", forebay_bench::peers),
@@ -66,7 +72,13 @@ const BENCHMARKS: [(&str, Benchmark); 8] = [
     ("hermes-fig4", forebay_bench::hermes_fig4),
     ("hermes-fig5", forebay_bench::hermes_fig5),
     ("hermes-fig6", forebay_bench::hermes_fig6),
+    ("nodes", forebay_bench::nodes),
+    ("nodes-fig5", forebay_bench::nodes_fig5),
+    ("nodes-fig6", forebay_bench::nodes_fig6),
 ];
+
+/// Those that make nodes.
+const OF_NODES: [&str; 3] = ["nodes", "nodes-fig5", "nodes-fig6"];
 
 fn names() -> impl Iterator<Item = &'static str> {
     BENCHMARKS.iter().map(|(name, _)| *name).chain(forebay_bench::names())
@@ -110,6 +122,9 @@ pub struct PeerArguments {
     system: String,
     /// The file that says where it is
     file: PathBuf,
+    /// The address that it listens at
+    #[arg(default_value_t = Ipv4Addr::LOCALHOST)]
+    own: Ipv4Addr,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -123,6 +138,9 @@ pub fn bench(arguments: &BenchArguments) -> Result<ExitCode, String> {
     let outputs = [&arguments.json, &arguments.markdown, &arguments.svg];
     outputs.into_iter().flatten().try_for_each(|file| crate::check_folder(file))?;
     let name = &arguments.name;
+    if OF_NODES.contains(&&**name) {
+        forebay_bench::enter_network(demo::user_namespace()?)?;
+    }
     let options = Options {
         forebay: env::current_exe().map_err(|e| format!("cannot find my own binary: {e}"))?,
         scale: match arguments.scale {
@@ -131,6 +149,7 @@ pub fn bench(arguments: &BenchArguments) -> Result<ExitCode, String> {
         },
         rounds: arguments.rounds,
         folder: arguments.dir.clone(),
+        nodes: arguments.nodes.into(),
         install: arguments.install,
         works: arguments.works.clone(),
     };
@@ -196,7 +215,7 @@ pub fn publisher(arguments: &PublisherArguments) -> Result<ExitCode, String> {
 
 /// Answers at the other end of a link.
 pub fn peer(arguments: &PeerArguments) -> Result<ExitCode, String> {
-    forebay_bench::peer(&arguments.system, &arguments.file)?;
+    forebay_bench::peer(&arguments.system, &arguments.file, arguments.own)?;
     Ok(ExitCode::SUCCESS)
 }
 

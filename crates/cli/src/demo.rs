@@ -9,7 +9,7 @@ mod run;
 mod scene;
 mod site;
 
-pub use nodes::demo_nodes;
+pub use nodes::{demo_nodes, user_namespace};
 use scene::Scene;
 use site::{Site, compile, failed};
 use std::env;

@@ -28,14 +28,14 @@ const LOOKUP: &str = "lookup";
 const UPDATE: &str = "update";
 
 /// Requests that are sent before an answer is waited for.
-const PIPELINE: usize = 64;
+pub(crate) const PIPELINE: usize = 64;
 const ROUNDS: u32 = 5;
 
 /// Files of each client, and blocks of each file.
 #[derive(Clone, Copy)]
-struct Keys {
-    files: usize,
-    blocks: usize,
+pub(crate) struct Keys {
+    pub files: usize,
+    pub blocks: usize,
 }
 
 impl Keys {
@@ -186,7 +186,7 @@ fn identity(file: usize) -> Identity {
 }
 
 /// A connection to a server.
-struct Client {
+pub(crate) struct Client {
     store: &'static Store,
     stream: Box<dyn Stream>,
     pipeline: usize,
@@ -200,7 +200,7 @@ struct Client {
 }
 
 impl Client {
-    fn new(
+    pub fn new(
         store: &'static Store,
         place: &Place,
         pipeline: usize,
@@ -221,7 +221,7 @@ impl Client {
     }
 
     /// Stores every key once.
-    fn fill(&mut self) -> Result<(), String> {
+    pub fn fill(&mut self) -> Result<(), String> {
         for first in (0..self.keys.count()).step_by(self.pipeline) {
             self.set(first..(first + self.pipeline).min(self.keys.count()));
             self.exchange()?;
@@ -229,7 +229,8 @@ impl Client {
         Ok(())
     }
 
-    fn work(&mut self, operations: usize, updates: bool) -> Result<(), String> {
+    /// Asks for so many keys, and stores each again if `updates`.
+    pub fn work(&mut self, operations: usize, updates: bool) -> Result<(), String> {
         for first in (0..operations).step_by(self.pipeline) {
             let turns = first..(first + self.pipeline).min(operations);
             for turn in turns.clone() {

@@ -2,7 +2,7 @@
 //! elsewhere. One file for each figure.
 
 pub mod fig4;
-pub mod fig5;
+pub(crate) mod fig5;
 pub mod fig6;
 
 use forebay_pool::layout::Geometry;

@@ -32,8 +32,9 @@ fn mount(site: &Site, environment: &Path) -> Result<Option<Mount>, String> {
     let default = package.join("data/clio_default.yaml");
     let text = fs::read_to_string(&default).map_err(|e| site::failed(&default, &e))?;
     let place = Place::loopback()?;
-    let Place::Loopback(port) = place else { return Ok(None) };
-    let text = text.replace("port: 9413", &format!("port: {port}")).replace("\"0g\"", "\"4g\"");
+    let Place::Network(at) = place else { return Ok(None) };
+    let text =
+        text.replace("port: 9413", &format!("port: {}", at.port())).replace("\"0g\"", "\"4g\"");
     let config = site.path("clio.yaml");
     fs::write(&config, text).map_err(|e| site::failed(&config, &e))?;
     let (home, folder) = (site.folder("clio")?, site.folder("iowarp")?);

@@ -29,8 +29,8 @@ fn mount(site: &Site, environment: &Path) -> Result<Option<Mount>, String> {
             let place = Place::loopback()?;
             mount.serves((redis::STORE.start)(site, &place, &site.path("redis.log"))?);
             mount.wait(|| place.connect().is_ok())?;
-            let Place::Loopback(port) = place else { return Ok(None) };
-            format!("redis://127.0.0.1:{port}/1")
+            let Place::Network(at) = place else { return Ok(None) };
+            format!("redis://{at}/1")
         }
         Err(_) => format!("sqlite3://{}", site.path("juicefs.db").display()),
     };

@@ -16,8 +16,9 @@ pub const STORE: Store = Store {
             command.args(["-u", "root"]);
         }
         match place {
-            Place::Loopback(port) => {
-                command.args(["-l", "127.0.0.1", "-U", "0", "-p", &port.to_string()])
+            Place::Network(at) => {
+                command.args(["-l", &at.ip().to_string(), "-U", "0"]);
+                command.args(["-p", &at.port().to_string()])
             }
             Place::Socket(path) => command.arg("-s").arg(path),
         };

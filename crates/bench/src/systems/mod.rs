@@ -20,7 +20,7 @@ use crate::server::Server;
 use crate::site::Site;
 use crate::stage::When;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
@@ -165,8 +165,8 @@ fn expect(stream: &mut dyn Stream, request: &[u8], due: &[u8]) -> Result<(), Str
 /// Where a server is found.
 #[derive(Clone, Debug)]
 pub enum Place {
-    /// A port of the loopback interface.
-    Loopback(u16),
+    /// A port, of the loopback interface or of a node.
+    Network(SocketAddrV4),
     /// A Unix socket.
     Socket(PathBuf),
 }
@@ -180,12 +180,13 @@ impl Place {
     pub fn loopback() -> Result<Place, String> {
         let listener = TcpListener::bind("127.0.0.1:0").map_err(|e| format!("loopback: {e}"))?;
         let port = listener.local_addr().map_err(|e| format!("loopback: {e}"))?.port();
-        Ok(Place::Loopback(port))
+        Ok(Place::Network(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port)))
     }
 
     pub fn name(&self) -> &'static str {
         match self {
-            Place::Loopback(_) => "loopback",
+            Place::Network(at) if at.ip().is_loopback() => "loopback",
+            Place::Network(_) => "between nodes",
             Place::Socket(_) => "Unix socket",
         }
     }
@@ -193,8 +194,8 @@ impl Place {
     pub fn connect(&self) -> Result<Box<dyn Stream>, String> {
         let failed = |e: std::io::Error| format!("connecting to {self:?}: {e}");
         Ok(match self {
-            Place::Loopback(port) => {
-                let stream = TcpStream::connect(("127.0.0.1", *port)).map_err(failed)?;
+            Place::Network(at) => {
+                let stream = TcpStream::connect(at).map_err(failed)?;
                 stream.set_nodelay(true).map_err(failed)?;
                 Box::new(stream)
             }

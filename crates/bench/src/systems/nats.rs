@@ -14,16 +14,16 @@ pub const BROKER: Broker = Broker {
     name: "NATS",
     program: Some("nats-server"),
     start: |_, place, log| {
-        let Place::Loopback(port) = place else { return Err("it has no Unix socket".into()) };
+        let Place::Network(at) = place else { return Err("it has no Unix socket".into()) };
         let mut command = Command::new("nats-server");
         Server::start(
             "nats-server",
-            command.args(["-a", "127.0.0.1", "-p", &port.to_string()]),
+            command.args(["-a", &at.ip().to_string(), "-p", &at.port().to_string()]),
             log,
         )
     },
     has_socket: false,
-    configuration: "nats-server -a 127.0.0.1; many messages in one write, as nats bench sends them",
+    configuration: "nats-server -a ADDRESS; many messages in one write, as nats bench sends them",
     publish: |place, id, count| publish(connect(place)?.as_mut(), "alone", id, count),
     subscribe: |place, count| {
         let mut subscriber = connect(place)?;

@@ -11,8 +11,10 @@ pub const STORE: Store = Store {
         let mut command = Command::new("redis-server");
         command.args(["--save", "", "--appendonly", "no", "--daemonize", "no"]);
         match place {
-            Place::Loopback(port) => {
-                command.args(["--bind", "127.0.0.1", "--port", &port.to_string()])
+            Place::Network(at) => {
+                // Nodes of a benchmark have a network of their own.
+                command.args(["--protected-mode", "no", "--bind", &at.ip().to_string()]);
+                command.args(["--port", &at.port().to_string()])
             }
             Place::Socket(path) => command.args(["--port", "0", "--unixsocket"]).arg(path),
         };

@@ -49,7 +49,10 @@ pub fn demo_nodes(options: &Options, count: usize) -> Result<ExitCode, String> {
 }
 
 /// Whether this user needs a user namespace to make networks and mounts.
-fn user_namespace() -> Result<bool, String> {
+///
+/// # Errors
+/// What is missing to make nodes here, and how to get it.
+pub fn user_namespace() -> Result<bool, String> {
     let found = |program: &str| {
         let path = std::env::var_os("PATH").unwrap_or_default();
         std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
@@ -67,8 +70,8 @@ fn user_namespace() -> Result<bool, String> {
     match (works(&[]), works(&["-U", "-r"])) {
         (true, _) => Ok(false),
         (false, true) => Ok(true),
-        (false, false) => Err("this user may make neither networks nor mounts here; run the demo \
-             as root, outside of a container, or allow user namespaces: as root, `sysctl -w \
+        (false, false) => Err("this user may make neither networks nor mounts here; run it as \
+             root, outside of a container, or allow user namespaces: as root, `sysctl -w \
              kernel.unprivileged_userns_clone=1 user.max_user_namespaces=10000` (on Ubuntu also \
              kernel.apparmor_restrict_unprivileged_userns=0)"
             .to_owned()),

@@ -118,6 +118,36 @@ fn links_between_nodes() {
     compare("fabric", &words);
 }
 
+/// Each benchmark that makes nodes, one after the other: they measure the same processors.
+#[test]
+fn several_nodes() {
+    if !works(&["cc", "--version"]) {
+        return harness::skip("no C compiler");
+    }
+    let wrong = |words: &[&str], code, why: &str| {
+        let site = Site::new(&USUAL);
+        let ran = site.end(site.forebay(&[&["bench"], words].concat())).expect(code);
+        assert!(ran.stderr.contains(why), "{ran:?}");
+    };
+    wrong(&["nodes-fig5", "--nodes", "5"], 2, "5 is not in 2..=4");
+    let spaces = ["unshare", "-m", "-n", "sh", "-c", "mount -t tmpfs tmpfs /dev/shm"];
+    if !works(&spaces) && !works(&[&["unshare", "-U", "-r"], &spaces[1..]].concat()) {
+        wrong(&["nodes", "--quick"], 125, "run it as root");
+        return harness::skip(
+            "neither root nor a user namespace may make networks and mounts here",
+        );
+    }
+    wrong(&["nodes", "--quick", "--dir", "/dev/shm"], 125, "name another directory with --dir");
+
+    let words = ["Forebay, single node", "Forebay, group of 3", "a killed manager is noticed"];
+    let json = compare("nodes", &words);
+    // Every line of the table of what is wanted; those of UCX where it is built in.
+    let ucx = if cfg!(feature = "ucx") { 7 } else { 0 };
+    assert_eq!(json.matches("\"wanted\":").count(), 20 + ucx, "{json}");
+    compare("nodes-fig5", &["Forebay, group", "Redis", "memcached", "open, first on the node"]);
+    compare("nodes-fig6", &["Forebay links, tls", "NATS", "publish", "subscribe"]);
+}
+
 #[test]
 fn memory_operations() {
     if !works(&["cc", "--version"]) {
