@@ -258,7 +258,7 @@ impl Grouping {
             match (&*now, begun) {
                 (Part::Beginning, Ok(group)) => {
                     let event = RemoteEvent::Begun(group.post(), Box::new(group.ranks()));
-                    let _ = told.map(|told| told.send(event));
+                    let _ = told.map(|told| told(event));
                     *now = Part::Member(group);
                     drop(now);
                     if let Some(error) =

@@ -1,16 +1,17 @@
-//! Blocks that other nodes have in memory: how the parts of the manager reach the thread that
-//! brings them here and gives them away (`manager/remote.rs`), and what it counts.
+//! Blocks that other nodes have in memory: how the parts of the manager reach what brings them here
+//! and gives them away (`manager/remote.rs`), and what it counts.
 
 use forebay_cluster::{LinkEvent, LinkHandler, Outcome, Post, REMOTE, Staging};
 use forebay_membership::{Member, NodeId, Rank};
 use forebay_pool::clock::Timer;
 use forebay_pool::{BucketId, FileId};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
 
 /// Blocks that may be on their way to this node at once, and as many away from it.
 pub(crate) const SLOTS: usize = 16;
@@ -26,8 +27,10 @@ const EPOCHS: usize = 256;
 const PULLED: usize = 1 << 16;
 /// How long a stager waits for what the group has to say.
 const PLACED: Timer = Timer::ms(1_500);
+/// Events that a thread takes for others before it leaves them to the thread "remote".
+const TURN: usize = 64;
 
-/// What the thread is told.
+/// What happens.
 pub(crate) enum RemoteEvent {
     /// There is a group: how it is reached, and what this node is in it.
     Begun(Post, Box<dyn Fn() -> Rank + Send>),
@@ -43,21 +46,23 @@ pub(crate) enum RemoteEvent {
     SlotRead(u64, bool),
     /// There is no link to this member any more.
     Down(Member),
-    /// The manager ends.
-    End,
 }
 
-/// Who waits for blocks.
-pub(crate) enum Wanted {
-    /// A program: until they are here, or to be read from the store.
-    Ticket(u16),
-    /// The stager: until it is known which ones come from other nodes.
-    Placed(Sender<Vec<u64>>),
+/// What brings blocks here and gives them away. One thread at a time is at it.
+pub(crate) trait Bringer: Send {
+    /// Does what an event asks for. Waits for nothing but, a moment, for threads inside files.
+    fn take(&mut self, event: RemoteEvent);
+    /// Does what is due.
+    fn look_around(&mut self);
+    /// When something is.
+    fn due(&self) -> Option<Instant>;
+    /// The manager ends: what is under way does not come.
+    fn end(&mut self);
 }
 
-/// How much waits for the thread.
+/// How much waits to be taken.
 #[derive(Default)]
-pub(crate) struct Waiting {
+struct Waiting {
     messages: AtomicUsize,
     fetches: AtomicUsize,
 }
@@ -72,8 +77,8 @@ impl Waiting {
         has_room
     }
 
-    /// The thread has this.
-    pub fn taken(&self, event: &RemoteEvent) {
+    /// This is taken.
+    fn taken(&self, event: &RemoteEvent) {
         let count = match event {
             RemoteEvent::Message(..) => &self.messages,
             RemoteEvent::Fetch { .. } => &self.fetches,
@@ -81,6 +86,140 @@ impl Waiting {
         };
         count.fetch_sub(1, Ordering::Relaxed);
     }
+}
+
+/// Where events meet the [`Bringer`]. Each is taken on the thread that brings it, so that no other
+/// one has to be woken, which takes longer than most of them; what comes while a thread is at it,
+/// that one takes, too.
+#[derive(Default)]
+pub(crate) struct Desk {
+    /// Locked before `book` where both are.
+    bringer: Mutex<Option<Box<dyn Bringer>>>,
+    book: Mutex<Book>,
+    waiting: Waiting,
+    wakes: Condvar,
+}
+
+#[derive(Default)]
+struct Book {
+    events: VecDeque<RemoteEvent>,
+    /// When the thread "remote" looks; `None`: when it is woken.
+    looks_at: Option<Instant>,
+    ends: bool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Desk {
+    /// Something has happened. The caller is inside no file, and holds nothing.
+    fn tell(&self, event: RemoteEvent) {
+        drop(self.put(event));
+        self.take_all();
+    }
+
+    /// The same, for another thread to take: the caller may be inside a file.
+    fn leave(&self, event: RemoteEvent) {
+        let mut book = self.put(event);
+        book.looks_at = Some(Instant::now());
+        self.wakes.notify_one();
+    }
+
+    fn put(&self, event: RemoteEvent) -> MutexGuard<'_, Book> {
+        let mut book = lock(&self.book);
+        if !book.ends {
+            book.events.push_back(event);
+        }
+        book
+    }
+
+    fn next(&self) -> Option<RemoteEvent> {
+        let event = lock(&self.book).events.pop_front();
+        event.inspect(|event| self.waiting.taken(event))
+    }
+
+    /// Takes what there is, unless another thread is at it.
+    fn take_all(&self) {
+        let mut left = TURN;
+        // What is told while this thread still has the bringer, is left to it.
+        while !lock(&self.book).events.is_empty() {
+            let mut bringer = match self.bringer.try_lock() {
+                Ok(bringer) => bringer,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => return,
+            };
+            // They wait until the thread "remote" has begun.
+            let Some(bringer) = bringer.as_mut() else { return };
+            while left > 0
+                && let Some(event) = self.next()
+            {
+                bringer.take(event);
+                left -= 1;
+            }
+            let due = if left == 0 { Some(Instant::now()) } else { bringer.due() };
+            let mut book = lock(&self.book);
+            if due.is_some_and(|due| book.looks_at.is_none_or(|at| due < at)) {
+                book.looks_at = due;
+                self.wakes.notify_one();
+            }
+            if left == 0 {
+                return;
+            }
+        }
+    }
+
+    /// The life of the thread "remote": it looks when something is due, until the manager ends.
+    pub fn keep(&self, bringer: Box<dyn Bringer>) {
+        *lock(&self.bringer) = Some(bringer);
+        loop {
+            if let Some(bringer) = lock(&self.bringer).as_mut() {
+                while let Some(event) = self.next() {
+                    bringer.take(event);
+                }
+                bringer.look_around();
+                let due = bringer.due();
+                lock(&self.book).looks_at = due;
+            }
+            // What came meanwhile was left to this thread.
+            self.take_all();
+            let mut book = lock(&self.book);
+            while !book.ends {
+                let left = book.looks_at.map(|at| at.saturating_duration_since(Instant::now()));
+                book = match left {
+                    Some(Duration::ZERO) => break,
+                    Some(left) => {
+                        let woken = self.wakes.wait_timeout(book, left);
+                        woken.unwrap_or_else(PoisonError::into_inner).0
+                    }
+                    None => self.wakes.wait(book).unwrap_or_else(PoisonError::into_inner),
+                };
+            }
+            if book.ends {
+                break;
+            }
+        }
+        let bringer = lock(&self.bringer).take();
+        if let Some(mut bringer) = bringer {
+            while let Some(event) = self.next() {
+                bringer.take(event);
+            }
+            bringer.end();
+        }
+    }
+
+    fn end(&self) {
+        lock(&self.book).ends = true;
+        self.wakes.notify_one();
+    }
+}
+
+/// Who waits for blocks.
+pub(crate) enum Wanted {
+    /// A program: until they are here, or to be read from the store.
+    Ticket(u16),
+    /// The stager: until it is known which ones come from other nodes.
+    Placed(Sender<Vec<u64>>),
 }
 
 /// What is counted.
@@ -105,18 +244,14 @@ pub(crate) struct RemoteCounts {
 impl RemoteCounts {
     /// So many bytes came from a node, or were given to it.
     pub fn moved(&self, node: NodeId, given: bool, bytes: usize) {
-        let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut nodes = lock(&self.nodes);
         nodes.entry(node).or_default()[usize::from(given)] += bytes as u64;
     }
 }
 
 /// See the module. Used by several threads.
 pub(crate) struct RemotePost {
-    events: Sender<RemoteEvent>,
-    /// Messages, and fetches, that wait for the thread.
-    waiting: Arc<Waiting>,
-    /// The other end, until it is taken.
-    received: Mutex<Option<Receiver<RemoteEvent>>>,
+    desk: Arc<Desk>,
     pub staging: Arc<Staging>,
     epochs: [AtomicU32; EPOCHS],
     /// Blocks that are wanted from other nodes, and not here yet.
@@ -134,11 +269,8 @@ fn name_of(file: FileId, block: u64) -> u64 {
 impl RemotePost {
     /// For blocks of so many bytes at most.
     pub fn new(block_bytes: usize) -> Self {
-        let (events, received) = mpsc::channel();
         Self {
-            events,
-            waiting: Arc::default(),
-            received: Mutex::new(Some(received)),
+            desk: Arc::default(),
             staging: Arc::new(Staging::new(2 * SLOTS, block_bytes)),
             epochs: std::array::from_fn(|_| AtomicU32::new(0)),
             coming: AtomicU32::new(0),
@@ -147,14 +279,14 @@ impl RemotePost {
         }
     }
 
-    /// What a group that begins needs: memory, what is told of links, and where to say that there
-    /// is one.
-    pub fn ends(&self) -> (Arc<Staging>, LinkHandler, Sender<RemoteEvent>) {
-        let (events, waiting) = (self.events.clone(), Arc::clone(&self.waiting));
+    /// What a group that begins needs: memory, what is told of links, and how to say that there is
+    /// one.
+    pub fn ends(&self) -> (Arc<Staging>, LinkHandler, impl Fn(RemoteEvent) + Send + 'static) {
+        let desk = self.desk();
         let handler: LinkHandler = Box::new(move |_, event| {
             let event = match event {
                 LinkEvent::Message { from, header, body } if header.kind == REMOTE => {
-                    if !Waiting::takes(&waiting.messages, MESSAGES_MAX) {
+                    if !Waiting::takes(&desk.waiting.messages, MESSAGES_MAX) {
                         return;
                     }
                     RemoteEvent::Message(from, body.to_vec())
@@ -163,15 +295,15 @@ impl RemotePost {
                 LinkEvent::Down(member) => RemoteEvent::Down(member),
                 _ => return,
             };
-            // It has ended only if the manager does.
-            let _ = events.send(event);
+            desk.tell(event);
         });
-        (Arc::clone(&self.staging), handler, self.events.clone())
+        let desk = self.desk();
+        (Arc::clone(&self.staging), handler, move |event| desk.tell(event))
     }
 
-    /// What the thread is told. Once.
-    pub fn received(&self) -> Option<Receiver<RemoteEvent>> {
-        self.received.lock().unwrap_or_else(PoisonError::into_inner).take()
+    /// Where events meet what takes them.
+    pub fn desk(&self) -> Arc<Desk> {
+        Arc::clone(&self.desk)
     }
 
     /// Wants blocks of a file; `generation` is that of its record. Gives the question back if too
@@ -186,16 +318,11 @@ impl RemotePost {
         blocks: Vec<u64>,
         wanted: Wanted,
     ) -> Result<(), Wanted> {
-        if !Waiting::takes(&self.waiting.fetches, FETCHES_MAX) {
+        if !Waiting::takes(&self.desk.waiting.fetches, FETCHES_MAX) {
             return Err(wanted);
         }
-        let _ = self.events.send(RemoteEvent::Fetch { file, generation, blocks, wanted });
+        self.desk.tell(RemoteEvent::Fetch { file, generation, blocks, wanted });
         Ok(())
-    }
-
-    /// What waits for the thread.
-    pub fn waiting(&self) -> Arc<Waiting> {
-        Arc::clone(&self.waiting)
     }
 
     /// Has blocks be brought from other nodes that have them, and returns these.
@@ -209,7 +336,7 @@ impl RemotePost {
     /// This node has written these bytes of a file, which are clean now, and keeps them: others
     /// that read them are sent here.
     pub fn kept(&self, file: FileId, bytes: Range<u64>) {
-        let _ = self.events.send(RemoteEvent::Kept { file, bytes });
+        self.desk.leave(RemoteEvent::Kept { file, bytes });
     }
 
     /// A block has come from another node, which goes on having it.
@@ -228,7 +355,7 @@ impl RemotePost {
 
     /// A read of a file tier for another node has ended; whether all of it is there.
     pub fn slot_read(&self, number: u64, is_read: bool) {
-        let _ = self.events.send(RemoteEvent::SlotRead(number, is_read));
+        self.desk.tell(RemoteEvent::SlotRead(number, is_read));
     }
 
     /// Bytes were read from the store ahead of programs.
@@ -250,7 +377,7 @@ impl RemotePost {
 
     /// The thread is to end.
     pub fn end(&self) {
-        let _ = self.events.send(RemoteEvent::End);
+        self.desk.end();
     }
 
     /// What was counted, for people and programs.
@@ -258,7 +385,7 @@ impl RemotePost {
         let RemoteCounts { fetched, own, failed, given_from_tiers, declined, staged, nodes } =
             &self.counts;
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let nodes = nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        let nodes = lock(nodes);
         let each = nodes.iter().map(|(node, [pulled, given])| {
             json!({ "node": node.0, "pulled_bytes": pulled, "given_bytes": given })
         });
@@ -271,5 +398,70 @@ impl RemotePost {
             "staged_bytes": of(staged),
             "nodes": each.collect::<Vec<_>>(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    /// Counts what it is told, and is asked to look once after each event.
+    struct Counter {
+        taken: Arc<AtomicU64>,
+        looked: Arc<AtomicU64>,
+        due: Option<Instant>,
+    }
+
+    impl Bringer for Counter {
+        fn take(&mut self, event: RemoteEvent) {
+            assert!(matches!(event, RemoteEvent::Pulled(..)));
+            // Not in one step: only one thread at a time is here.
+            let taken = self.taken.load(Ordering::Relaxed);
+            thread::yield_now();
+            self.taken.store(taken + 1, Ordering::Relaxed);
+            self.due = Some(Instant::now());
+        }
+
+        fn look_around(&mut self) {
+            if self.due.take().is_some() {
+                self.looked.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+
+        fn due(&self) -> Option<Instant> {
+            self.due
+        }
+
+        fn end(&mut self) {
+            self.taken.fetch_add(1_000_000, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn each_event_is_taken_by_one_thread_or_another() {
+        const EACH: u64 = 2_000;
+        let desk = Desk::default();
+        let [taken, looked] = [(); 2].map(|()| Arc::new(AtomicU64::new(0)));
+        let tell = || (0..EACH).for_each(|n| desk.tell(RemoteEvent::Pulled(n, Outcome::Ok)));
+        // Before the thread begins, too.
+        tell();
+        let counter = Counter { taken: Arc::clone(&taken), looked: Arc::clone(&looked), due: None };
+        thread::scope(|scope| {
+            scope.spawn(|| desk.keep(Box::new(counter)));
+            thread::scope(|scope| (0..3).for_each(|_| drop(scope.spawn(tell))));
+            let is_done = || {
+                let seen = looked.load(Ordering::Relaxed);
+                seen > 0 && taken.load(Ordering::Relaxed) == 4 * EACH
+            };
+            while !is_done() {
+                thread::yield_now();
+            }
+            desk.end();
+        });
+        assert_eq!(taken.load(Ordering::Relaxed), 1_000_000 + 4 * EACH);
+        // Nothing is kept of what comes later.
+        desk.tell(RemoteEvent::Pulled(0, Outcome::Ok));
+        assert!(lock(&desk.book).events.is_empty());
     }
 }

@@ -1,16 +1,17 @@
-//! The thread "remote": brings blocks that programs miss from the memory of other nodes, and gives
-//! other nodes what this one has. docs/design/nodes.md has the protocol, and why it is right.
+//! Brings blocks that programs miss from the memory of other nodes, and gives other nodes what this
+//! one has. docs/design/nodes.md has the protocol, and why it is right.
 //!
-//! It waits for nothing but its next event: what lies on a file tier, another thread reads for it
-//! (`slots`). A block that is wanted ends, one way or the other, within [`FETCH`]; then it is read
-//! from the store.
+//! Each event is taken on the thread that brings it ([`crate::remote::Desk`]), and waits for no
+//! other one: what lies on a file tier, another thread reads (`slots`). The thread "remote" looks
+//! when something is due. A block that is wanted ends, one way or the other, within [`FETCH`]; then
+//! it is read from the store.
 
 mod slots;
 
 use crate::manager::leases::{group_file, with_record};
 use crate::node::Node;
 use crate::organize::stage::{claim_block, fill_block};
-use crate::remote::{RemoteEvent, RemotePost, SLOTS, Waiting, Wanted};
+use crate::remote::{Bringer, RemoteEvent, RemotePost, SLOTS, Wanted};
 use forebay_cluster::{
     Finder, Header, INLINE_MAX, Outcome, Post, REMOTE, RUN_BLOCKS, Region, RemoteMessage,
     RemoteSpan, Staging,
@@ -31,8 +32,8 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
-use std::time::{Duration, Instant};
+use std::sync::mpsc::Sender;
+use std::time::Instant;
 
 /// After this a block that is wanted is read from the store.
 const FETCH: Timer = Timer::ms(1_000);
@@ -157,8 +158,6 @@ struct Group {
 /// See the module.
 pub(crate) struct Remote {
     node: Arc<Node>,
-    events: Receiver<RemoteEvent>,
-    waiting: Arc<Waiting>,
     staging: Arc<Staging>,
     owner: Owner,
     hint: u32,
@@ -216,16 +215,13 @@ fn is_clean(meta: &BucketMeta, pages: PageSet) -> bool {
 }
 
 impl Remote {
-    /// The thread of a manager whose files are shared, and for each file tier the one
-    /// that reads it for this one. Once.
+    /// That of a manager whose files are shared, and for each file tier the thread that reads it.
     pub fn of(node: &Arc<Node>) -> Option<(Remote, Vec<SlotReader>)> {
         let post = node.group.remote.as_ref()?;
         let readers = node.file_tiers().map(|tier| SlotReader::new(node, tier));
         let (slot_readers, readers) = readers.unzip();
         let remote = Remote {
             node: Arc::clone(node),
-            events: post.received()?,
-            waiting: post.waiting(),
             staging: Arc::clone(&post.staging),
             owner: Node::new_owner(),
             hint: 0,
@@ -249,45 +245,12 @@ impl Remote {
         Some((remote, readers))
     }
 
-    /// Until the manager ends.
-    pub fn run(mut self) {
-        loop {
-            let event = match self.wait() {
-                None => self.events.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                Some(wait) => self.events.recv_timeout(wait),
-            };
-            match event {
-                Ok(RemoteEvent::End) | Err(RecvTimeoutError::Disconnected) => break,
-                Ok(event) => {
-                    self.waiting.taken(&event);
-                    self.take(event);
-                }
-                Err(RecvTimeoutError::Timeout) => {}
-            }
-            self.look_around();
-        }
-        let jobs: Vec<u64> = self.jobs.keys().copied().collect();
-        jobs.into_iter().for_each(|job| self.give_up(job));
-        // What has come since.
-        while let Ok(event) = self.events.try_recv() {
-            if let RemoteEvent::Fetch { wanted, .. } = event {
-                self.answer(wanted, Vec::new());
-            }
-        }
-    }
-
     fn post(&self) -> Option<&RemotePost> {
         self.node.group.remote.as_ref()
     }
+}
 
-    fn wait(&self) -> Option<Duration> {
-        let now = Instant::now();
-        let looks = (!self.parked.is_empty()).then(|| now + PARK_LOOK.as_duration());
-        let jobs = self.jobs.values().filter(|job| !matches!(job.state, State::Over(_)));
-        let due = jobs.map(|job| job.until).chain(self.served.values().map(|(_, until)| *until));
-        due.chain(looks).min().map(|at| at.saturating_duration_since(now))
-    }
-
+impl Bringer for Remote {
     fn take(&mut self, event: RemoteEvent) {
         match event {
             RemoteEvent::Begun(post, rank) => {
@@ -307,11 +270,11 @@ impl Remote {
             RemoteEvent::Pulled(token, outcome) => self.pulled(token, outcome),
             RemoteEvent::SlotRead(number, is_read) => self.slot_read(number, is_read),
             RemoteEvent::Down(member) => self.down(member),
-            RemoteEvent::End => {}
         }
+        // A slot may be free now.
+        self.ask_queued();
     }
 
-    /// Does what is due.
     fn look_around(&mut self) {
         let now = Instant::now();
         let is_late = |job: &Job| job.until <= now && !matches!(job.state, State::Over(_));
@@ -347,6 +310,20 @@ impl Remote {
         self.note_coming();
     }
 
+    fn due(&self) -> Option<Instant> {
+        let looks = (!self.parked.is_empty()).then(|| Instant::now() + PARK_LOOK.as_duration());
+        let jobs = self.jobs.values().filter(|job| !matches!(job.state, State::Over(_)));
+        let due = jobs.map(|job| job.until).chain(self.served.values().map(|(_, until)| *until));
+        due.chain(self.slow.values().copied()).chain(looks).min()
+    }
+
+    fn end(&mut self) {
+        let jobs: Vec<u64> = self.jobs.keys().copied().collect();
+        jobs.into_iter().for_each(|job| self.give_up(job));
+    }
+}
+
+impl Remote {
     fn send(&self, to: Member, message: &RemoteMessage) -> bool {
         let header = Header { kind: REMOTE, ..Header::default() };
         let group = self.group.as_ref();

@@ -12,6 +12,7 @@ use crate::organize::grow::Grower;
 use crate::organize::place::Placer;
 use crate::organize::promote::Promoter;
 use crate::organize::stage::{Requests, Stager};
+use crate::remote::RemotePost;
 use rustix::fd::OwnedFd;
 use rustix::process::{Resource, Rlimit};
 use std::os::unix::net::UnixStream;
@@ -116,8 +117,10 @@ pub(super) fn start_workers(
         let asks = Asks::new(node, desk, measures);
         workers.push(start("asks".into(), Box::new(move || asks.run()))?);
     }
-    if let Some((remote, readers)) = Remote::of(node) {
-        workers.push(start("remote".into(), Box::new(move || remote.run()))?);
+    if let Some((remote, readers)) = Remote::of(node)
+        && let Some(desk) = node.group.remote.as_ref().map(RemotePost::desk)
+    {
+        workers.push(start("remote".into(), Box::new(move || desk.keep(Box::new(remote))))?);
         for reader in readers {
             let name = format!("remote {}", node.tier_name(reader.tier()));
             workers.push(start(name, Box::new(move || reader.run()))?);
