@@ -79,7 +79,8 @@ impl OpenFile<'_> {
         let lease = record.lease.load();
         let may_ask = lease.held() == Lease::Nothing && lease.granted().is_none();
         if may_ask && record.lease.ask(Access::Write) {
-            session.segment.post(Some(session.owner()), &Message::Lease { file: self.id });
+            // Where it cannot be told now, the first call that needs the file does.
+            let _ = session.segment.ask_group(session.owner(), &Message::Lease { file: self.id });
         }
     }
 

@@ -115,23 +115,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Desk {
     /// Something has happened. The caller is inside no file, and holds nothing.
     fn tell(&self, event: RemoteEvent) {
-        drop(self.put(event));
+        self.put(event);
         self.take_all();
     }
 
-    /// The same, for another thread to take: the caller may be inside a file.
-    fn leave(&self, event: RemoteEvent) {
-        let mut book = self.put(event);
-        book.looks_at = Some(Instant::now());
-        self.wakes.notify_one();
-    }
-
-    fn put(&self, event: RemoteEvent) -> MutexGuard<'_, Book> {
+    fn put(&self, event: RemoteEvent) {
         let mut book = lock(&self.book);
         if !book.ends {
             book.events.push_back(event);
         }
-        book
     }
 
     fn next(&self) -> Option<RemoteEvent> {
@@ -334,9 +326,9 @@ impl RemotePost {
     }
 
     /// This node has written these bytes of a file, which are clean now, and keeps them: others
-    /// that read them are sent here.
+    /// that read them are sent here. The caller is inside no file.
     pub fn kept(&self, file: FileId, bytes: Range<u64>) {
-        self.desk.leave(RemoteEvent::Kept { file, bytes });
+        self.desk.tell(RemoteEvent::Kept { file, bytes });
     }
 
     /// A block has come from another node, which goes on having it.
