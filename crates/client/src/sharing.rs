@@ -13,7 +13,7 @@ use crate::store;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 use forebay_pool::lease::{Access, Lease};
-use forebay_pool::parts::{PART_BYTES, Part, PartLevel};
+use forebay_pool::parts::{PART_BYTES, Part, PartLevel, PartsAhead};
 use forebay_pool::{FileId, crash};
 use rustix::io::Errno;
 
@@ -21,6 +21,10 @@ use rustix::io::Errno;
 const AHEAD_MAX: u32 = 63;
 /// Parts held one after the other behind which a call seems to go on as far as that.
 const RUN_MAX: u32 = 32;
+/// Parts further from each other are no run.
+const STRIDE_MAX: u32 = 64;
+/// So many distances at most are looked at, the shortest first.
+const STRIDES: usize = 8;
 
 /// What a call needs of a file that other nodes may have, too.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,22 +140,32 @@ impl Session {
         if is_enough { lacking } else { Some(Lacking::Whole(Access::Alone)) }
     }
 
-    /// How many parts behind `part` are asked for with it by a call that needs so many: of a
-    /// program that goes from part to part, as many again as it has come by.
+    /// Which parts are asked for with `part` by a call that needs so many behind it: of a program
+    /// that goes from part to part, as many again as it has come by, also where it leaves out as
+    /// many parts each time.
     pub(crate) fn worth_asking_ahead(
         &self,
         file: FileId,
         part: Part,
         level: PartLevel,
         behind: u32,
-    ) -> u32 {
+    ) -> PartsAhead {
         if part == Part::SIZE {
-            return 0;
+            return PartsAhead::default();
         }
         let leases = self.segment.part_leases();
-        let before = (0..part.raw()).rev().take(RUN_MAX as usize).map(Part::from_raw);
-        let run = before.take_while(|&part| leases.load(file, part).level().covers(level)).count();
-        behind.max(2 * run as u32).min(AHEAD_MAX)
+        let has = |distance: u32| {
+            let before = part.raw().checked_sub(distance).map(Part::from_raw);
+            before.is_some_and(|before| leases.load(file, before).level().covers(level))
+        };
+        let run = |stride: u32| (1..=RUN_MAX).take_while(|&step| has(step * stride)).count() as u32;
+        let strides = (1..=STRIDE_MAX).filter(|&stride| behind == 0 && has(stride));
+        let runs = strides.take(STRIDES).map(|stride| (run(stride), u32::MAX - stride));
+        let (run, stride) = match runs.max() {
+            Some((run, stride)) if run > 1 => (run, u32::MAX - stride),
+            _ => (run(1), 1),
+        };
+        PartsAhead { count: behind.max(2 * run).min(AHEAD_MAX), stride }
     }
 }
 

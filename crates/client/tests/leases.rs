@@ -22,9 +22,9 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use support::{NEW, Site, open, read_at, write_at};
 
 fn identity_of(session: &Session, fd: RawFd) -> Identity {
@@ -65,6 +65,12 @@ impl Host {
         self.known(identity).map(|file| self.segment.file(file).lease.load().held())
     }
 
+    /// The same, or what it was granted and has not taken up.
+    fn granted(&self, identity: Identity) -> Option<Lease> {
+        let lease = self.segment.file(self.known(identity)?).lease.load();
+        Some(lease.granted().map_or(lease.held(), Grant::lease))
+    }
+
     fn known(&self, identity: Identity) -> Option<FileId> {
         let files = self.segment.found_files().map(|found| found.file);
         files.into_iter().find(|&file| self.segment.file(file).identity() == identity)
@@ -74,6 +80,23 @@ impl Host {
     fn reduce(&self, identity: Identity, left: Lease) -> Result<Lease, Errno> {
         let Some(file) = self.known(identity) else { return Ok(Lease::Nothing) };
         let record = self.segment.file(file);
+        let is_untaken = || {
+            let lease = record.lease.load();
+            lease.held() == Lease::Nothing && lease.granted().is_some()
+        };
+        // A program that waits for it takes it up; one that has only opened the file does not.
+        let since = Instant::now();
+        while is_untaken() {
+            if since.elapsed() > Duration::from_millis(20) {
+                let table = self.segment.enter_table(self.owner);
+                let held = self.segment.try_lock_exclusive(&table, file, self.owner);
+                if held.is_some() && is_untaken() {
+                    record.reduce_lease(Lease::Nothing);
+                    return Ok(Lease::Nothing);
+                }
+            }
+            thread::yield_now();
+        }
         if record.lease.load().held() == Lease::Shared {
             self.reduce_range(file, 0..u64::MAX, || {
                 record.end_ahead();
@@ -91,11 +114,9 @@ impl Host {
             if record.has(FileFlags::DIRECT) {
                 now = Lease::Direct;
             }
+            // What it had before it had the whole file.
+            self.segment.part_leases().remove_all(file);
             record.reduce_lease(now);
-            if now != Lease::Shared {
-                // What it had before it had the whole file.
-                self.segment.part_leases().remove_all(file);
-            }
         })?;
         self.session.close(fd)?;
         Ok(now)
@@ -150,10 +171,15 @@ struct Group {
     asked: Arc<AtomicU64>,
     glimpsed: Arc<AtomicU64>,
     thread: Option<JoinHandle<()>>,
+    _turn: MutexGuard<'static, ()>,
 }
+
+/// A program has one session: those of several tests at once are in each other's way.
+static TURN: Mutex<()> = Mutex::new(());
 
 impl Group {
     fn new() -> (Group, Site) {
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let store = Site::new();
         let hosts = Arc::new([Host::over(&store), Host::over(&store)]);
         let (ends, refuses) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
@@ -181,7 +207,9 @@ impl Group {
             }
         };
         let thread = Some(thread::spawn(decide));
-        (Group { hosts, ends, refuses, shares, revoked, asked, glimpsed, thread }, store)
+        let group =
+            Group { hosts, ends, refuses, shares, revoked, asked, glimpsed, thread, _turn: turn };
+        (group, store)
     }
 }
 
@@ -221,8 +249,9 @@ impl Decider {
             Some(Message::Lease { file }) => self.decide(mine, other, file),
             Some(Message::Part { file, part, level, ahead }) => {
                 self.asked.fetch_add(1, Ordering::Relaxed);
-                let last = part.raw().saturating_add(ahead);
-                for part in (part.raw()..=last).map(Part::from_raw) {
+                let last = part.raw().saturating_add(ahead.count * ahead.stride.max(1));
+                let all = (part.raw()..=last).step_by(ahead.stride.max(1) as usize);
+                for part in all.map(Part::from_raw) {
                     self.decide_part(mine, other, file, part, level);
                 }
             }
@@ -273,7 +302,7 @@ impl Decider {
             return record.lease.refuse(Errno::STALE);
         }
         let identity = record.identity();
-        let theirs = other.lease(identity).unwrap_or(Lease::Nothing);
+        let theirs = other.granted(identity).unwrap_or(Lease::Nothing);
         let shares = self.shares.load(Ordering::Acquire) && asked != Access::Alone;
         let left = match (asked, theirs) {
             (_, Lease::Direct | Lease::Nothing) => theirs,
@@ -423,8 +452,8 @@ fn what_one_node_has_written_another_reads() {
     let identity = identity_of(&one.session, a);
     assert_eq!(one.lease(identity), Some(Lease::Whole));
 
-    let b = other.open("file");
-    assert_eq!(read_at(&other.session, b, 0), b"from one");
+    let reads = other.site.open(&other.session, "file", OpenFlags::RDONLY).unwrap();
+    assert_eq!(read_at(&other.session, reads, 0), b"from one");
     assert_eq!(
         (one.lease(identity), other.lease(identity)),
         (Some(Lease::Read), Some(Lease::Read))
@@ -432,9 +461,10 @@ fn what_one_node_has_written_another_reads() {
     // Both keep it.
     let before = group.revoked.load(Ordering::Relaxed);
     assert_eq!(read_at(&one.session, a, 0), b"from one");
-    assert_eq!(read_at(&other.session, b, 5), b"one");
+    assert_eq!(read_at(&other.session, reads, 5), b"one");
     assert_eq!(group.revoked.load(Ordering::Relaxed), before, "no message under a lease");
 
+    let b = other.open("file");
     assert_eq!(write_at(&other.session, b, b"other, and longer", 5), Ok(17));
     assert_eq!(
         (one.lease(identity), other.lease(identity)),
@@ -659,6 +689,14 @@ fn parts_in_a_row_are_asked_for_ahead() {
     let asked = group.asked.load(Ordering::Relaxed);
     assert!((2..=12).contains(&asked), "{asked}");
     assert_eq!(one.session.file(a).unwrap().size(), Ok(127 * PART_BYTES + 4));
+    for part in (130..330).step_by(3) {
+        assert_eq!(write_at(&other.session, b, b"more", part * PART_BYTES), Ok(4));
+    }
+    let asked = group.asked.load(Ordering::Relaxed) - asked;
+    assert!((2..=14).contains(&asked), "{asked}");
+    // Those between are not this node's.
+    assert_eq!(write_at(&one.session, a, b"less", 131 * PART_BYTES), Ok(4));
+    assert_eq!(read_at(&other.session, b, 131 * PART_BYTES)[..4], *b"less");
 }
 
 #[test]

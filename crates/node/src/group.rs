@@ -12,7 +12,7 @@ use forebay_directory::{Object, Status, Tuning};
 use forebay_membership::{Incarnation, Member, NodeId, Rank, Seat};
 use forebay_pool::FileId;
 use forebay_pool::clock::Timer;
-use forebay_pool::parts::{self, PartLevel};
+use forebay_pool::parts::{self, PartLevel, PartsAhead};
 use rustix::fd::OwnedFd;
 use serde_json::{Value, json};
 use std::collections::VecDeque;
@@ -44,8 +44,8 @@ pub(crate) enum LeaseEvent {
         part: parts::Part,
         /// How much of it.
         level: PartLevel,
-        /// So many behind it will be wanted next.
-        ahead: u8,
+        /// Others that will be wanted next.
+        ahead: PartsAhead,
     },
     /// A file has left the file table.
     Removed(forebay_membership::FileId),

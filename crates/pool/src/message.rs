@@ -11,10 +11,10 @@
 //! ```
 
 use crate::FileId;
-use crate::parts::{Part, PartLevel};
+use crate::parts::{Part, PartLevel, PartsAhead};
 
 /// Raised when the format changes.
-pub const MESSAGE_VERSION: u16 = 11;
+pub const MESSAGE_VERSION: u16 = 12;
 /// Bytes of a message.
 pub const MESSAGE_BYTES: usize = 32;
 
@@ -143,8 +143,8 @@ pub enum Message {
         part: Part,
         /// What they need of it.
         level: PartLevel,
-        /// How many parts behind it the same call will need.
-        ahead: u32,
+        /// Others that will be needed next.
+        ahead: PartsAhead,
     },
     /// A process waits for a block of `file` that another node may have in memory, see
     /// [`crate::Segment::ask_others`].
@@ -213,7 +213,8 @@ impl Message {
             Message::Told => (21, 0, 0, 0, 0),
             Message::Lease { file } => (22, file.raw(), 0, 0, 0),
             Message::Part { file, part, level, ahead } => {
-                (23, file.raw(), part.raw(), level as u64, ahead)
+                let level = level as u64 | u64::from(ahead.stride) << 32;
+                (23, file.raw(), part.raw(), level, ahead.count)
             }
             Message::Fetch { file, generation, block, ticket } => {
                 (24, file.raw(), generation, block, ticket.into())
@@ -293,8 +294,8 @@ impl Message {
             23 => Message::Part {
                 file: file().ok()?,
                 part: Part::from_raw(word(8).ok()?),
-                level: PartLevel::from_bits(u32::try_from(long(16).ok()?).ok()?)?,
-                ahead: word(24).ok()?,
+                level: PartLevel::from_bits(word(16).ok()?)?,
+                ahead: PartsAhead { count: word(24).ok()?, stride: word(20).ok()? },
             },
             24 => Message::Fetch {
                 file: file().ok()?,
@@ -351,7 +352,7 @@ mod tests {
                 file: FileId::from_raw(6),
                 part: Part::SIZE,
                 level: PartLevel::Shared,
-                ahead: 7,
+                ahead: PartsAhead { count: 7, stride: 9 },
             },
             Message::Fetch {
                 file: FileId::from_raw(9),

@@ -64,6 +64,15 @@ impl Part {
     }
 }
 
+/// Parts that are asked for together with one, as they will be needed next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PartsAhead {
+    /// How many.
+    pub count: u32,
+    /// From each to the next; 0 is 1.
+    pub stride: u32,
+}
+
 /// What a node has of a part, or of a size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]

@@ -7,7 +7,7 @@ use crate::manager::leases::{facts_of, with_record};
 use crate::node::Node;
 use crate::remote::Wanted;
 use forebay_cluster::{LeaseCommand, LeaseDesk, LeaseOrder};
-use forebay_directory::{AHEAD_MAX, Facts, Sized as Known, Why};
+use forebay_directory::{Facts, Sized as Known, Why};
 use forebay_membership::FileId as GroupFile;
 use forebay_pool::clock::Timer;
 use forebay_pool::glimpses::Glimpsed;
@@ -64,7 +64,6 @@ impl Asks {
                 group.ask_leases(LeaseEvent::Asked(file));
             }
             Message::Part { file, part, level, ahead } if node.header().has_file(file) => {
-                let ahead = ahead.min(AHEAD_MAX.into()) as u8;
                 group.ask_leases(LeaseEvent::Part { file, part, level, ahead });
             }
             Message::Fetch { file, generation, block, ticket } => {

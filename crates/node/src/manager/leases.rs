@@ -9,13 +9,13 @@ use crate::manager::clean::{
 };
 use crate::node::Node;
 use forebay_cluster::{LeaseCommand, LeaseDesk, LeaseOrder};
-use forebay_directory::{Facts, Level, Object, Of, PART_BYTES, Terms, Why};
+use forebay_directory::{AHEAD_MAX, Facts, Level, Object, Of, PART_BYTES, Terms, Why};
 use forebay_membership::FileId as GroupFile;
 use forebay_pool::clock::Timer;
 use forebay_pool::glimpses::group_generation;
 use forebay_pool::layout::{FileFlags, FileRecord};
 use forebay_pool::lease::{Access, Grant, Lease};
-use forebay_pool::parts::{Part, PartLevel};
+use forebay_pool::parts::{Part, PartLevel, PartsAhead};
 use forebay_pool::{FileId, Identity, Owner, Segment, crash, futex};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -29,6 +29,8 @@ use std::time::{Duration, Instant};
 const RETRY: (Timer, Timer) = (Timer::ms(1), Timer::ms(200));
 /// A grant that no program has taken up is given back after this: it may have ended.
 const TAKE_UP: Timer = Timer::ms(100);
+/// What has been granted so long is not waited for by a program: it has only opened the file.
+const NOT_BEGUN: Timer = Timer::ms(5);
 /// So many parts are given back where there is no place for one.
 const ROOM_PARTS: usize = 4;
 
@@ -228,7 +230,7 @@ impl LeaseKeeper {
     }
 
     /// Asks the group for a part that programs wait for.
-    fn ask_part(&self, file: FileId, part: Part, level: PartLevel, ahead: u8) {
+    fn ask_part(&self, file: FileId, part: Part, level: PartLevel, ahead: PartsAhead) {
         let record = self.node.segment.file(file);
         if self.is_alone {
             record.lease.grant(Grant::Whole);
@@ -238,7 +240,8 @@ impl LeaseKeeper {
             return self.wake();
         }
         let object = object_of(group_file(record), part);
-        let (level, terms) = (level_of(level), Terms::ahead(ahead));
+        let count = ahead.count.min(AHEAD_MAX.into()) as u8;
+        let (level, terms) = (level_of(level), Terms::strided(count, ahead.stride));
         self.desk.tell(LeaseCommand::Want { object, level, terms });
     }
 
@@ -489,7 +492,7 @@ impl LeaseKeeper {
         let waited = reducing.since.elapsed();
         // Of one that programs have open to write, and have not begun with, nothing is flushed.
         let is_open = may_share && node.segment.descriptions().is_open_for_writing(found);
-        if is_open && is_untaken_whole(record) {
+        if is_open && is_untaken_whole(record) && waited >= NOT_BEGUN.as_duration() {
             let outcome = while_held(&node, found, owner, |record| {
                 if group_file(record) != file || !is_untaken_whole(record) {
                     return Outcome::Busy;
