@@ -9,7 +9,9 @@ mod run;
 mod scene;
 mod site;
 
-pub use nodes::{demo_nodes, user_namespace};
+pub use nodes::demo_nodes;
+#[cfg(feature = "bench")]
+pub use nodes::user_namespace;
 use scene::Scene;
 use site::{Site, compile, failed};
 use std::env;
