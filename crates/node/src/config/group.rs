@@ -229,7 +229,10 @@ impl Config {
         }
         let mut text = format!("1\n{}\n", rustix::process::geteuid().as_raw());
         let _ = writeln!(text, "{}", hosts.job.as_deref().unwrap_or_default());
-        text.extend(hosts.list.names().iter().flat_map(|name| [name, "\n"]));
+        // One folder whatever their order: nodes with other orders find out there that they differ.
+        let mut names: Vec<&str> = hosts.list.names().iter().map(AsRef::as_ref).collect();
+        names.sort_unstable();
+        text.extend(names.into_iter().flat_map(|name| [name, "\n"]));
         let name = format!("{FOLDER_START}{:016x}", fnv1a(text.as_bytes()));
         Some(self.shared_store()?.join(name))
     }
