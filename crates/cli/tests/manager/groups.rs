@@ -163,7 +163,9 @@ fn a_job_of_slurm_forms_a_group_although_the_other_node_never_comes() {
     assert!(json.contains("\"standing\": \"never heard\", \"seat\": null}"), "{json}");
     let mut named = threads(manager);
     named.sort();
-    assert_eq!(named, ["group", "group-links", "group-store"]);
+    // The one that has begun the group looks whether this node is in it.
+    let all = ["group", "group-begin", "group-leases", "group-links", "group-store"];
+    assert_eq!(named, all);
 
     // A run that asks for other hosts goes on with what there is, and one that asks for none does
     // so without a word.

@@ -219,7 +219,8 @@ fn nodes_of_a_slurm_job_find_each_other_although_packets_are_lost() {
             "--",
             "bash",
             "-c",
-            "echo text > of-$(hostname); while [ ! -e $OUT/past-end ]; do sleep 0.05; done",
+            "echo text > of-$(hostname); : > $OUT/at-wrote-$(hostname); \
+             while [ ! -e $OUT/past-end ]; do sleep 0.05; done",
         ];
         nodes[number].spawn(&words)
     };
@@ -227,6 +228,7 @@ fn nodes_of_a_slurm_job_find_each_other_although_packets_are_lost() {
     let formed = agree(&nodes, &[0, 1], LONG);
     let folder = folders(&nodes);
     assert_eq!(folder.len(), 1);
+    nodes.iter().for_each(|node| node.at(&format!("wrote-{node}")));
 
     // Of two, neither is a majority: the one that is left waits before it goes on.
     nodes[1].kill_all();
