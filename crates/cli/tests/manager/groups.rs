@@ -1,6 +1,6 @@
 //! Node managers of several nodes: how a group is named, begun, shown and left, on one machine.
 
-use crate::harness::{LONG, Site, Steps, USUAL, kill, wait_for};
+use crate::harness::{LONG, Site, Steps, USUAL, is_alive, kill, wait_for};
 use rustix::process::Signal;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -64,6 +64,7 @@ fn a_group_of_one_costs_nothing() {
         steps.past("written");
         let ran = steps.end();
         assert_eq!((&*ran.stdout, &*ran.stderr), ("1000\n", ""));
+        wait_for("its manager's end", LONG, || (!is_alive(status.manager)).then_some(()));
         let _ = fs::remove_file(site.out.join("at-written"));
         let _ = fs::remove_file(site.out.join("past-written"));
     }
