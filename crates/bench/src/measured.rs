@@ -6,6 +6,7 @@ use crate::machine::Machine;
 use crate::{Options, Scale};
 use serde_json::json;
 use std::fmt::Write as _;
+use std::process::Command;
 
 /// What a number counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -226,6 +227,14 @@ impl Measured {
             notes: Vec::new(),
             is_drawn: true,
         }
+    }
+
+    /// Whether a program that a system needs is not installed, which is noted.
+    pub(crate) fn lacks(&mut self, system: &str, program: Option<&str>) -> bool {
+        let is_missing = |program: &&str| Command::new(program).arg("--version").output().is_err();
+        let Some(program) = program.filter(is_missing) else { return false };
+        self.notes.push(format!("NOT MEASURED: {system}: {program} is not installed"));
+        true
     }
 
     /// Adds a number of a round.

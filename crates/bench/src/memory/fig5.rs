@@ -18,7 +18,6 @@ use forebay_pool::BucketId;
 use forebay_pool::TierId;
 use forebay_pool::layout::Geometry;
 use forebay_pool::{Entry, Identity};
-use std::process::Command;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -75,10 +74,7 @@ pub fn run(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Measured, Str
     let mut served = Vec::new();
     for (store, place, pipeline) in systems {
         let name = format!("{}, {}", store.name, place.name());
-        if let Some(program) = store.program
-            && Command::new(program).arg("--version").output().is_err()
-        {
-            measured.notes.push(format!("NOT MEASURED: {name}: {program} is not installed"));
+        if measured.lacks(&name, store.program) {
             continue;
         }
         say(&format!("starting {name}"));

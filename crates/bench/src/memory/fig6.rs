@@ -55,10 +55,7 @@ pub fn run(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Measured, Str
     let mut served: Vec<(&Broker, Place, _)> = Vec::new();
     for broker in brokers {
         let name = broker.name;
-        if let Some(program) = broker.program
-            && Command::new(program).arg("--version").output().is_err()
-        {
-            measured.notes.push(format!("NOT MEASURED: {name}: {program} is not installed"));
+        if measured.lacks(name, broker.program) {
             continue;
         }
         say(&format!("starting {name}"));

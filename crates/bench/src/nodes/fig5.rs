@@ -12,7 +12,6 @@ use crate::memory::fig5::{Client, Keys, PIPELINE};
 use crate::systems::{Place, Store, memcached, redis};
 use crate::{Options, Scale};
 use std::net::SocketAddrV4;
-use std::process::Command;
 
 const KERNEL: &str = "without Forebay";
 const ALONE: &str = "Forebay, each node alone";
@@ -53,10 +52,7 @@ pub fn run(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Measured, Str
     let mut served: Vec<(&'static Store, Place, _)> = Vec::new();
     for (number, store) in [&redis::STORE, &memcached::STORE].into_iter().enumerate() {
         let name = store.name;
-        if let Some(program) = store.program
-            && Command::new(program).arg("--version").output().is_err()
-        {
-            measured.notes.push(format!("NOT MEASURED: {name}: {program} is not installed"));
+        if measured.lacks(name, store.program) {
             continue;
         }
         say(&format!("starting {name}"));
