@@ -72,12 +72,13 @@ impl OpenFile<'_> {
                 break;
             }
             let part = Part::first(&self.session.segment, at, (end - at) as usize);
-            let need = || Need::read(at, part.bytes);
+            let from = at;
+            at += part.bytes as u64;
+            let need = || Need::read(from, part.bytes);
             let inside = self.enter_for(need())?;
             let is_there = !is_absent(self.session.segment.entry(self.record, part.block));
-            let asks = !is_there && self.may_ask_others(at);
+            let asks = !is_there && self.may_ask_others(from);
             if !asks || inside.admits(part) == Verdict::Through {
-                at += part.bytes as u64;
                 continue;
             }
             // A handler that ran in a wait may have forked.
@@ -109,7 +110,6 @@ impl OpenFile<'_> {
             {
                 inside.stage_in(part.block, verdict == Verdict::Again);
             }
-            at += part.bytes as u64;
         }
         Ok(())
     }
