@@ -491,8 +491,9 @@ impl LeaseKeeper {
         let record = node.segment.file(found);
         let waited = reducing.since.elapsed();
         // Of one that programs have open to write, and have not begun with, nothing is flushed.
-        let is_open = may_share && node.segment.descriptions().is_open_for_writing(found);
-        if is_open && is_untaken_whole(record) && waited >= NOT_BEGUN.as_duration() {
+        let is_open = || node.segment.descriptions().is_open_for_writing(found);
+        let is_untaken = may_share && waited >= NOT_BEGUN.as_duration() && is_untaken_whole(record);
+        if is_untaken && is_open() {
             let outcome = while_held(&node, found, owner, |record| {
                 if group_file(record) != file || !is_untaken_whole(record) {
                     return Outcome::Busy;
