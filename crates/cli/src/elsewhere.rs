@@ -50,7 +50,7 @@ pub fn unknown(named: &[Named], pools: &[Pool]) -> Result<Vec<String>, String> {
 fn left_without_pool(named: &[Named]) -> Result<Vec<String>, String> {
     let mut messages = Vec::new();
     for runtime in Runtime::all()? {
-        if runtime.pool.exists() || !runtime.has_left() {
+        if runtime.has_pool() || !runtime.has_left() {
             continue;
         }
         let Some(config) = runtime.read_config() else { continue };

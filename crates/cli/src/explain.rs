@@ -38,7 +38,7 @@ const EXTENTS_SHOWN: usize = 20;
 /// Says which rule holds for a file, where its bytes are, and where new ones would go.
 pub fn explain(arguments: &ExplainArguments) -> Result<ExitCode, String> {
     let path = canonical(&arguments.path)?;
-    for runtime in Runtime::all()?.iter().filter(|runtime| runtime.pool.exists()) {
+    for runtime in Runtime::all()?.iter().filter(|runtime| runtime.has_pool()) {
         // One of another version, or that ends right now, is not this file's.
         let Ok(observer) = Observer::of(&runtime.pool) else { continue };
         if let Some(explanation) = observer.explain(&path, arguments.bytes.max(1)) {

@@ -31,8 +31,8 @@ impl PoolArguments {
             Some(pool) => Ok(vec![pool.clone()]),
             None if self.instance.is_given() => Ok(vec![self.instance.runtime()?.1.pool]),
             None => {
-                let pools = Runtime::all()?.into_iter().map(|runtime| runtime.pool);
-                Ok(pools.filter(|pool| pool.exists()).collect())
+                let pools = Runtime::all()?.into_iter().filter(Runtime::has_pool);
+                Ok(pools.map(|runtime| runtime.pool).collect())
             }
         }
     }
@@ -57,7 +57,7 @@ impl PoolArguments {
                 Runtime::all()?.into_iter().filter_map(known).collect()
             }
         };
-        all.retain(|(runtime, config)| !runtime.pool.exists() && runtime.has_slots(config));
+        all.retain(|(runtime, config)| !runtime.has_pool() && runtime.has_slots(config));
         Ok(all)
     }
 }

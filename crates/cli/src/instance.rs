@@ -60,7 +60,7 @@ impl InstanceArguments {
     pub fn runtime(&self) -> Result<(Config, Runtime), String> {
         let config = self.load()?;
         let runtime = Runtime::of(&config)?;
-        if !runtime.pool.exists() {
+        if !runtime.has_pool() {
             config.check_memory().map_err(|error| error.to_string())?;
         }
         Ok((config, runtime))

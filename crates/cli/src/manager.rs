@@ -134,7 +134,7 @@ fn look_again(runtime: &mut Runtime) -> Result<bool, String> {
 /// Whether the pool of a manager that we hold can be seen: without it programs would run beside
 /// what it buffers.
 fn is_seen(runtime: &Runtime) -> Result<(), String> {
-    match runtime.pool.exists() {
+    match runtime.has_pool() {
         true => Ok(()),
         false => Err(format!(
             "{}: the node manager there has a pool that is not seen from here: in another container, with another /dev/shm; \

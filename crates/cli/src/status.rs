@@ -33,14 +33,14 @@ const FILES_SHOWN: usize = 10;
 /// Prints what every instance of this user holds.
 pub fn status(arguments: &StatusArguments) -> Result<ExitCode, String> {
     if arguments.json {
-        let pools = Runtime::all()?.into_iter().filter(|runtime| runtime.pool.exists());
+        let pools = Runtime::all()?.into_iter().filter(|runtime| runtime.has_pool());
         let objects: Vec<_> = pools.map(|runtime| one_line(&json(&runtime))).collect();
         println!("[{}]", objects.join(",\n"));
         return Ok(ExitCode::SUCCESS);
     }
     let mut shown = 0;
     for runtime in Runtime::all()? {
-        if !runtime.pool.exists() {
+        if !runtime.has_pool() {
             continue;
         }
         shown += 1;

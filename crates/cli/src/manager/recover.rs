@@ -15,7 +15,7 @@ pub fn recover(arguments: &InstanceArguments) -> Result<ExitCode, String> {
         // Only the pool, or after a reboot the tiers' files, may be left; the folder says whose
         // they are.
         let (config, runtime) = arguments.runtime()?;
-        if runtime.pool.exists() {
+        if runtime.has_pool() {
             runtime.prepare()?;
         } else if !runtime.config().exists()
             && let Some(left) = runtime.left_on_tiers(&config)

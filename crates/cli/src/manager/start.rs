@@ -150,7 +150,7 @@ pub(super) fn start(config: &Config, runtime: &Runtime, flags: &[&str]) -> Resul
 /// An error after which a pool is still there, and how its data can be had all the same.
 pub(super) fn keeps_all(error: String, runtime: &Runtime) -> String {
     let pool = runtime.pool.display();
-    match runtime.pool.exists() {
+    match runtime.has_pool() {
         true => format!(
             "{error}\n{pool} keeps all data; `forebay salvage --to DIR --pool {pool}` saves it to \
              another place"

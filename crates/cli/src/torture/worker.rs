@@ -161,6 +161,8 @@ struct Worker {
     told_before: [u64; FILES as usize],
     hits: PathBuf,
     doing: Option<(Operation, u64)>,
+    /// The call of an operation of several that is made, of those that say so.
+    call: &'static str,
 }
 
 type Found = io::Result<Option<String>>;
@@ -195,6 +197,7 @@ impl Worker {
             told_before,
             hits: arguments.place.join("hits"),
             doing: None,
+            call: "",
         })
     }
 
@@ -209,8 +212,13 @@ impl Worker {
 
     fn doing(&self) -> String {
         self.doing.map_or("the beginning".into(), |(operation, file)| {
-            format!("{} of worker-{}-file-{file}", operation.name(), self.number)
+            let call = if self.call.is_empty() { "" } else { &format!("{}, ", self.call) };
+            format!("{call}{} of worker-{}-file-{file}", operation.name(), self.number)
         })
+    }
+
+    fn calls(&mut self, call: &'static str) {
+        self.call = call;
     }
 
     /// Ends a cut or a punch in which a program before this one died: Forebay will do so at some
@@ -309,6 +317,7 @@ impl Worker {
         let end = if size + bytes > most { 0 } else { size };
         let hole = (size + 4096 * self.random.below(40)).min(most - bytes);
         self.doing = Some((operation, file));
+        self.calls("");
         match operation {
             Op::Write => self.write(operation, file, anywhere, bytes),
             Op::Extend => self.write(operation, file, end, bytes),

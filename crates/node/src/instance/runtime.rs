@@ -200,7 +200,7 @@ impl Runtime {
     /// could not start. What another machine has on a shared tier does not count.
     pub fn remove_unless_used(&self) {
         let elsewhere = || self.read_config().and_then(|config| self.kept_elsewhere(&config));
-        if !self.has_left() || (!self.pool.exists() && elsewhere().is_some()) {
+        if !self.has_left() || (!self.has_pool() && elsewhere().is_some()) {
             self.keep_log(&self.folder);
             let _ = fs::remove_dir_all(&self.folder);
         }
@@ -233,5 +233,20 @@ mod tests {
             rustix::io::pwrite(&lock, format!("{pid}\n").as_bytes(), 0).unwrap();
             assert_eq!(runtime.manager(), Some(pid));
         }
+    }
+
+    /// A command lists a pool, which ends; its name is taken before the command looks again.
+    #[test]
+    fn what_another_user_has_put_in_the_place_of_a_pool_is_nothing_left() {
+        if !rustix::process::geteuid().is_root() {
+            return eprintln!("SKIPPED: only root can make a file that another user owns");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let (instance, pool) = ("0".repeat(16), folder.path().join("pool"));
+        let runtime = Runtime { instance, folder: folder.path().join("instance"), pool };
+        private::create(&runtime.pool, OFlags::RDWR).unwrap();
+        assert!(runtime.has_pool() && runtime.has_left());
+        std::os::unix::fs::chown(&runtime.pool, Some(65534), Some(65534)).unwrap();
+        assert!(!runtime.has_pool() && !runtime.has_left());
     }
 }

@@ -142,7 +142,7 @@ pub fn serve(
     // Until the manager ends.
     let _recording = options.trace.as_ref().map(record).transpose()?;
     // Before there is a pool: one that is found stands for a live segment.
-    let rebuilt = match runtime.pool.exists() {
+    let rebuilt = match runtime.has_pool() {
         true => None,
         false => {
             refuse_elsewhere(&config, runtime)?;

@@ -14,7 +14,9 @@ impl Worker {
         self.note(Operation::Rename, file, "")?;
         let (path, other) = (self.shadow.path(file), self.shadow.other_path(Role::Moved, file));
         if path.exists() {
+            self.calls("the rename");
             std::fs::rename(&path, &other)?;
+            self.calls("the rename back");
             std::fs::rename(&other, &path)?;
         }
         Ok(None)
@@ -64,17 +66,24 @@ impl Worker {
         self.note(Operation::Link, file, &format!("{bytes} at {offset}"))?;
         let (path, link) = (self.shadow.path(file), self.shadow.other_path(Role::Link, file));
         self.file(file)?;
+        self.calls("the link");
         std::fs::hard_link(&path, &link)?;
+        self.calls("the open of the link");
         let opened = Worker::options().open(&link)?;
+        self.calls("the write");
         let wrong = self.write_by(file, offset, bytes, |_, content| {
             opened.write_at(content, offset).map(|written| written as u64)
         })?;
         if self.random.one_in(2) {
+            self.calls("the removal of the link");
             std::fs::remove_file(&link)?;
         } else {
+            self.calls("the removal of the first name");
             std::fs::remove_file(&path)?;
+            self.calls("the rename to the first name");
             std::fs::rename(&link, &path)?;
         }
+        self.calls("verifying");
         match wrong {
             None => self.verify(file),
             wrong => Ok(wrong),

@@ -201,7 +201,7 @@ impl Runtime {
                     .is_ok_and(|pool| pool.is_served())
             };
             if !runtime.folder.exists()
-                && (runtime.pool.exists() || runtime.has_slots(&theirs))
+                && (runtime.has_pool() || runtime.has_slots(&theirs))
                 && !served()
                 && !left.ours.iter().any(|(known, _)| *known == runtime)
             {
@@ -211,6 +211,11 @@ impl Runtime {
         Ok(left)
     }
 
+    /// Whether the instance has a pool. What another user has put under its name is none.
+    pub fn has_pool(&self) -> bool {
+        private::is_there(&self.pool)
+    }
+
     /// Whether the instance has left anything that is to be drained, as far as its folder says.
     pub fn has_left(&self) -> bool {
         // What cannot be read may name anything.
@@ -218,7 +223,7 @@ impl Runtime {
             Some(config) => self.has_slots(&config),
             None => self.config().exists(),
         };
-        self.pool.exists() || on_tiers()
+        self.has_pool() || on_tiers()
     }
 
     /// The table of a file tier's slots, beside them.

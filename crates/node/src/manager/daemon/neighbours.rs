@@ -67,7 +67,7 @@ pub(super) fn find_overlap(
             };
             if let Some(theirs) = theirs.iter().find(|theirs| overlaps(theirs)) {
                 // A manager that ends removes its pool before its folder.
-                let unused = !other.pool.exists()
+                let unused = !other.has_pool()
                     || Observer::of(&other.pool).is_ok_and(|observer| observer.clients() == 0);
                 if !serves {
                     let message = format!(
