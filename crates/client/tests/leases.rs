@@ -100,6 +100,9 @@ impl Host {
         if record.lease.load().held() == Lease::Shared {
             self.reduce_range(file, 0..u64::MAX, || {
                 record.end_ahead();
+                if left == Lease::Direct {
+                    record.turn_direct();
+                }
                 record.reduce_lease(left);
                 self.segment.part_leases().remove_all(file);
             });
@@ -113,6 +116,8 @@ impl Host {
         opened.with_clean(|| {
             if record.has(FileFlags::DIRECT) {
                 now = Lease::Direct;
+            } else if now == Lease::Direct {
+                record.turn_direct();
             }
             // What it had before it had the whole file.
             self.segment.part_leases().remove_all(file);
@@ -305,6 +310,8 @@ impl Decider {
         let theirs = other.granted(identity).unwrap_or(Lease::Nothing);
         let shares = self.shares.load(Ordering::Acquire) && asked != Access::Alone;
         let left = match (asked, theirs) {
+            // The kernel has it open from before the session, for instance.
+            _ if record.has(FileFlags::DIRECT) => Lease::Direct,
             (_, Lease::Direct | Lease::Nothing) => theirs,
             (_, Lease::Whole | Lease::Shared) if shares => Lease::Shared,
             (Access::Read, Lease::Whole | Lease::Read) => Lease::Read,
@@ -317,6 +324,9 @@ impl Decider {
                 other.reduce(identity, left).unwrap()
             }
         };
+        if record.has(FileFlags::DIRECT) {
+            return record.lease.grant(Grant::Direct);
+        }
         if now != Lease::Shared && record.lease.load().held() == Lease::Shared {
             // What this node has of its parts it keeps.
             return record.lease.grant(Grant::Whole);
@@ -528,6 +538,32 @@ fn a_file_that_one_node_uses_through_the_kernel_is_so_on_the_other() {
         (Some(Lease::Direct), Some(Lease::Direct))
     );
     assert_eq!(read_at(&one.session, a, 0), b"bytesother");
+}
+
+/// One that a node uses so before any other knows it, while others would share it.
+#[test]
+fn a_file_that_the_kernel_has_open_is_never_shared() {
+    let (group, _store) = Group::new();
+    group.shares.store(true, Ordering::Release);
+    let [one, other] = &*group.hosts;
+    let a = one.open("file");
+    let identity = identity_of(&one.session, a);
+    one.segment.file(one.known(identity).unwrap()).turn_direct();
+    let b = other.open("file");
+    for round in 1..5u64 {
+        for (host, fd) in [(other, b), (one, a)] {
+            let file = host.session.file(fd).unwrap();
+            assert_eq!(file.write_placed(&(&[round as u8; 500][..]).into(), None, true), Ok(500));
+        }
+        for (host, fd) in [(one, a), (other, b)] {
+            assert_eq!(host.session.file(fd).unwrap().size(), Ok(round * 1000));
+        }
+        assert_eq!(read_at(&one.session, a, round * 1000 - 1), [round as u8]);
+    }
+    assert_eq!(
+        (one.lease(identity), other.lease(identity)),
+        (Some(Lease::Direct), Some(Lease::Direct))
+    );
 }
 
 /// What the files have, whichever node has written it.
