@@ -310,9 +310,9 @@ impl Decider {
         let theirs = other.granted(identity).unwrap_or(Lease::Nothing);
         let shares = self.shares.load(Ordering::Acquire) && asked != Access::Alone;
         let left = match (asked, theirs) {
+            (_, Lease::Direct | Lease::Nothing) => theirs,
             // The kernel has it open from before the session, for instance.
             _ if record.has(FileFlags::DIRECT) => Lease::Direct,
-            (_, Lease::Direct | Lease::Nothing) => theirs,
             (_, Lease::Whole | Lease::Shared) if shares => Lease::Shared,
             (Access::Read, Lease::Whole | Lease::Read) => Lease::Read,
             _ => Lease::Nothing,

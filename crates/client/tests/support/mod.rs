@@ -5,7 +5,7 @@ use forebay_pool::Segment;
 use forebay_pool::layout::{Geometry, Header};
 use forebay_pool::segment::{self, set_text};
 use rustix::fd::{AsFd, RawFd};
-use rustix::fs::{CWD, Mode};
+use rustix::fs::{AtFlags, CWD, Mode, StatxFlags, statx};
 use rustix::io::Errno;
 use std::ffi::{CStr, CString};
 use std::fs;
@@ -33,8 +33,12 @@ impl Site {
         let device = fs::metadata(site.store()).unwrap().dev();
         let path = site.store().canonicalize().unwrap();
         let pool = segment::create_pool(&site.pool()).unwrap();
+        let wanted = StatxFlags::MNT_ID;
+        let mount = statx(CWD, site.store(), AtFlags::empty(), wanted).unwrap().stx_mnt_id;
         let describe = |header: &mut Header| {
             header.stores = 1;
+            // As a node manager does: what is opened through another one may be a store's file.
+            header.store[0].mount = mount.into();
             header.store[0].device = device;
             set_text(&mut header.store[0].path, path.as_os_str().as_bytes());
         };
