@@ -20,6 +20,11 @@ const LOOKED_AT: usize = 256;
 /// and so many of them are taken back.
 const TAKEN_BACK: usize = 16;
 
+/// How far a part looks back for parts that two nodes use through the kernel, and for how many: one
+/// alone is where what two nodes write meets.
+const BEFORE: u32 = 8;
+const THRASHED: usize = 2;
+
 /// Something that some node has, or wants.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Record {
@@ -473,7 +478,8 @@ impl Directory {
         let Some(record) = self.records.get(&object) else { return Next::Wait };
         let is_direct = waiter.level == Level::Direct
             || now_ms < record.direct_until_ms
-            || record.holds.values().any(|hold| hold.is_asked);
+            || record.holds.values().any(|hold| hold.is_asked)
+            || waiter.level == Level::Write && self.will_thrash(object, now_ms);
         let mut others = record.holds.iter().filter(|(seat, _)| **seat != waiter.seat);
         let is_shared =
             waiter.terms.may_share && others.any(|(_, hold)| hold.level == Level::Shared);
@@ -542,6 +548,20 @@ impl Directory {
             }
             None => Next::Grant(level),
         }
+    }
+
+    /// Whether a part that is to be written will go to and fro between nodes: those before it are
+    /// direct, and some of them two nodes use so. They write small records next to each other, from
+    /// part to part.
+    fn will_thrash(&self, object: Object, now_ms: u64) -> bool {
+        let Of::Part(number) = object.of else { return false };
+        let before = (number.saturating_sub(BEFORE)..number).rev();
+        before
+            .map_while(|before| self.records.get(&Object::part(object.file, before)))
+            .take_while(|record| now_ms < record.direct_until_ms)
+            .filter(|record| record.holds.len() > 1)
+            .nth(THRASHED - 1)
+            .is_some()
     }
 
     /// One that has gone and may have extended a file: neither its size is known, nor, by one that
@@ -633,6 +653,12 @@ impl Directory {
         // A size that moves costs no flush of bytes.
         let is_counted = level == Level::Write && object.of != Of::Size;
         let mut direct_until_ms = None;
+        let is_part = matches!(object.of, Of::Part(_));
+        if is_part && level == Level::Direct && now_ms >= record.direct_until_ms {
+            // As those before it are.
+            record.direct_until_ms = now_ms + self.tuning.part_direct_ms;
+            direct_until_ms = Some(record.direct_until_ms);
+        }
         if is_counted && record.writer != Some(node) {
             let is_move = record.writer.replace(node).is_some();
             record.moves.extend(is_move.then_some(now_ms));

@@ -727,6 +727,43 @@ fn nodes_that_share_a_file_write_parts_and_give_all_back_with_it() {
     assert_eq!(group.nodes[1].all_held(), []);
 }
 
+/// Small records of two nodes next to each other: after two parts that have thrashed the next ones
+/// are direct from the first write on, whoever comes first, and only as long as that goes on.
+#[test]
+fn parts_behind_those_that_thrashed_are_direct_at_once() {
+    let (mut group, whole) = sharing();
+    let part = |number| Object::part(whole.file, number);
+    let write = |group: &mut Group, node: usize, number| {
+        group.pass(5);
+        let wanted = group.want_with(node, part(number), Level::Write, Terms::default());
+        let levels = wanted.iter().filter_map(|effect| match effect {
+            Effect::Granted { object, level, .. } if *object == part(number) => Some(*level),
+            _ => None,
+        });
+        levels.last().unwrap_or(group.nodes[node].usable(part(number)))
+    };
+    let mut turns = Vec::new();
+    for number in 0..4 {
+        let levels: Vec<_> = (0..8).map(|turn| write(&mut group, 1 + turn % 2, number)).collect();
+        turns.push(levels.iter().filter(|level| **level == Level::Write).count());
+    }
+    assert_eq!(turns, [5, 5, 0, 0]);
+    // One that is ahead of the other, by less than it is looked back for.
+    for number in 4..11 {
+        assert_eq!(write(&mut group, 1, number), Level::Direct, "part {number}");
+    }
+    assert_eq!(write(&mut group, 1, 11), Level::Write, "nothing says that two nodes are here");
+    // What is used in memory by one node is given up for that.
+    assert_eq!(write(&mut group, 2, 4), Level::Direct);
+    assert_eq!(write(&mut group, 2, 5), Level::Direct);
+    assert_eq!(write(&mut group, 2, 11), Level::Direct);
+    assert_eq!(group.nodes[1].usable(part(11)), Level::None);
+    // It ends.
+    group.pass(5_000);
+    assert_eq!(group.nodes[0].status().granted[3], 0);
+    assert_eq!(write(&mut group, 1, 12), Level::Write);
+}
+
 #[test]
 fn the_size_of_a_shared_file_is_the_largest_that_was_made() {
     let (mut group, whole) = sharing();

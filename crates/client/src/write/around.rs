@@ -7,6 +7,7 @@ use crate::open_file::OpenFile;
 use crate::sharing::Need;
 use crate::span::{Cursor, Readable};
 use core::sync::atomic::{AtomicU64, Ordering};
+use forebay_pool::Entry;
 use forebay_pool::guards::BusyEntry;
 use forebay_pool::layout::*;
 use forebay_pool::{clock, crash};
@@ -67,6 +68,47 @@ impl EnteredFile<'_> {
         drop(busy);
         self.session.counters().write_around.fetch_add(1, Ordering::Relaxed);
         result.map(Some)
+    }
+
+    /// Of a file that several nodes write: writes to the store what begins or ends within a page of
+    /// which the store has something, and this node nothing. To buffer it would cost a read of each
+    /// such page, and its flush. `None`: it is better buffered, as what is small is, which may be
+    /// written again and again.
+    pub(super) fn write_between(
+        &self,
+        cursor: &mut Cursor<'_, Readable>,
+        part: WrittenPart,
+    ) -> Result<Option<usize>, Errno> {
+        let (record, segment) = (self.record, &self.session.segment);
+        let page = segment.page_bytes();
+        let is_whole = part.within.is_multiple_of(page) && part.end().is_multiple_of(page);
+        let is_small = part.bytes <= page;
+        // The store's file is made longer by flushes; and what journal or slots have of it would be
+        // older.
+        let is_theirs = self.session.end_of(part) <= record.stored() && !record.is_tracked();
+        if is_whole || is_small || !is_theirs {
+            return Ok(None);
+        }
+        let Some(entry) = segment.entry_or_insert(record, part.block, self.owner) else {
+            return Ok(None);
+        };
+        match Entry::decode(entry.load(Ordering::Acquire)) {
+            Entry::Empty => self.write_around(entry, cursor, part),
+            Entry::Resident { tier: TierId::RAM, .. } => {
+                let held = segment.lock_block_unless_interrupted(entry, self.owner)?;
+                let is_here = |meta: &BucketMeta| {
+                    meta.valid.load(Ordering::Relaxed) & part.pages(segment) != 0
+                };
+                match held {
+                    Some(held) if held.tier().is_ram() && !is_here(held.meta()) => {
+                        self.session.counters().write_around.fetch_add(1, Ordering::Relaxed);
+                        self.write_store(cursor, part.offset(segment), part.bytes).map(Some)
+                    }
+                    _ => Ok(None),
+                }
+            }
+            _ => Ok(None),
+        }
     }
 
     /// Writes from the cursor to the store and notes the sizes that follow.

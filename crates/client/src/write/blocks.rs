@@ -228,9 +228,17 @@ impl EnteredFile<'_> {
         if self.hold(&Need::write(at, length))? {
             return Ok(Shared::Changed);
         }
-        let Some(end) = self.direct_part(at) else { return Ok(Shared::Buffered) };
-        let bytes = (length as u64).min(end - at) as usize;
-        self.write_store(cursor, at, bytes).map(Shared::Written)
+        if let Some(end) = self.direct_part(at) {
+            let bytes = (length as u64).min(end - at) as usize;
+            return self.write_store(cursor, at, bytes).map(Shared::Written);
+        }
+        let part = WrittenPart {
+            part: Part::first(&self.session.segment, at, length),
+            ahead: length as u64,
+            stamp: clock::stamp(clock::realtime_coarse_ns()),
+        };
+        let written = self.write_between(cursor, part)?;
+        Ok(written.map_or(Shared::Buffered, Shared::Written))
     }
 
     /// Cleans up after killed processes while this thread is not inside the file. After an error it

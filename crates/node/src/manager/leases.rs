@@ -599,6 +599,9 @@ impl LeaseKeeper {
             return Outcome::Busy;
         }
         self.granted.remove(&object);
+        if let Some(file) = found.filter(|_| !is_own) {
+            flush_the_rest(&node, file);
+        }
         let mut facts = None;
         let outcome = match found {
             None => Outcome::Done,
@@ -638,6 +641,15 @@ impl LeaseKeeper {
             self.wake();
         }
         outcome
+    }
+}
+
+/// Has the flushers bring to the store what there is of a file of which another node wants a part:
+/// it will want the next ones, too.
+fn flush_the_rest(node: &Node, file: FileId) {
+    if node.is_pending(file) && !node.segment.file(file).has(FileFlags::TO_FLUSH) {
+        node.segment.request_sync(file, None, false);
+        node.want_work();
     }
 }
 
