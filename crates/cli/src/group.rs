@@ -381,7 +381,8 @@ mod tests {
             "leases": { "held": { "read": 3, "write": 2, "direct": 0 }, "wanted": 1, "lost": 0,
                         "partitions": { "home": 9, "frozen": 0 } },
             "blocks": { "from_nodes": 8, "from_store": 5, "failed": 1,
-                        "given_from_tiers": 3, "declined": 2, "staged_bytes": 0,
+                        "given_from_tiers": 3, "declined": 2, "finds": 1, "gets": 9,
+                        "staged_bytes": 0,
                         "nodes": [{ "node": 1, "pulled_bytes": 2_097_152, "given_bytes": 1024 }] },
             "nodes": [
                 { "node": 0, "name": "a", "life": 2, "address": null, "standing": "up",

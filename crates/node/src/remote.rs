@@ -227,6 +227,10 @@ pub(crate) struct RemoteCounts {
     pub given_from_tiers: AtomicU64,
     /// Blocks that this node has, and that those who asked have sooner from the store.
     pub declined: AtomicU64,
+    /// Questions that this node has sent who has blocks.
+    pub finds: AtomicU64,
+    /// Those for a block that this node has sent to one that was said to have it.
+    pub gets: AtomicU64,
     /// Bytes that the manager has read from the store ahead of programs.
     pub staged: AtomicU64,
     /// Of each node, bytes that came from it, and that were given to it.
@@ -374,8 +378,17 @@ impl RemotePost {
 
     /// What was counted, for people and programs.
     pub fn report(&self) -> Value {
-        let RemoteCounts { fetched, own, failed, given_from_tiers, declined, staged, nodes } =
-            &self.counts;
+        let RemoteCounts {
+            fetched,
+            own,
+            failed,
+            given_from_tiers,
+            declined,
+            finds,
+            gets,
+            staged,
+            nodes,
+        } = &self.counts;
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let nodes = lock(nodes);
         let each = nodes.iter().map(|(node, [pulled, given])| {
@@ -387,6 +400,8 @@ impl RemotePost {
             "failed": of(failed),
             "given_from_tiers": of(given_from_tiers),
             "declined": of(declined),
+            "finds": of(finds),
+            "gets": of(gets),
             "staged_bytes": of(staged),
             "nodes": each.collect::<Vec<_>>(),
         })

@@ -11,7 +11,7 @@ mod slots;
 use crate::manager::leases::{group_file, with_record};
 use crate::node::Node;
 use crate::organize::stage::{claim_block, fill_block};
-use crate::remote::{Bringer, RemoteEvent, RemotePost, SLOTS, Wanted};
+use crate::remote::{Bringer, RemoteCounts, RemoteEvent, RemotePost, SLOTS, Wanted};
 use forebay_cluster::{
     Finder, Header, INLINE_MAX, Outcome, Post, REMOTE, RUN_BLOCKS, Region, RemoteMessage,
     RemoteSpan, Staging,
@@ -31,7 +31,7 @@ use slots::{Lying, SlotRead, SlotReader};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::Instant;
 
@@ -247,6 +247,12 @@ impl Remote {
 
     fn post(&self) -> Option<&RemotePost> {
         self.node.group.remote.as_ref()
+    }
+
+    fn count(&self, which: impl Fn(&RemoteCounts) -> &AtomicU64) {
+        if let Some(post) = self.post() {
+            which(&post.counts).fetch_add(1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -469,9 +475,7 @@ impl Remote {
     fn give_up(&mut self, number: u64) {
         if let Some(job) = self.jobs.get(&number) {
             self.reading.insert((job.file, job.block), Instant::now());
-            if let Some(post) = self.post() {
-                post.counts.failed.fetch_add(1, Ordering::Relaxed);
-            }
+            self.count(|counts| &counts.failed);
         }
         self.end(number);
     }
@@ -513,6 +517,7 @@ impl Remote {
                 let not = not.map_or(u16::MAX, |node| node.0);
                 let message = RemoteMessage::Find { ticket, file, run, mask, not };
                 let jobs: Vec<u64> = blocks.into_iter().map(|(_, job)| job).collect();
+                self.count(|counts| &counts.finds);
                 match self.send(of, &message) {
                     true => _ = self.finds.insert(ticket, Find { of, jobs }),
                     false => jobs.into_iter().for_each(|job| self.found(job, None)),
@@ -544,9 +549,7 @@ impl Remote {
             }
             None => {
                 self.reading.insert((job.file, block), Instant::now());
-                if let Some(post) = self.post() {
-                    post.counts.own.fetch_add(1, Ordering::Relaxed);
-                }
+                self.count(|counts| &counts.own);
                 self.end(number);
             }
         }
@@ -591,6 +594,7 @@ impl Remote {
             if let Some(job) = self.jobs.get_mut(&number) {
                 job.state = State::Asked(of, slot);
             }
+            self.count(|counts| &counts.gets);
             if !self.send(of, &RemoteMessage::Get { ticket: number, file, block, budget_ns }) {
                 self.give_up(number);
             }
@@ -846,9 +850,7 @@ impl Remote {
                     || self.by_block.contains_key(&key)
             }
             Found::Slower => {
-                if let Some(post) = self.post() {
-                    post.counts.declined.fetch_add(1, Ordering::Relaxed);
-                }
+                self.count(|counts| &counts.declined);
                 false
             }
             Found::Bytes(_) | Found::No => false,
