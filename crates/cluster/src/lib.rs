@@ -35,7 +35,9 @@ pub use forebay_fabric::{UCX_LICENSE, begin_ucx};
 pub use group::{Group, GroupConfig, Transport};
 pub use leases::{LeaseCommand, LeaseDesk, LeaseOrder, LeaseQueue, Sharing};
 pub use links::{LinkEvent, LinkHandler, MESH_MAX, Post, SendError};
-pub use remote::{Finder, INLINE_MAX, REMOTE, RUN_BLOCKS, RemoteMessage, Staging};
+pub use remote::{
+    Finder, Hints, Holders, INLINE_MAX, REMOTE, RUN_BLOCKS, RemoteMessage, Staging, holder_of,
+};
 pub use status::{
     GroupStatus, LinkState, LinkStatus, LookStatus, NodeStatus, PacketCounters, Standing,
     StoreError,

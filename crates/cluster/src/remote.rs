@@ -1,12 +1,14 @@
 //! Blocks that other members have in memory: what nodes say to each other about them
-//! ([`RemoteMessage`]), who is asked for a block first ([`Finder`]), and the memory through which
-//! its bytes go ([`Staging`]). What is done with them is the node manager's.
+//! ([`RemoteMessage`]), who is asked for a block first ([`Finder`]), what it has said ([`Hints`]), and
+//! the memory through which bytes go ([`Staging`]). What is done with them is the node manager's.
 
 mod finder;
+mod hints;
 mod message;
 mod staging;
 
 pub use finder::{Finder, RUN_BLOCKS};
+pub use hints::{Hints, Holders, holder_of};
 pub use message::{INLINE_MAX, RemoteMessage};
 pub use staging::Staging;
 

@@ -14,7 +14,7 @@ use crate::FileId;
 use crate::parts::{Part, PartLevel, PartsAhead};
 
 /// Raised when the format changes.
-pub const MESSAGE_VERSION: u16 = 12;
+pub const MESSAGE_VERSION: u16 = 13;
 /// Bytes of a message.
 pub const MESSAGE_BYTES: usize = 32;
 

@@ -155,6 +155,73 @@ fn what_another_node_has_written_is_read_from_its_memory() {
     }
 }
 
+/// Questions that a node has sent for blocks: who has them, and for their bytes.
+fn asked(blocks: &Value) -> [u64; 2] {
+    ["finds", "gets"].map(|key| blocks[key].as_u64().unwrap())
+}
+
+/// Node 0 writes files, and node 1 reads each of their blocks, without order: what node 1 has
+/// counted after it has read them, and how many it has read.
+fn asked_for_what_another_has_written(
+    nodes: &Nodes,
+    (files, blocks, bytes): (usize, usize, usize),
+) -> Value {
+    let config = with_ram(nodes, &sharing(nodes, nodes.iter().count(), ""), "64MiB");
+    let script = |number: usize| {
+        let each = |what: &str| format!("for f in $(seq {files}); do {what}; done");
+        // Every third of them, so that no run of blocks is brought up ahead.
+        let order: Vec<String> =
+            (0..3).flat_map(|n| (n..blocks).step_by(3)).map(|n| n.to_string()).collect();
+        let copy = format!(
+            "dd if=f$f bs={bytes} skip=$b count=1 status=none | cmp - <(tail -c +$((b*{bytes}+1)) \
+             $OUT/f$f | head -c {bytes}) || exit 1"
+        );
+        match number {
+            0 => each(&format!("head -c {} /dev/urandom | tee $OUT/f$f > f$f", blocks * bytes)),
+            1 => {
+                let all = format!("for b in {}; do {copy}; done", order.join(" "));
+                format!("step wait\n{}", each(&all))
+            }
+            _ => String::new(),
+        }
+    };
+    let runs = on_all(nodes, nodes.iter().count(), &config, script);
+    go(nodes, nodes.iter().count(), "begun");
+    nodes[0].at("read0");
+    nodes[1].at("wait");
+    nodes[1].past("wait");
+    nodes[1].at("read1");
+    let (counts, missed) = counted(&nodes[1]);
+    go(nodes, nodes.iter().count(), "read");
+    runs.into_iter().for_each(|run| drop(run.end().expect(0)));
+    let [finds, gets] = asked(&counts);
+    println!("{files} files of {blocks} blocks: {finds} finds, {gets} gets: {counts}");
+    let all = (files * blocks) as u64;
+    assert!(counts["from_nodes"].as_u64().unwrap() >= all * 9 / 10, "{missed}, {counts}");
+    counts
+}
+
+/// One node is asked where the blocks of a run are, once, and those that have them for each block.
+#[test]
+fn a_block_that_another_node_has_written_costs_one_question() {
+    let Some(nodes) = Nodes::new(3) else { return };
+    let (files, blocks) = (12, 12);
+    let counts = asked_for_what_another_has_written(&nodes, (files, blocks, MIB as usize / 4));
+    let asked: u64 = asked(&counts).iter().sum();
+    let most = (files * blocks + files) as u64;
+    assert!(asked <= most, "{asked} questions, and not {most}: {counts}");
+}
+
+/// Of two nodes the one that knows where a block is has it.
+#[test]
+fn a_small_file_that_the_other_node_has_written_costs_one_question() {
+    let Some(nodes) = Nodes::new(2) else { return };
+    let files = 48;
+    let counts = asked_for_what_another_has_written(&nodes, (files, 1, 4096));
+    let asked: u64 = asked(&counts).iter().sum();
+    assert!(asked <= files as u64, "{asked} questions, and not {files}: {counts}");
+}
+
 #[test]
 fn small_files_are_read_once_by_the_group_however_they_are_dealt_out() {
     let Some(nodes) = Nodes::new(3) else { return };

@@ -3,6 +3,7 @@
 //! a hint: lost with its node, forgotten when there is too much, and wrong where a block has left
 //! the memory of its holder, which then says so.
 
+use super::hints::Holders;
 use forebay_membership::{FileId, NodeId};
 use std::collections::{HashMap, VecDeque};
 
@@ -63,6 +64,22 @@ impl Finder {
     /// A node has written a block, and has it: who has read it before has something older.
     pub fn kept(&mut self, file: FileId, block: u64, by: NodeId) {
         *self.who(file, block) = by.0;
+    }
+
+    /// Who has which blocks of a run, but for the one that asks: it has what it knows of, or has
+    /// lost it.
+    pub fn holders(&self, file: FileId, run: u64, asks: NodeId) -> Holders {
+        let mut holders = Holders::new();
+        for (at, &node) in self.runs.get(&(file, run)).into_iter().flatten().enumerate() {
+            if node == NONE || node == asks.0 {
+                continue;
+            }
+            match holders.iter_mut().find(|(known, _)| known.0 == node) {
+                Some((_, mask)) => *mask |= 1 << at,
+                None => holders.push((NodeId(node), 1 << at)),
+            }
+        }
+        holders
     }
 
     /// Who has a block.
@@ -162,6 +179,19 @@ mod tests {
         finder.kept(file(0), 7, NodeId(2));
         assert_eq!(finder.find(file(0), 7, NodeId(1), None), Some(NodeId(2)));
         assert_eq!(finder.find(file(0), 8, NodeId(1), None), None);
+    }
+
+    #[test]
+    fn holders_are_those_that_each_block_is_asked_of() {
+        let mut finder = Finder::new(2);
+        for (block, node) in [(64, 1), (65, 2), (66, 1), (127, 3), (128, 4)] {
+            assert_eq!(finder.find(file(0), block, NodeId(node), None), None);
+        }
+        let of_run = [(NodeId(1), 0b101), (NodeId(2), 0b10), (NodeId(3), 1 << 63)];
+        assert_eq!(finder.holders(file(0), 1, NodeId(9)), of_run);
+        assert_eq!(finder.holders(file(0), 1, NodeId(2)), [of_run[0], of_run[2]]);
+        assert_eq!(finder.holders(file(1), 1, NodeId(9)), []);
+        assert_eq!(finder.len(), 2, "a run that nobody knows of is not made by it");
     }
 
     #[test]

@@ -1,12 +1,10 @@
 //! What nodes say about blocks, as bytes: little-endian, and checked as if an enemy had sent it.
 
-use forebay_membership::FileId;
+use super::hints::Holders;
+use forebay_membership::{FileId, NodeId};
 
 /// Blocks of so many bytes at most go in the answer itself.
 pub const INLINE_MAX: usize = 16 << 10;
-
-/// Blocks of a question at most.
-const BLOCKS_MAX: usize = super::RUN_BLOCKS as usize;
 
 /// A message of kind [`super::REMOTE`]. `ticket` is a number of the one that asks, which comes back
 /// with the answer.
@@ -24,14 +22,17 @@ pub enum RemoteMessage {
         mask: u64,
         /// A node that did not have them, or `u16::MAX`.
         not: u16,
+        /// Where it is one block: as of [`RemoteMessage::Get`], if the receiver, should it have the
+        /// block itself, is to give it at once, by the answers to that; else 0.
+        budget_ns: u64,
     },
-    /// The answer: for each block that was asked for, in their order, the node to be asked, or
-    /// `u16::MAX`: the one that asks reads it from the store.
+    /// The answer: who has which blocks of the run, those that were not asked for, too. What was
+    /// asked for and no node has, the one that asks reads from the store.
     Found {
         /// That of the question.
         ticket: u64,
-        /// At most 64.
-        nodes: Vec<u16>,
+        /// At most 64; no block twice.
+        holders: Holders,
     },
     /// The sender wants the bytes of a block.
     Get {
@@ -145,14 +146,18 @@ impl RemoteMessage {
         let mut to = vec![kind];
         to.extend(ticket.to_le_bytes());
         match self {
-            Self::Find { file, run, mask, not, .. } => {
+            Self::Find { file, run, mask, not, budget_ns, .. } => {
                 put_file(&mut to, *file);
                 to.extend(run.to_le_bytes());
                 to.extend(mask.to_le_bytes());
                 to.extend(not.to_le_bytes());
+                to.extend(budget_ns.to_le_bytes());
             }
-            Self::Found { nodes, .. } => {
-                nodes.iter().for_each(|node| to.extend(node.to_le_bytes()));
+            Self::Found { holders, .. } => {
+                for (node, mask) in holders {
+                    to.extend(node.0.to_le_bytes());
+                    to.extend(mask.to_le_bytes());
+                }
             }
             Self::Get { file, block, budget_ns, .. } => {
                 put_file(&mut to, *file);
@@ -195,15 +200,20 @@ impl RemoteMessage {
                 run: from.long()?,
                 mask: from.long()?,
                 not: from.short()?,
+                budget_ns: from.long()?,
             },
             2 => {
-                let (nodes, rest) = from.0.as_chunks::<2>();
-                if !rest.is_empty() || nodes.len() > BLOCKS_MAX {
-                    return None;
+                let (mut holders, mut blocks) = (Holders::new(), 0);
+                while !from.0.is_empty() {
+                    let (node, mask) = (NodeId(from.short()?), from.long()?);
+                    // So there are 64 at most.
+                    if mask == 0 || mask & blocks != 0 {
+                        return None;
+                    }
+                    blocks |= mask;
+                    holders.push((node, mask));
                 }
-                let nodes = nodes.iter().map(|node| u16::from_le_bytes(*node)).collect();
-                from.0 = &[];
-                Self::Found { ticket, nodes }
+                Self::Found { ticket, holders }
             }
             3 => Self::Get {
                 ticket,
@@ -246,8 +256,18 @@ mod tests {
         let file = FileId { store: 3, inode: u64::MAX - 1, generation: 9 };
         let (ticket, block) = (u64::MAX / 3, 1 << 40);
         let all = [
-            RemoteMessage::Find { ticket, file, run: 5, mask: u64::MAX, not: u16::MAX },
-            RemoteMessage::Found { ticket, nodes: vec![0, u16::MAX, 7] },
+            RemoteMessage::Find {
+                ticket,
+                file,
+                run: 5,
+                mask: u64::MAX,
+                not: u16::MAX,
+                budget_ns: 1,
+            },
+            RemoteMessage::Found {
+                ticket,
+                holders: vec![(NodeId(7), 0b101), (NodeId(0), 1 << 63)],
+            },
             RemoteMessage::Get { ticket, file, block, budget_ns: 1_000_000 },
             RemoteMessage::Have { ticket, file, block, bytes: 1, sum: 2, region: 3, offset: 4 },
             RemoteMessage::Bytes { ticket, file, block, sum: 8, bytes: vec![1; INLINE_MAX] },
@@ -267,8 +287,10 @@ mod tests {
             let decoded = RemoteMessage::decode(&longer);
             assert!(decoded.is_none(), "{message:?} with a byte more: {decoded:?}");
         }
-        let many = RemoteMessage::Found { ticket, nodes: vec![0; BLOCKS_MAX + 1] };
-        assert_eq!(RemoteMessage::decode(&many.encode()), None);
+        for holders in [vec![(NodeId(1), 0)], vec![(NodeId(1), 3), (NodeId(2), 2)]] {
+            let wrong = RemoteMessage::Found { ticket, holders };
+            assert_eq!(RemoteMessage::decode(&wrong.encode()), None, "{wrong:?}");
+        }
         assert_eq!(RemoteMessage::decode(&[99; 40]), None);
     }
 }

@@ -13,8 +13,8 @@ use crate::node::Node;
 use crate::organize::stage::{claim_block, fill_block};
 use crate::remote::{Bringer, RemoteCounts, RemoteEvent, RemotePost, SLOTS, Wanted};
 use forebay_cluster::{
-    Finder, Header, INLINE_MAX, Outcome, Post, REMOTE, RUN_BLOCKS, Region, RemoteMessage,
-    RemoteSpan, Staging,
+    Finder, Header, Hints, Holders, INLINE_MAX, Outcome, Post, REMOTE, RUN_BLOCKS, Region,
+    RemoteMessage, RemoteSpan, Staging, holder_of,
 };
 use forebay_membership::{FileId as GroupFile, Member, NodeId, Places, Rank};
 use forebay_placement::cost::{Pace, Speeds, peer_budget_ns, peer_gives};
@@ -49,6 +49,9 @@ const SERVE: Timer = Timer::seconds(4);
 const SLOW: Timer = Timer::seconds(5);
 /// Runs that this node knows the readers of at most: about 10 MiB where each is a small file.
 const RUNS_MAX: usize = 1 << 17;
+/// Runs of which this node remembers what it was told of their holders at most: some 400 KiB, and
+/// 64 GiB in blocks of 256 KiB.
+const HINTS_MAX: usize = 1 << 12;
 /// Questions of others that wait at most.
 const PARKED_MAX: usize = 4096;
 /// Blocks that are wanted at once at most.
@@ -72,7 +75,20 @@ struct Job {
     waiters: Vec<u64>,
     /// Who did not have it.
     not: Option<NodeId>,
+    /// Why one is asked for it that has it, or is said to.
+    by: By,
     state: State,
+}
+
+/// Why a node is asked for a block.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum By {
+    /// The one that knows has named it.
+    Finder,
+    /// It was named before, with another block.
+    Hint,
+    /// It is the one that knows: it gives the block if it has it, and else says who has.
+    Itself,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -114,6 +130,8 @@ struct Parked {
     budget_ns: u64,
     /// What it waits for is a read of a file tier.
     waits_for_tier: bool,
+    /// It was asked as the one that knows who has the block.
+    is_find: bool,
 }
 
 impl Parked {
@@ -163,6 +181,7 @@ pub(crate) struct Remote {
     hint: u32,
     group: Option<Group>,
     finder: Finder,
+    hints: Hints,
     next: u64,
     jobs: BTreeMap<u64, Job>,
     by_block: HashMap<(GroupFile, u64), u64>,
@@ -227,6 +246,7 @@ impl Remote {
             hint: 0,
             group: None,
             finder: Finder::new(RUNS_MAX),
+            hints: Hints::new(HINTS_MAX),
             next: 0,
             jobs: BTreeMap::new(),
             by_block: HashMap::new(),
@@ -376,6 +396,7 @@ impl Remote {
         let left = 1;
         self.fetches.insert(number, Fetch { left, others: Vec::new(), wanted });
         let mut runs: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+        let mut hinted = Vec::new();
         for block in blocks {
             if let Some(fetch) = self.fetches.get_mut(&number) {
                 fetch.left += 1;
@@ -391,14 +412,22 @@ impl Remote {
                 continue;
             }
             let job = self.new_number();
-            let (waiters, state) = (vec![number], State::Finding);
+            let hint = self.hints.who(file, block, epoch).filter(|node| self.may_ask(*node));
+            let by = if hint.is_some() { By::Hint } else { By::Finder };
+            let (waiters, state, not) = (vec![number], State::Finding, None);
             self.by_block.insert((file, block), job);
-            let new = Job { id, generation, file, block, epoch, until, waiters, not: None, state };
+            let new = Job { id, generation, file, block, epoch, until, waiters, not, by, state };
             self.jobs.insert(job, new);
-            runs.entry(block / RUN_BLOCKS).or_default().push(job);
+            match hint {
+                Some(node) => hinted.push((job, node)),
+                None => runs.entry(block / RUN_BLOCKS).or_default().push(job),
+            }
         }
         // Before the one that waits for where they are asks for more.
         self.note_coming();
+        for (job, node) in hinted {
+            self.found(job, Some(node));
+        }
         for (run, jobs) in runs {
             self.find(file, run, jobs, None);
         }
@@ -438,7 +467,7 @@ impl Remote {
     /// It is known that a block comes from another node, which is all that a stager waits for.
     fn placed(&mut self, number: u64, block: u64) {
         let Some(fetch) = self.fetches.get_mut(&number) else { return };
-        if matches!(fetch.wanted, Wanted::Placed(_)) {
+        if matches!(fetch.wanted, Wanted::Placed(_)) && !fetch.others.contains(&block) {
             fetch.others.push(block);
             self.settle(number);
         }
@@ -480,8 +509,8 @@ impl Remote {
         self.end(number);
     }
 
-    /// The members as they are now, and which of them knows who reads a run.
-    fn finder_of(&mut self, file: GroupFile, run: u64) -> Option<Result<Member, NodeId>> {
+    /// The group with its members as they are now.
+    fn group_now(&mut self) -> Option<&Group> {
         let group = self.group.as_mut()?;
         let members = group.post.members();
         if group.members != members {
@@ -489,6 +518,19 @@ impl Remote {
             group.places = Places::of(&nodes.collect::<Vec<_>>());
             group.members = members;
         }
+        Some(group)
+    }
+
+    /// Whether a node is another member, and answers.
+    fn may_ask(&mut self, node: NodeId) -> bool {
+        let members = self.group_now().map(|group| &group.members[..]).unwrap_or_default();
+        let of = members.iter().find(|member| member.node == node).copied();
+        of.is_some_and(|of| !self.slow.contains_key(&of))
+    }
+
+    /// Which member knows who reads a run.
+    fn finder_of(&mut self, file: GroupFile, run: u64) -> Option<Result<Member, NodeId>> {
+        let group = self.group_now()?;
         // Each run as if it were a part of its own.
         let home = group.places.home_of_block(file, run << 12)?;
         if home == group.me {
@@ -511,11 +553,16 @@ impl Remote {
                 }
             }
             Some(Ok(of)) if !self.slow.contains_key(&of) => {
+                if let [(_, job)] = blocks[..]
+                    && self.ask_at_once(of, job, not)
+                {
+                    return;
+                }
                 let ticket = self.new_number();
                 let mask =
                     blocks.iter().fold(0, |mask, (block, _)| mask | 1 << (block % RUN_BLOCKS));
                 let not = not.map_or(u16::MAX, |node| node.0);
-                let message = RemoteMessage::Find { ticket, file, run, mask, not };
+                let message = RemoteMessage::Find { ticket, file, run, mask, not, budget_ns: 0 };
                 let jobs: Vec<u64> = blocks.into_iter().map(|(_, job)| job).collect();
                 self.count(|counts| &counts.finds);
                 match self.send(of, &message) {
@@ -524,6 +571,62 @@ impl Remote {
                 }
             }
             _ => blocks.into_iter().for_each(|(_, job)| self.found(job, None)),
+        }
+    }
+
+    /// Asks the one that knows who has a block for the block, too, should it have it. Whether it was
+    /// asked: a stager, which reads at once what no node has, does not wait for bytes.
+    fn ask_at_once(&mut self, of: Member, number: u64, not: Option<NodeId>) -> bool {
+        let Some(job) = self.jobs.get(&number) else { return false };
+        let is_program = |waiter: &u64| {
+            let fetch = self.fetches.get(waiter);
+            fetch.is_some_and(|fetch| matches!(fetch.wanted, Wanted::Ticket(_)))
+        };
+        let may = not != Some(of.node) && self.queued.is_empty() && !self.free[0].is_empty();
+        let budget_ns = self.budget_ns(of, job).filter(|_| job.waiters.iter().any(is_program));
+        let Some(budget_ns) = budget_ns.filter(|_| may) else { return false };
+        let (file, run, mask) = (job.file, job.block / RUN_BLOCKS, 1 << (job.block % RUN_BLOCKS));
+        let not = not.map_or(u16::MAX, |node| node.0);
+        let message = RemoteMessage::Find { ticket: number, file, run, mask, not, budget_ns };
+        if !self.send(of, &message) {
+            return false;
+        }
+        self.count(|counts| &counts.finds);
+        let slot = self.free[0].pop();
+        if let (Some(job), Some(slot)) = (self.jobs.get_mut(&number), slot) {
+            (job.by, job.state) = (By::Itself, State::Asked(of, slot));
+        }
+        true
+    }
+
+    /// The one that knows who has blocks has said it.
+    fn told(&mut self, from: Member, ticket: u64, holders: Holders) {
+        let jobs = match self.finds.get(&ticket) {
+            Some(find) if find.of == from => {
+                self.finds.remove(&ticket).map_or_else(Vec::new, |find| find.jobs)
+            }
+            Some(_) => return,
+            None => {
+                let Some(job) = self.jobs.get_mut(&ticket).filter(|job| job.by == By::Itself)
+                else {
+                    return;
+                };
+                let State::Asked(of, slot) = job.state else { return };
+                if of != from {
+                    return;
+                }
+                (job.by, job.state) = (By::Finder, State::Finding);
+                self.free[0].push(slot);
+                vec![ticket]
+            }
+        };
+        let known = jobs.iter().filter_map(|job| self.jobs.get(job)).next();
+        if let Some(Job { file, block, epoch, .. }) = known {
+            self.hints.put(*file, block / RUN_BLOCKS, *epoch, holders.clone());
+        }
+        for job in jobs {
+            let block = self.jobs.get(&job).map(|job| job.block);
+            self.found(job, block.and_then(|block| holder_of(&holders, block)));
         }
     }
 
@@ -605,7 +708,10 @@ impl Remote {
     fn refused(&mut self, number: u64, of: Member) {
         let Some(job) = self.jobs.get_mut(&number) else { return };
         let State::Asked(_, slot) = job.state else { return };
-        if job.not.replace(of.node).is_some() {
+        self.hints.forget(job.file, job.block);
+        // The one that knows has named none yet where it was a hint.
+        let by = std::mem::replace(&mut job.by, By::Finder);
+        if by != By::Hint && job.not.replace(of.node).is_some() {
             return self.give_up(number);
         }
         job.state = State::Finding;
@@ -732,31 +838,42 @@ impl Remote {
 
     fn message(&mut self, from: Member, message: RemoteMessage) {
         match message {
-            RemoteMessage::Find { ticket, file, run, mask, not } => {
+            RemoteMessage::Find { ticket, file, run, mask, not, budget_ns } => {
                 let not = (not != u16::MAX).then_some(NodeId(not));
                 let Some(first) = run.checked_mul(RUN_BLOCKS) else { return };
-                let blocks = (0..RUN_BLOCKS).filter(|block| mask >> block & 1 != 0);
-                let nodes = blocks.map(|block| {
-                    let node = self.finder.find(file, first + block, from.node, not);
-                    node.map_or(u16::MAX, |node| node.0)
-                });
-                let nodes = nodes.collect();
-                self.send(from, &RemoteMessage::Found { ticket, nodes });
-            }
-            RemoteMessage::Found { ticket, nodes } => {
-                let of = self.finds.get(&ticket).map(|find| find.of);
-                if of != Some(from) {
-                    return;
+                let me = self.group.as_ref().map(|group| group.me);
+                for at in (0..RUN_BLOCKS).filter(|block| mask >> block & 1 != 0) {
+                    let block = first + at;
+                    let node = self.finder.find(file, block, from.node, not);
+                    if budget_ns > 0 && mask == 1 << at && node.is_some() && node == me {
+                        let (since, waits_for_tier, is_find) = (Instant::now(), false, true);
+                        return self.serve(Parked {
+                            from,
+                            ticket,
+                            file,
+                            block,
+                            since,
+                            budget_ns,
+                            waits_for_tier,
+                            is_find,
+                        });
+                    }
                 }
-                let Some(find) = self.finds.remove(&ticket) else { return };
-                for (index, job) in find.jobs.into_iter().enumerate() {
-                    let node = nodes.get(index).filter(|&&node| node != u16::MAX);
-                    self.found(job, node.map(|&node| NodeId(node)));
-                }
+                self.tell_holders(from, ticket, (file, run));
             }
+            RemoteMessage::Found { ticket, holders } => self.told(from, ticket, holders),
             RemoteMessage::Get { ticket, file, block, budget_ns } => {
-                let (since, waits_for_tier) = (Instant::now(), false);
-                self.serve(Parked { from, ticket, file, block, since, budget_ns, waits_for_tier });
+                let (since, waits_for_tier, is_find) = (Instant::now(), false, false);
+                self.serve(Parked {
+                    from,
+                    ticket,
+                    file,
+                    block,
+                    since,
+                    budget_ns,
+                    waits_for_tier,
+                    is_find,
+                });
             }
             RemoteMessage::Have { ticket, file, block, bytes, sum, region, offset } => {
                 self.have(from, (ticket, file, block), (bytes, sum), (region, offset));
@@ -783,6 +900,24 @@ impl Remote {
             }
             RemoteMessage::Fetched { ticket } => self.unserve((from, ticket)),
             RemoteMessage::Kept { file, run, mask } => self.note_kept(from.node, file, run, mask),
+        }
+    }
+
+    fn tell_holders(&self, to: Member, ticket: u64, (file, run): (GroupFile, u64)) {
+        let holders = self.finder.holders(file, run, to.node);
+        self.send(to, &RemoteMessage::Found { ticket, holders });
+    }
+
+    /// A block is not given to the one that has asked for it. If it has asked who has it, that is
+    /// said, as far as it is another one.
+    fn refuse(&mut self, parked: &Parked) {
+        let &Parked { from, ticket, file, block, .. } = parked;
+        let me = self.group.as_ref().map(|group| group.me);
+        if parked.is_find {
+            self.finder.find(file, block, from.node, me);
+            self.tell_holders(from, ticket, (file, block / RUN_BLOCKS));
+        } else {
+            self.send(from, &RemoteMessage::No { ticket });
         }
     }
 
@@ -858,7 +993,7 @@ impl Remote {
         if waits && parked.is_awaited() && self.parked.len() < PARKED_MAX {
             return self.parked.push(Parked { waits_for_tier, ..parked });
         }
-        self.send(parked.from, &RemoteMessage::No { ticket: parked.ticket });
+        self.refuse(&parked);
     }
 
     /// Gives another node the bytes of a block, which are in a slot. Whether they are on their way.
@@ -872,7 +1007,7 @@ impl Remote {
         // What this node had before it was left out of the group, others may have written since.
         if !self.is_inside() {
             self.free[1].push(slot);
-            self.send(from, &RemoteMessage::No { ticket });
+            self.refuse(parked);
             return false;
         }
         crash::point("remote.giving");

@@ -4,7 +4,6 @@
 
 use super::{Parked, Remote, group_file, is_clean, is_read_by_several};
 use crate::node::{Node, QUEUE_DEPTH};
-use forebay_cluster::RemoteMessage;
 use forebay_device::{Batch, Span, Target, Transfer};
 use forebay_pool::layout::{PAGES_PER_BUCKET, TierId};
 use forebay_pool::seq_lock::ReadStamp;
@@ -134,7 +133,7 @@ impl Remote {
             self.slot_reads.insert(number, (parked, lying, slot));
         } else {
             self.free[1].push(slot);
-            self.send(parked.from, &RemoteMessage::No { ticket: parked.ticket });
+            self.refuse(&parked);
         }
     }
 
@@ -157,7 +156,7 @@ impl Remote {
             }
             Checked::Corrupt => {
                 self.free[1].push(slot);
-                self.send(parked.from, &RemoteMessage::No { ticket: parked.ticket });
+                self.refuse(&parked);
             }
         }
     }
