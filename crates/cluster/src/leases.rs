@@ -92,6 +92,13 @@ pub enum LeaseOrder {
         /// What others know of the file's size, if they know more than the store.
         facts: Option<Facts>,
     },
+    /// This node, a file's home, has told another one just now that it may read it.
+    Reads {
+        /// The file.
+        file: FileId,
+        /// Who may.
+        by: Member,
+    },
     /// These parts were granted, too, right after the one that was wanted.
     Ahead {
         /// Of which file.
@@ -389,7 +396,14 @@ impl LeaseThread {
                     // What is lost is sent again.
                     let header = Header { kind: LEASES, view: self.seen, ..Header::default() };
                     let _ = self.shared.post.send(to, &header, &buffer);
-                    continue;
+                    match message.body {
+                        Body::Granted {
+                            object: Object { file, of: Of::Whole },
+                            level: Level::Read,
+                            ..
+                        } => LeaseOrder::Reads { file, by: to },
+                        _ => continue,
+                    }
                 }
                 // The next look is T/8 away at most.
                 Effect::Behind { .. } => continue,

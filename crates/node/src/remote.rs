@@ -2,7 +2,7 @@
 //! and gives them away (`manager/remote.rs`), and what it counts.
 
 use forebay_cluster::{LinkEvent, LinkHandler, Outcome, Post, REMOTE, Staging};
-use forebay_membership::{Member, NodeId, Rank};
+use forebay_membership::{FileId as GroupFile, Member, NodeId, Rank};
 use forebay_pool::clock::Timer;
 use forebay_pool::{BucketId, FileId};
 use serde_json::{Value, json};
@@ -38,6 +38,8 @@ pub(crate) enum RemoteEvent {
     Fetch { file: FileId, generation: u32, blocks: Vec<u64>, wanted: Wanted },
     /// This node has written a file, or these bytes of it, and keeps them for others to read.
     Kept { file: FileId, bytes: Range<u64> },
+    /// Another member may read a file, of which this node is the home.
+    Granted { file: GroupFile, to: Member },
     /// A message of another member.
     Message(Member, Vec<u8>),
     /// A pull has ended.
@@ -333,6 +335,12 @@ impl RemotePost {
     /// that read them are sent here. The caller is inside no file.
     pub fn kept(&self, file: FileId, bytes: Range<u64>) {
         self.desk.tell(RemoteEvent::Kept { file, bytes });
+    }
+
+    /// Another member may read a file from now on, of which this node is the home: it is told what
+    /// this node knows of who has its blocks. The caller is inside no file.
+    pub fn granted(&self, file: GroupFile, to: Member) {
+        self.desk.tell(RemoteEvent::Granted { file, to });
     }
 
     /// A block has come from another node, which goes on having it.

@@ -166,7 +166,11 @@ fn asked_for_what_another_has_written(
     nodes: &Nodes,
     (files, blocks, bytes): (usize, usize, usize),
 ) -> Value {
-    let config = with_ram(nodes, &sharing(nodes, nodes.iter().count(), ""), "64MiB");
+    let count = nodes.iter().count();
+    let config = with_ram(nodes, &sharing(nodes, count, ""), "64MiB");
+    // Beside a machine's other work the store is to be the slower one still.
+    let text = fs::read_to_string(&config).unwrap();
+    fs::write(&config, text.replace("\"4ms\"", "\"30ms\"")).unwrap();
     let script = |number: usize| {
         let each = |what: &str| format!("for f in $(seq {files}); do {what}; done");
         // Every third of them, so that no run of blocks is brought up ahead.
@@ -185,14 +189,14 @@ fn asked_for_what_another_has_written(
             _ => String::new(),
         }
     };
-    let runs = on_all(nodes, nodes.iter().count(), &config, script);
-    go(nodes, nodes.iter().count(), "begun");
+    let runs = on_all(nodes, count, &config, script);
+    go(nodes, count, "begun");
     nodes[0].at("read0");
     nodes[1].at("wait");
     nodes[1].past("wait");
     nodes[1].at("read1");
     let (counts, missed) = counted(&nodes[1]);
-    go(nodes, nodes.iter().count(), "read");
+    go(nodes, count, "read");
     runs.into_iter().for_each(|run| drop(run.end().expect(0)));
     let [finds, gets] = asked(&counts);
     println!("{files} files of {blocks} blocks: {finds} finds, {gets} gets: {counts}");
@@ -220,6 +224,18 @@ fn a_small_file_that_the_other_node_has_written_costs_one_question() {
     let counts = asked_for_what_another_has_written(&nodes, (files, 1, 4096));
     let asked: u64 = asked(&counts).iter().sum();
     assert!(asked <= files as u64, "{asked} questions, and not {files}: {counts}");
+}
+
+/// With the word that it may read a file a node gets to know who has its first blocks.
+#[test]
+fn a_small_file_costs_one_question_where_a_third_node_knows_who_has_it() {
+    let Some(nodes) = Nodes::new(3) else { return };
+    let files = 96;
+    let counts = asked_for_what_another_has_written(&nodes, (files, 1, 4096));
+    let asked: u64 = asked(&counts).iter().sum();
+    // A program may be faster than that word.
+    let most = (files + files / 8) as u64;
+    assert!(asked <= most, "{asked} questions, and not {most}: {counts}");
 }
 
 #[test]

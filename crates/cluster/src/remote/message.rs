@@ -86,6 +86,16 @@ pub enum RemoteMessage {
         /// That of the question.
         ticket: u64,
     },
+    /// Who has which blocks of a run, as of [`RemoteMessage::Found`]: the receiver may read the
+    /// file from now on, and has not asked. It is not answered.
+    Holders {
+        /// The file.
+        file: FileId,
+        /// The number of the run.
+        run: u64,
+        /// At most 64; no block twice.
+        holders: Holders,
+    },
     /// The sender has written these blocks, and has them still, for others to read: those of a
     /// run, as of [`RemoteMessage::Find`]. It is not answered.
     Kept {
@@ -122,12 +132,34 @@ impl<'b> Reader<'b> {
     fn file(&mut self) -> Option<FileId> {
         Some(FileId { store: self.short()?, inode: self.long()?, generation: self.word()? })
     }
+
+    /// All that is left.
+    fn holders(&mut self) -> Option<Holders> {
+        let (mut holders, mut blocks) = (Holders::new(), 0);
+        while !self.0.is_empty() {
+            let (node, mask) = (NodeId(self.short()?), self.long()?);
+            // So there are 64 at most.
+            if mask == 0 || mask & blocks != 0 {
+                return None;
+            }
+            blocks |= mask;
+            holders.push((node, mask));
+        }
+        Some(holders)
+    }
 }
 
 fn put_file(to: &mut Vec<u8>, file: FileId) {
     to.extend(file.store.to_le_bytes());
     to.extend(file.inode.to_le_bytes());
     to.extend(file.generation.to_le_bytes());
+}
+
+fn put_holders(to: &mut Vec<u8>, holders: &Holders) {
+    for (node, mask) in holders {
+        to.extend(node.0.to_le_bytes());
+        to.extend(mask.to_le_bytes());
+    }
 }
 
 impl RemoteMessage {
@@ -142,6 +174,7 @@ impl RemoteMessage {
             Self::No { ticket } => (6, ticket),
             Self::Fetched { ticket } => (7, ticket),
             Self::Kept { .. } => (8, &0),
+            Self::Holders { .. } => (9, &0),
         };
         let mut to = vec![kind];
         to.extend(ticket.to_le_bytes());
@@ -153,11 +186,11 @@ impl RemoteMessage {
                 to.extend(not.to_le_bytes());
                 to.extend(budget_ns.to_le_bytes());
             }
-            Self::Found { holders, .. } => {
-                for (node, mask) in holders {
-                    to.extend(node.0.to_le_bytes());
-                    to.extend(mask.to_le_bytes());
-                }
+            Self::Found { holders, .. } => put_holders(&mut to, holders),
+            Self::Holders { file, run, holders } => {
+                put_file(&mut to, *file);
+                to.extend(run.to_le_bytes());
+                put_holders(&mut to, holders);
             }
             Self::Get { file, block, budget_ns, .. } => {
                 put_file(&mut to, *file);
@@ -202,19 +235,7 @@ impl RemoteMessage {
                 not: from.short()?,
                 budget_ns: from.long()?,
             },
-            2 => {
-                let (mut holders, mut blocks) = (Holders::new(), 0);
-                while !from.0.is_empty() {
-                    let (node, mask) = (NodeId(from.short()?), from.long()?);
-                    // So there are 64 at most.
-                    if mask == 0 || mask & blocks != 0 {
-                        return None;
-                    }
-                    blocks |= mask;
-                    holders.push((node, mask));
-                }
-                Self::Found { ticket, holders }
-            }
+            2 => Self::Found { ticket, holders: from.holders()? },
             3 => Self::Get {
                 ticket,
                 file: from.file()?,
@@ -241,6 +262,7 @@ impl RemoteMessage {
             6 => Self::No { ticket },
             7 => Self::Fetched { ticket },
             8 => Self::Kept { file: from.file()?, run: from.long()?, mask: from.long()? },
+            9 => Self::Holders { file: from.file()?, run: from.long()?, holders: from.holders()? },
             _ => return None,
         };
         from.0.is_empty().then_some(message)
@@ -274,12 +296,17 @@ mod tests {
             RemoteMessage::No { ticket },
             RemoteMessage::Fetched { ticket },
             RemoteMessage::Kept { file, run: 5, mask: 1 << 63 },
+            RemoteMessage::Holders { file, run: 0, holders: vec![(NodeId(1), u64::MAX)] },
         ];
         for message in all {
             let body = message.encode();
             assert_eq!(RemoteMessage::decode(&body), Some(message.clone()));
-            let has_tail =
-                matches!(message, RemoteMessage::Found { .. } | RemoteMessage::Bytes { .. });
+            let has_tail = matches!(
+                message,
+                RemoteMessage::Found { .. }
+                    | RemoteMessage::Holders { .. }
+                    | RemoteMessage::Bytes { .. }
+            );
             for end in (0..body.len()).filter(|_| !has_tail) {
                 assert_eq!(RemoteMessage::decode(&body[..end]), None, "{message:?} to {end}");
             }

@@ -116,6 +116,12 @@ pub(super) fn at_once(
             node.segment.asks().ring();
             None
         }
+        LeaseOrder::Reads { file, by } => {
+            if let Some(remote) = &node.group.remote {
+                remote.granted(file, by);
+            }
+            None
+        }
         other => Some(other),
     })
 }

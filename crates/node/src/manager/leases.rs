@@ -283,7 +283,8 @@ impl LeaseKeeper {
                 self.begin(object, to, may_share, false)
             }
             // Done at once, see `manager/asks.rs`.
-            LeaseOrder::Measure { .. } | LeaseOrder::Glimpsed { .. } => {}
+            LeaseOrder::Measure { .. } | LeaseOrder::Glimpsed { .. } | LeaseOrder::Reads { .. } => {
+            }
             LeaseOrder::Lost { object } => self.lose(object),
             LeaseOrder::Unsure => {
                 let segment = &self.node.segment;

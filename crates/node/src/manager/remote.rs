@@ -289,6 +289,7 @@ impl Bringer for Remote {
                 self.fetch(file, generation, blocks, wanted);
             }
             RemoteEvent::Kept { file, bytes } => self.kept(file, bytes),
+            RemoteEvent::Granted { file, to } => self.tell_reader(to, file),
             RemoteEvent::Message(from, body) => match RemoteMessage::decode(&body) {
                 Some(message) => self.message(from, message),
                 None => eprintln!("node {} has sent a message that is none", from.node.0),
@@ -630,6 +631,16 @@ impl Remote {
         }
     }
 
+    /// The one that knows who has blocks of a file has said it, as this node may read that now.
+    fn take_hints(&mut self, from: Member, (file, run): (GroupFile, u64), holders: Holders) {
+        let found = with_record(&self.node.segment, self.owner, file, |found, _| found);
+        let is_it = matches!(self.finder_of(file, run), Some(Ok(finder)) if finder == from);
+        let epoch = found.filter(|_| is_it).zip(self.post());
+        if let Some(epoch) = epoch.map(|(id, post)| post.epoch(id).load(Ordering::Acquire)) {
+            self.hints.put(file, run, epoch, holders);
+        }
+    }
+
     /// It is known who has a block; `None`: this node reads it from the store.
     fn found(&mut self, number: u64, node: Option<NodeId>) {
         let Some(job) = self.jobs.get(&number) else { return };
@@ -862,6 +873,9 @@ impl Remote {
                 self.tell_holders(from, ticket, (file, run));
             }
             RemoteMessage::Found { ticket, holders } => self.told(from, ticket, holders),
+            RemoteMessage::Holders { file, run, holders } => {
+                self.take_hints(from, (file, run), holders);
+            }
             RemoteMessage::Get { ticket, file, block, budget_ns } => {
                 let (since, waits_for_tier, is_find) = (Instant::now(), false, false);
                 self.serve(Parked {
@@ -906,6 +920,16 @@ impl Remote {
     fn tell_holders(&self, to: Member, ticket: u64, (file, run): (GroupFile, u64)) {
         let holders = self.finder.holders(file, run, to.node);
         self.send(to, &RemoteMessage::Found { ticket, holders });
+    }
+
+    /// Another node may read a file, of which this one is the home, and so the one that knows who
+    /// has the blocks of its first run. Those that this node has it gives when it is asked.
+    fn tell_reader(&self, to: Member, file: GroupFile) {
+        let holders = self.finder.holders(file, 0, to.node);
+        let me = self.group.as_ref().map(|group| group.me);
+        if holders.iter().any(|(node, _)| Some(*node) != me) {
+            self.send(to, &RemoteMessage::Holders { file, run: 0, holders });
+        }
     }
 
     /// A block is not given to the one that has asked for it. If it has asked who has it, that is
