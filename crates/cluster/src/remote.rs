@@ -1,6 +1,7 @@
 //! Blocks that other members have in memory: what nodes say to each other about them
-//! ([`RemoteMessage`]), who is asked for a block first ([`Finder`]), what it has said ([`Hints`]), and
-//! the memory through which bytes go ([`Staging`]). What is done with them is the node manager's.
+//! ([`RemoteMessage`]), who is asked for a block first ([`Finder`]), what it has said ([`Hints`]),
+//! and the memory through which bytes go ([`Staging`]). What is done with them is the node
+//! manager's.
 
 mod finder;
 mod hints;

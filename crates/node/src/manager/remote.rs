@@ -575,8 +575,8 @@ impl Remote {
         }
     }
 
-    /// Asks the one that knows who has a block for the block, too, should it have it. Whether it was
-    /// asked: a stager, which reads at once what no node has, does not wait for bytes.
+    /// Asks the one that knows who has a block for the block, too, should it have it. Whether it
+    /// was asked: a stager, which reads at once what no node has, does not wait for bytes.
     fn ask_at_once(&mut self, of: Member, number: u64, not: Option<NodeId>) -> bool {
         let Some(job) = self.jobs.get(&number) else { return false };
         let is_program = |waiter: &u64| {
