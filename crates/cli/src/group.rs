@@ -9,6 +9,7 @@ use forebay_pool::message::Message;
 use rustix::fd::AsFd;
 use rustix::fs::MemfdFlags;
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
 use std::time::{Duration, Instant};
@@ -78,20 +79,34 @@ pub fn mention_other(wanted: &Config, runtime: &Runtime) {
     let Some(served) = runtime.read_config().filter(|served| served.group != wanted.group) else {
         return;
     };
-    let is = match &served.group.hosts {
-        Some(hosts) if hosts.is_alone() => "is in no group with others".to_owned(),
-        Some(served) => format!("is in the group of {}", served.list),
-        None => "is in no group".to_owned(),
+    let list = |of: &Config| of.group.hosts.as_ref().map(|hosts| hosts.list.clone());
+    let (asks, is) = match &served.group.hosts {
+        _ if list(wanted) == list(&served)
+            && wanted.group.consistency != served.group.consistency =>
+        {
+            let [asks, is] = [wanted, &served].map(|of| of.group.consistency.name());
+            (format!("consistency = {asks:?}"), format!("has {is:?}"))
+        }
+        other => {
+            let is = match other {
+                Some(hosts) if hosts.is_alone() => "is in no group with others".to_owned(),
+                Some(served) => format!("is in the group of {}", served.list),
+                None => "is in no group".to_owned(),
+            };
+            (format!("the group of {}", hosts.list), is)
+        }
     };
     eprintln!(
-        "forebay: this run asks for the group of {}, and the node manager that runs here {is}, as the run that has \
-         started it asked: it goes on as it is. `forebay stop` ends it, and the next run starts another",
-        hosts.list
+        "forebay: this run asks for {asks}, and the node manager that runs here {is}, as the run that has \
+         started it asked: it goes on as it is. `forebay stop` ends it, and the next run starts another"
     );
 }
 
-/// Watches for a run whether its node gets into its group: if not, that is said once.
+/// Watches for a run whether its node gets into its group, and what is wrong with it: each is said
+/// once.
 pub struct Beginning {
+    /// What was said.
+    told: BTreeSet<String>,
     /// When it is looked at next, and how long after that; `None` when all is said.
     next: Option<(Instant, Duration)>,
 }
@@ -101,7 +116,7 @@ impl Beginning {
     pub fn of(config: &Config) -> Self {
         const FIRST: Duration = Duration::from_millis(200);
         let is_wanted = config.group.hosts.as_ref().is_some_and(|hosts| !hosts.is_alone());
-        Self { next: is_wanted.then(|| (Instant::now(), FIRST)) }
+        Self { told: BTreeSet::new(), next: is_wanted.then(|| (Instant::now(), FIRST)) }
     }
 
     /// To be called now and then.
@@ -122,9 +137,13 @@ impl Beginning {
         const SLOWEST: Duration = Duration::from_secs(10);
         let Some((_, pause)) = self.next else { return };
         let report = ask(runtime, ANSWER).unwrap_or_default();
+        for said in report["notices"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+            if self.told.insert(said.to_owned()) {
+                eprintln!("forebay: group: {}", shown(said));
+            }
+        }
         self.next = match report["state"].as_str() {
-            // Outside it may yet give up.
-            Some("member") if report["rank"] != "outside" => None,
+            // Outside it may yet give up, and others may come that are not to be.
             Some("beginning" | "member") | None => {
                 Some((Instant::now() + pause, (2 * pause).min(SLOWEST)))
             }
@@ -201,6 +220,8 @@ fn lines(report: &Value) -> Vec<String> {
             lines.push(format!("    {what:8} {why} ({ago} ago{lasts})"));
         }
     }
+    let notices = report["notices"].as_array().into_iter().flatten();
+    lines.extend(notices.map(|said| format!("    WRONG    {}", text(said))));
     lines.extend(leases(&report["leases"]));
     lines.extend(blocks(&report["blocks"]));
     lines.extend(dropped(&report["packets"]));
@@ -297,9 +318,13 @@ fn nodes(report: &Value) -> Vec<String> {
             (Some("up"), false) => "up",
             (Some("up"), true) => "up, in no view yet",
             (Some("down"), _) => "DOWN: does not answer, and is in the view still",
+            (Some("left"), _) => "left: its manager has ended, or goes on alone",
             (Some("left out"), _) => "LEFT OUT: does not answer, and is in no view any more",
             (Some("never heard"), false) => "in the view, not heard yet",
-            _ => "never heard",
+            _ if node["life"].is_null() => {
+                "never heard: no run there has begun, or it sees another folder"
+            }
+            _ => "never heard: it has begun, and no packet of it comes",
         };
         let seat = node["seat"]["since"].as_u64();
         let seat = seat.map_or(String::new(), |view| format!(", member since view {view}"));
@@ -376,6 +401,7 @@ mod tests {
             "state": "member", "node": 0, "hosts": 3, "name": "a", "folder": "/s/g", "life": 2,
             "address": "udp/a:20001", "rank": "inside", "view": { "number": 4, "seconds": 12.34 },
             "last_look": { "ago_seconds": 0.5, "took_seconds": 0.01 }, "store_error": null,
+            "notices": ["host d has a list of 2 hosts"],
             "card_error": { "ago_seconds": 3.0, "error": "udp/c:1: unknown\n", "lasts": false },
             "packets": { "sent": 9, "group": 2, "malformed": 1 },
             "leases": { "held": { "read": 3, "write": 2, "direct": 0 }, "wanted": 1, "lost": 0,
@@ -425,6 +451,7 @@ mod tests {
             "    address  udp/a:20001",
             "    look     0.5 s ago, took 0.0 s",
             "    CARDS    udp/c:1: unknown\\n (3.0 s ago, and is over)",
+            "    WRONG    host d has a list of 2 hosts",
             "    leases   2 files to write, 3 to read, 0 through the kernel; 1 wanted",
             "    blocks   8 from other nodes (2.00 MiB), 5 from the store; \
              1.00 KiB given to other nodes; 3 blocks of that from file tiers; \
@@ -435,7 +462,7 @@ mod tests {
              member since view 1, at 10.0.0.2:20001",
             "      link     up since 9.5 s, 0.12 ms, 2.00 KiB in (0 B/s), 3.00 MiB out (1.00 KiB/s)",
             "      blocks   2.00 MiB pulled, 1.00 KiB given",
-            "    node   2  c: never heard",
+            "    node   2  c: never heard: no run there has begun, or it sees another folder",
         ];
         assert_eq!(lines(&member()), wanted);
         let mut fenced = member();

@@ -81,6 +81,24 @@ pub enum GroupError {
         /// What this node has.
         ours: &'static str,
     },
+    /// Another node has another list of hosts, so it is of another group.
+    List {
+        /// The other host.
+        host: String,
+        /// How many hosts its list has.
+        theirs: String,
+        /// How many this node's has.
+        ours: String,
+    },
+    /// The programs of another node are to see other things of files, so it is of another group.
+    Consistency {
+        /// The other host.
+        host: String,
+        /// What it has.
+        theirs: String,
+        /// What this node has.
+        ours: &'static str,
+    },
     /// No socket, thread or descriptor.
     System(String),
 }
@@ -88,7 +106,16 @@ pub enum GroupError {
 impl fmt::Display for GroupError {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
-            Self::File { path, what, errno } => write!(f, "{}: {what}: {errno}", path.display()),
+            Self::File { path, what, errno } => {
+                write!(f, "{}: {what}: {errno}", path.display())?;
+                match *errno {
+                    Errno::ACCESS | Errno::PERM | Errno::ROFS => f.write_str(
+                        ": this user has to be able to write there, on all nodes; name another \
+                         folder by folder in [group]",
+                    ),
+                    _ => Ok(()),
+                }
+            }
             Self::Refused { path, why } => write!(f, "{}: {why}", path.display()),
             Self::Text { path, error } => write!(f, "{}: {error}", path.display()),
             Self::Taken { node, host, other, folder } => write!(
@@ -123,6 +150,26 @@ impl fmt::Display for GroupError {
                 f,
                 "host {host} has links by {theirs}, this one by {ours}: give all nodes of the \
                  group the same fabric in [group]"
+            ),
+            Self::List { host, theirs, ours } => {
+                match theirs == ours {
+                    true => {
+                        write!(f, "host {host} has another list of {ours} hosts than this one")?
+                    }
+                    false => write!(
+                        f,
+                        "host {host} has a list of {theirs} hosts, this one a list of {ours}"
+                    )?,
+                }
+                f.write_str(
+                    ": give all nodes of the group the same list of hosts, in one order, or each \
+                     group a folder of its own",
+                )
+            }
+            Self::Consistency { host, theirs, ours } => write!(
+                f,
+                "host {host} has consistency = {theirs:?}, this one {ours:?}: give all nodes of \
+                 the group the same consistency in [group]"
             ),
             Self::System(why) => write!(f, "{why}"),
         }

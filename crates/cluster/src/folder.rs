@@ -27,6 +27,8 @@ const TEXT_MAX: u64 = 4 << 20;
 /// How often what is in a folder that goes is removed, and how long others have between.
 const TRIES: u32 = 50;
 const NAP: Duration = Duration::from_millis(10);
+/// What is tried when the folder is opened, as errors say it.
+pub(crate) const OPENING: &str = "opening the folder";
 /// What the names of files that are being written begin with.
 const TEMPORARY: &str = "tmp.";
 
@@ -64,7 +66,7 @@ impl GroupFolder {
                 Errno::LOOP | Errno::NOTDIR => refused(
                     "a symbolic link or no folder: name the folder itself, or remove it".to_owned(),
                 ),
-                errno => failed("opening the folder")(errno),
+                errno => failed(OPENING)(errno),
             })?;
         let found = rustix::fs::fstat(&at).map_err(failed("looking at the folder"))?;
         let own = rustix::process::geteuid().as_raw();
@@ -270,7 +272,12 @@ impl GroupFolder {
 
     /// The card of a life, which has looked so often; `None` if it has looked again meanwhile.
     fn card(&self, member: Member, looks: u64) -> Result<Option<Card>, GroupError> {
-        let name = GroupFile::Member(member, looks).to_string();
+        self.card_in(member, GroupFile::Member(member, looks))
+    }
+
+    /// The card of a life in this file; `None` if that is not there any more.
+    fn card_in(&self, member: Member, file: GroupFile) -> Result<Option<Card>, GroupError> {
+        let name = file.to_string();
         let Some((text, _)) = self.read(&name)? else { return Ok(None) };
         Card::of_text(member, &text).map(Some).map_err(|error| self.text(&name, error))
     }

@@ -8,16 +8,18 @@ pub(crate) use shared::{Parted, Shared};
 
 use crate::error::GroupError;
 use crate::faults::Faults;
-use crate::folder::{GroupFolder, Life};
+use crate::folder::{GroupFolder, Life, OPENING};
 use crate::leases::{LeaseThread, Sharing};
 use crate::links::{LinkHandler, Links, Post, SendError};
 use crate::packets::{Packets, tag_of};
 use crate::remote::Staging;
 use crate::status::GroupStatus;
+use crate::terms::Terms;
 use engine::Engine;
 use forebay_fabric::{Fabric, FaultScript, Faulty, Header, Identity, Tls};
 use forebay_membership::{HostList, Member, NodeId, Rank, Times, Tuning};
 use keeper::Keeper;
+use rustix::io::Errno;
 use std::io::{ErrorKind, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::path::PathBuf;
@@ -102,6 +104,9 @@ pub struct GroupConfig {
     pub bind: IpAddr,
     /// By what nodes have links.
     pub transport: Transport,
+    /// The name of what programs see of other nodes' files, which all nodes have to have alike;
+    /// empty if that need not be.
+    pub consistency: &'static str,
     /// Periods of the failure detector.
     pub tuning: Tuning,
     /// Periods of views: the same on all nodes.
@@ -130,6 +135,7 @@ impl GroupConfig {
             folder: folder.into(),
             bind: Ipv4Addr::UNSPECIFIED.into(),
             transport: Transport::default(),
+            consistency: "",
             tuning: Tuning::default(),
             times,
             faults: Faults::default(),
@@ -201,6 +207,8 @@ impl Group {
     pub fn start(config: GroupConfig) -> Result<Self, GroupError> {
         let GroupConfig { hosts, me, host, folder, bind, tuning, times, .. } = config;
         let GroupConfig { faults, tell, mut handler, sharing, staging, transport, .. } = config;
+        let terms = Terms::of(&hosts, config.consistency);
+        let said = terms.to_string();
         if hosts.name_of(me).is_none() {
             return Err(GroupError::Unlisted { node: me, hosts: hosts.names().len() });
         }
@@ -216,11 +224,11 @@ impl Group {
             spawn("group-store", move || {
                 let _end = end;
                 let of_links = Making { bind, transport, script: links };
-                match begin(&shared, me, &of_links, valid) {
+                match begin(&shared, (me, &terms), &of_links, valid) {
                     Ok((life, new)) => {
                         let is_ipv4 = bind.is_ipv4();
                         if begun.send(Ok(new)).is_ok() {
-                            Keeper { life, before, is_ipv4, transport, results, shared }
+                            Keeper { life, before, is_ipv4, transport, terms, results, shared }
                                 .run(&task_queue);
                         }
                     }
@@ -244,7 +252,7 @@ impl Group {
                 GroupError::System("the thread group-store has ended".to_owned())
             }
         })??;
-        let packets = Packets::new(&new.secret, new.me);
+        let packets = Packets::new(&new.secret, &said, new.me);
         shared.begin(new.me, new.address, times);
         let mut fabric = new.fabric;
         if let Some(staging) = &staging {
@@ -352,14 +360,18 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<(
 /// Opens the folder, and begins a life in it.
 fn begin(
     shared: &Shared,
-    me: NodeId,
+    (me, terms): (NodeId, &Terms),
     making: &Making,
     valid: Duration,
 ) -> Result<(Life, Begun), GroupError> {
     for _ in 0..TRIES {
-        let folder = GroupFolder::open(&shared.folder)?;
+        let folder = match GroupFolder::open(&shared.folder) {
+            // It was there, and has gone with its last member.
+            Err(GroupError::File { what: OPENING, errno: Errno::NOENT, .. }) => continue,
+            folder => folder?,
+        };
         let same = folder.again()?;
-        let begun = begin_in(folder, shared, me, making, valid);
+        let begun = begin_in(folder, shared, (me, terms), making, valid);
         // The last member of what was there may have removed it meanwhile, with all that is in it.
         if same.is_in_place()? {
             return begun;
@@ -375,7 +387,7 @@ fn begin(
 fn begin_in(
     folder: GroupFolder,
     shared: &Shared,
-    me: NodeId,
+    (me, terms): (NodeId, &Terms),
     making: &Making,
     valid: Duration,
 ) -> Result<(Life, Begun), GroupError> {
@@ -390,7 +402,7 @@ fn begin_in(
         false => own.to_string(),
     };
     let address = making.transport.card_address(&at);
-    let life = folder.begin(me, &shared.host, &address, valid)?;
+    let life = folder.begin(me, &shared.host, (&address, &terms.to_string()), valid)?;
     let member = life.me();
     let fabric = making.fabric(listens, member, &secret, &at)?;
     Ok((life, Begun { me: member, secret, socket, fabric, address }))

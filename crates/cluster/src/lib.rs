@@ -24,6 +24,7 @@ mod links;
 mod packets;
 mod remote;
 mod status;
+mod terms;
 
 pub use error::GroupError;
 pub use faults::{Before, Faults, Loses, Operation};

@@ -4,10 +4,10 @@
 //! | bytes | what |
 //! |---|---|
 //! | 0 | version |
-//! | 1 | kind: 1 of the failure detector, 2 a question, 3 its answer |
+//! | 1 | kind: 1 of the failure detector, 2 a question, 3 its answer, 4 a request to read a card |
 //! | 2..8 | sender: node, incarnation |
 //! | 8..10 | receiver's node |
-//! | 10..18 | the group, from its secret |
+//! | 10..18 | the group, from its secret, and but for kind 4 from what its nodes have alike |
 //! | .. | what it says |
 //! | last 16 | the first half of HMAC-SHA256 over all before |
 //!
@@ -28,6 +28,7 @@ pub(crate) const PACKET_MAX: usize = 60 << 10;
 const SWIM: u8 = 1;
 const INQUIRE: u8 = 2;
 const ANSWER: u8 = 3;
+const HEED: u8 = 4;
 
 /// How the view of an answer is told.
 const NO_VIEW: u8 = 0;
@@ -43,6 +44,8 @@ pub(crate) enum Message {
     Inquire { question: u64, view: u32 },
     /// What was last seen, and how many ms before: nothing, if `None`.
     Answer { question: u64, seen: Option<(u64, Seen)> },
+    /// Read my card: it says why I am not of your group.
+    Heed,
 }
 
 /// A [`Found`] for one that may have its view already.
@@ -104,6 +107,8 @@ pub(crate) struct Packets {
     me: Member,
     key: hmac::Key,
     tag: [u8; 8],
+    /// The same of all who know the secret, whatever else they have: of [`Message::Heed`] alone.
+    all: (hmac::Key, [u8; 8]),
 }
 
 struct TagBytes;
@@ -116,9 +121,15 @@ impl KeyType for TagBytes {
 
 /// A number of the group's that all who know its secret have; it does not tell the secret.
 pub(crate) fn tag_of(secret: &[u8; 32]) -> [u8; 8] {
+    tag_under(secret, "")
+}
+
+/// The same of those who have these terms, too.
+fn tag_under(secret: &[u8; 32], terms: &str) -> [u8; 8] {
     let mut tag = [0; 8];
     let root = root_of(secret);
-    let derived = root.expand(&[b"forebay group tag 1"], TagBytes);
+    let info = [b"forebay group tag 1", terms.as_bytes()];
+    let derived = root.expand(&info, TagBytes);
     derived.and_then(|derived| derived.fill(&mut tag)).expect("8 bytes are less than HKDF gives");
     tag
 }
@@ -128,11 +139,16 @@ fn root_of(secret: &[u8; 32]) -> Prk {
 }
 
 impl Packets {
-    pub fn new(secret: &[u8; 32], me: Member) -> Self {
+    /// `terms` is what all nodes of the group have to have alike.
+    pub fn new(secret: &[u8; 32], terms: &str, me: Member) -> Self {
         let root = root_of(secret);
-        let key = root.expand(&[b"forebay group packets 1"], HMAC_SHA256);
-        let key = hmac::Key::from(key.expect("the length of SHA-256 is one that HKDF gives"));
-        Self { me, key, tag: tag_of(secret) }
+        let key_under = |terms: &str| {
+            let info = [b"forebay group packets 1", terms.as_bytes()];
+            let key = root.expand(&info, HMAC_SHA256);
+            hmac::Key::from(key.expect("the length of SHA-256 is one that HKDF gives"))
+        };
+        let all = (key_under(""), tag_of(secret));
+        Self { me, key: key_under(terms), tag: tag_under(secret, terms), all }
     }
 
     /// A packet for a node; `None` if the message is too large for one.
@@ -141,11 +157,16 @@ impl Packets {
             Message::Swim(_) => SWIM,
             Message::Inquire { .. } => INQUIRE,
             Message::Answer { .. } => ANSWER,
+            Message::Heed => HEED,
+        };
+        let (key, tag) = match message {
+            Message::Heed => (&self.all.0, self.all.1),
+            _ => (&self.key, self.tag),
         };
         let mut packet = vec![VERSION, kind];
         put_member(&mut packet, self.me);
         packet.extend(to.0.to_le_bytes());
-        packet.extend(self.tag);
+        packet.extend(tag);
         match message {
             Message::Swim(bytes) => packet.extend(bytes),
             Message::Inquire { question, view } => {
@@ -156,8 +177,9 @@ impl Packets {
                 packet.extend(question.to_le_bytes());
                 put_seen(&mut packet, seen.as_ref());
             }
+            Message::Heed => {}
         }
-        let sum = hmac::sign(&self.key, &packet);
+        let sum = hmac::sign(key, &packet);
         packet.extend(&sum.as_ref()[..SUM]);
         (packet.len() <= PACKET_MAX).then_some(packet)
     }
@@ -171,10 +193,14 @@ impl Packets {
         if signed[0] != VERSION {
             return Err(Refusal::Version);
         }
-        if signed[10..HEAD] != self.tag {
+        let (key, tag) = match signed[1] {
+            HEED => (&self.all.0, &self.all.1),
+            _ => (&self.key, &self.tag),
+        };
+        if signed[10..HEAD] != *tag {
             return Err(Refusal::Group);
         }
-        let right = hmac::sign(&self.key, signed);
+        let right = hmac::sign(key, signed);
         // How long this takes does not tell where they differ.
         if right.as_ref().iter().zip(sum).fold(0, |all, (a, b)| all | (a ^ b)) != 0 {
             return Err(Refusal::Sum);
@@ -196,6 +222,7 @@ fn message(kind: u8, body: &[u8]) -> Option<Message> {
         SWIM => return Some(Message::Swim(body.to_vec())),
         INQUIRE => Message::Inquire { question: reader.u64()?, view: reader.u32()? },
         ANSWER => Message::Answer { question: reader.u64()?, seen: reader.seen()? },
+        HEED => Message::Heed,
         _ => return None,
     };
     reader.0.is_empty().then_some(message)
@@ -307,7 +334,8 @@ mod tests {
 
     fn two() -> (Packets, Packets) {
         let secret = [7; 32];
-        (Packets::new(&secret, Member::new(3, 9)), Packets::new(&secret, Member::new(5, 1)))
+        let of = |member| Packets::new(&secret, "t", member);
+        (of(Member::new(3, 9)), of(Member::new(5, 1)))
     }
 
     fn random_message(random: &mut SmallRng) -> Message {
@@ -379,7 +407,11 @@ mod tests {
             let mut packet = one.seal(NodeId(5), &Message::Swim(body.to_vec())).unwrap();
             packet.truncate(packet.len() - SUM);
             packet[1] = kind;
-            let sum = hmac::sign(&one.key, &packet);
+            let key = if kind == HEED { &one.all.0 } else { &one.key };
+            if kind == HEED {
+                packet[10..HEAD].copy_from_slice(&one.all.1);
+            }
+            let sum = hmac::sign(key, &packet);
             packet.extend(&sum.as_ref()[..SUM]);
             packet
         };
@@ -411,9 +443,27 @@ mod tests {
     #[test]
     fn another_secret_is_another_group() {
         let (one, _) = two();
-        let stranger = Packets::new(&[8; 32], Member::new(5, 1));
+        let stranger = Packets::new(&[8; 32], "t", Member::new(5, 1));
         let packet = one.seal(NodeId(5), &Message::Swim(vec![1])).unwrap();
         assert_eq!(stranger.open(&packet), Err(Refusal::Group));
+    }
+
+    #[test]
+    fn of_one_with_other_terms_only_the_request_to_read_its_card_is_heard() {
+        let (one, _) = two();
+        let other = Packets::new(&[7; 32], "u", Member::new(5, 1));
+        let swim = Message::Swim(vec![1]);
+        assert_eq!(other.open(&one.seal(NodeId(5), &swim).unwrap()), Err(Refusal::Group));
+        let heed = one.seal(NodeId(5), &Message::Heed).unwrap();
+        assert_eq!(other.open(&heed), Ok((Member::new(3, 9), Message::Heed)));
+        let stranger = Packets::new(&[8; 32], "t", Member::new(5, 1));
+        assert_eq!(stranger.open(&heed), Err(Refusal::Group));
+        // By that key nothing else is said.
+        let mut forged = heed[..HEAD].to_vec();
+        forged[1] = SWIM;
+        let sum = hmac::sign(&one.all.0, &forged);
+        forged.extend(&sum.as_ref()[..SUM]);
+        assert_eq!(other.open(&forged), Err(Refusal::Group));
     }
 
     #[test]

@@ -38,6 +38,8 @@ pub struct GroupStatus {
     pub packets: PacketCounters,
     /// The links to the other members, by ascending node.
     pub links: Vec<LinkStatus>,
+    /// Why a node that is not in the list of hosts is in the folder: the last one.
+    pub stranger: Option<GroupError>,
 }
 
 /// How it is with the link to a member.
@@ -95,6 +97,8 @@ pub struct NodeStatus {
     pub standing: Standing,
     /// Its seat in the newest view, if it has one.
     pub seat: Option<Seat>,
+    /// Why its newest life is not of this node's group, though it is in the folder.
+    pub refused: Option<GroupError>,
 }
 
 /// Whether a node answers.
@@ -102,6 +106,8 @@ pub struct NodeStatus {
 pub enum Standing {
     /// It does, or is this node.
     Up,
+    /// It has ended by itself: its manager has, or goes on without the group.
+    Left,
     /// It does not any more, and is in the newest view.
     Down,
     /// It does not any more, and is in no view any more.

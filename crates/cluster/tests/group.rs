@@ -6,7 +6,7 @@ use forebay_cluster::{Group, GroupConfig, GroupError, GroupStatus, Standing};
 use forebay_membership::{Card, GroupFile, HostList, Incarnation, Member, NodeId, Rank};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use std::net::{Ipv4Addr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 use support::{Site, Store, socket_of, wait, wait_agreed};
@@ -385,8 +385,9 @@ fn packets_of_an_earlier_life_and_of_hosts_that_are_not_listed_change_nothing() 
 
     let hosts = HostList::of_expression("n[0-2]").unwrap();
     let stranger = Group::start(GroupConfig { hosts, ..site.config(2) }).unwrap();
-    wait("packets of one that is not listed", &groups, |all| {
-        all.iter().all(|status| status.packets.unlisted > 0)
+    // It is named, and no packet of it is taken for one of the group.
+    wait("one that is not listed", &groups, |all| {
+        all.iter().all(|status| refusals(status).len() == 1)
     });
     let statuses = wait_agreed(&groups);
     assert!(statuses.iter().all(|status| status.nodes[1].incarnation == Some(Incarnation(2))));
@@ -410,6 +411,97 @@ fn two_hosts_with_one_number_are_an_error_that_names_both() {
     let other = GroupConfig { host: "m0".to_owned(), ..site.config(0) };
     let other = Group::start(other).unwrap();
     assert_eq!(wait_agreed([&other])[0].me, Member::new(0, 2));
+}
+
+/// What a node says of why others are of another group.
+fn refusals(status: &GroupStatus) -> Vec<String> {
+    let nodes = status.nodes.iter().filter_map(|node| node.refused.as_ref());
+    nodes.chain(&status.stranger).map(GroupError::to_string).collect()
+}
+
+#[test]
+fn nodes_with_other_consistency_are_named_on_both_sides() {
+    let site = Site::of(3);
+    let of = |node, consistency| GroupConfig { consistency, ..site.config(node) };
+    let groups = [Group::start(of(0, "auto")).unwrap(), Group::start(of(1, "auto")).unwrap()];
+    wait_agreed(&groups);
+    let other = Group::start(of(2, "strict")).unwrap();
+    let said = |host: &str, theirs: &str, ours: &str| {
+        format!(
+            "host {host} has consistency = {theirs:?}, this one {ours:?}: give all nodes of the \
+             group the same consistency in [group]"
+        )
+    };
+    wait("both sides say so", groups.iter().chain([&other]), |all| {
+        let wanted = [said("n0", "auto", "strict"), said("n1", "auto", "strict")];
+        all[..2].iter().all(|one| refusals(one) == [said("n2", "strict", "auto")])
+            && refusals(&all[2]) == wanted
+    });
+    assert_ne!(other.rank(), Rank::Inside);
+    let other_status = other.status();
+    assert!(other_status.links.is_empty(), "{other_status:?}");
+    wait_agreed(&groups);
+    // Its next life may be of the group again, and nothing is said of it then.
+    other.stop();
+    let again = Group::start(of(2, "auto")).unwrap();
+    let statuses = wait_agreed(groups.iter().chain([&again]));
+    assert!(statuses.iter().all(|status| refusals(status).is_empty()), "{statuses:?}");
+}
+
+#[test]
+fn lists_of_different_length_that_meet_are_named_on_both_sides() {
+    let site = Site::of(2);
+    let groups = site.start_all();
+    wait_agreed(&groups);
+    let hosts = HostList::of_expression("n[0-2]").unwrap();
+    let me = NodeId(2);
+    let long = GroupConfig { hosts, me, host: "n2".to_owned(), ..site.config(1) };
+    let other = Group::start(long).unwrap();
+    let remedy = "give all nodes of the group the same list of hosts, in one order, or each group \
+         a folder of its own";
+    let said = |host, theirs, ours| {
+        let lists = format!("has a list of {theirs} hosts, this one a list of {ours}");
+        format!("host {host} {lists}: {remedy}")
+    };
+    wait("both sides say so", groups.iter().chain([&other]), |all| {
+        all[..2].iter().all(|one| refusals(one) == [said("n2", 3, 2)])
+            && refusals(&all[2]) == [said("n0", 2, 3), said("n1", 2, 3)]
+    });
+    assert_ne!(other.rank(), Rank::Inside);
+    other.stop();
+    wait_agreed(&groups);
+}
+
+#[test]
+fn one_that_has_ended_by_itself_is_shown_so() {
+    let site = Site::of(3);
+    let mut groups = site.start_all();
+    wait_agreed(&groups);
+    groups.remove(1).stop();
+    wait_agreed(&groups);
+    let is_left = |status: &GroupStatus| status.nodes[1].standing == Standing::Left;
+    wait("all show it", &groups, |all| all.iter().all(is_left));
+    // So does one that comes later, and has never heard it.
+    groups.pop().unwrap().stop();
+    groups.push(site.start(2));
+    wait("the later one, too", &groups, |all| all.iter().all(is_left));
+    groups.insert(1, site.start(1));
+    let statuses = wait_agreed(&groups);
+    assert!(statuses.iter().all(|status| status.nodes[1].standing == Standing::Up));
+}
+
+#[test]
+fn ports_that_other_programs_have_are_passed_over() {
+    let site = Site::of(2);
+    let first = site.start(0);
+    let at = socket_of(&first);
+    let next = |more| SocketAddr::new(at.ip(), at.port() + more);
+    // All nodes of this site have one address here, so the next ones are tried anyway.
+    let _udp = UdpSocket::bind(next(1)).unwrap();
+    let _tcp = TcpListener::bind(next(2)).unwrap();
+    let second = site.start(1);
+    assert_eq!(socket_of(&second), next(3));
+    wait_agreed([&first, &second]);
 }
 
 #[test]

@@ -30,6 +30,8 @@ const VERSION: u32 = 1;
 const ADDRESS_MAX: usize = 512;
 /// The longest name of a host, in bytes.
 const HOST_MAX: usize = 255;
+/// The longest terms, in bytes.
+const TERMS_MAX: usize = 255;
 
 /// A file of a group's folder, by its name. `Display` writes the name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -118,6 +120,8 @@ pub struct Card {
     member: Member,
     address: String,
     host: String,
+    /// Empty, and not in the text, where there are none.
+    terms: String,
 }
 
 impl Card {
@@ -134,7 +138,22 @@ impl Card {
         match (is_good(address, ADDRESS_MAX), is_good(host, HOST_MAX)) {
             (false, _) => Err(TextError::Address),
             (_, false) => Err(TextError::Host),
-            _ => Ok(Self { member, address: address.to_owned(), host: host.to_owned() }),
+            _ => {
+                let (address, host, terms) = (address.to_owned(), host.to_owned(), String::new());
+                Ok(Self { member, address, host, terms })
+            }
+        }
+    }
+
+    /// The same with what all nodes of the group have to have alike; none if empty.
+    ///
+    /// # Errors
+    /// More than 255 bytes, or others than visible characters of ASCII.
+    pub fn with_terms(self, terms: &str) -> Result<Self, TextError> {
+        let is_good = terms.len() <= TERMS_MAX && terms.bytes().all(|byte| byte.is_ascii_graphic());
+        match is_good {
+            true => Ok(Self { terms: terms.to_owned(), ..self }),
+            false => Err(TextError::Terms),
         }
     }
 
@@ -153,12 +172,21 @@ impl Card {
         &self.host
     }
 
+    /// What all nodes of the group have to have alike, in the managers' own form; empty if nothing
+    /// is said.
+    pub fn terms(&self) -> &str {
+        &self.terms
+    }
+
     /// The content of its file.
     pub fn to_text(&self) -> String {
         let Member { node, incarnation } = self.member;
-        let Self { address, host, .. } = self;
-        let lines =
+        let Self { address, host, terms, .. } = self;
+        let mut lines =
             format!("member {} {}\naddress {address}\nhost {host}\n", node.0, incarnation.0);
+        if !terms.is_empty() {
+            writeln!(lines, "terms {terms}").expect("a String takes all");
+        }
         sealed("member", &lines)
     }
 
@@ -173,7 +201,14 @@ impl Card {
             Member { node: NodeId(lines.number(node)?), incarnation: lines.life(incarnation)? };
         let [address] = lines.words("address")?;
         let [host] = lines.words("host")?;
-        let card = Self::new(member, address, host)?;
+        let mut card = Self::new(member, address, host)?;
+        if !lines.rest.is_empty() {
+            let [terms] = lines.words("terms")?;
+            if terms.is_empty() {
+                return Err(TextError::Line(lines.line));
+            }
+            card = card.with_terms(terms)?;
+        }
         lines.end()?;
         match member == of {
             true => Ok(card),
@@ -240,6 +275,8 @@ pub enum TextError {
     Address,
     /// The same of a host's name.
     Host,
+    /// The same of terms.
+    Terms,
 }
 
 impl fmt::Display for TextError {
@@ -262,6 +299,7 @@ impl fmt::Display for TextError {
             Self::Host => {
                 write!(f, "a host's name has 1 to {HOST_MAX} visible characters of ASCII")
             }
+            Self::Terms => write!(f, "terms have 1 to {TERMS_MAX} visible characters of ASCII"),
         }
     }
 }
@@ -369,8 +407,10 @@ mod tests {
             let length = random.random_range(1..=max);
             (0..length).map(|_| char::from(random.random_range(b'!'..=b'~'))).collect::<String>()
         };
-        let (address, host) = (text(ADDRESS_MAX), text(HOST_MAX));
-        Card::new(Member::new(random.random(), random.random()), &address, &host).unwrap()
+        let (address, host, terms) = (text(ADDRESS_MAX), text(HOST_MAX), text(TERMS_MAX));
+        let card = Card::new(Member::new(random.random(), random.random()), &address, &host);
+        let card = card.unwrap();
+        if random.random() { card.with_terms(&terms).unwrap() } else { card }
     }
 
     fn small() -> View {
@@ -389,6 +429,8 @@ mod tests {
         let text = "forebay member 1\nmember 7 1\naddress tls/10.0.0.8:21034\nhost n008\n\
                     crc32c 26a50a4f\n";
         assert_eq!(card.to_text(), text);
+        let card = card.with_terms("hosts/2.1f;consistency/auto").unwrap();
+        assert!(card.to_text().contains("\nhost n008\nterms hosts/2.1f;consistency/auto\ncrc32c "));
     }
 
     #[test]
@@ -505,12 +547,20 @@ mod tests {
         assert_eq!(card("member 7 1\naddress \nhost h\n"), Err(TextError::Address));
         assert_eq!(card("member 7 1\naddress a\nhost \n"), Err(TextError::Host));
         assert_eq!(card("member 7 1\naddress a\n"), Err(TextError::Line(4)));
+        let terms = card("member 7 1\naddress a\nhost h\nterms t\n");
+        assert_eq!(terms.unwrap().terms(), "t");
+        assert_eq!(card("member 7 1\naddress a\nhost h\nterms \n"), Err(TextError::Line(5)));
+        let more = "member 7 1\naddress a\nhost h\nterms t\nterms t\n";
+        assert_eq!(card(more), Err(TextError::Line(6)));
         assert_eq!(card("member 7 1\naddress a\nhost h\nhost h\n"), Err(TextError::Line(5)));
         let long = "a".repeat(513);
         assert_eq!(Card::new(me, &long, "h"), Err(TextError::Address));
         assert!(Card::new(me, &long[1..], "h").is_ok());
         assert_eq!(Card::new(me, "a\nhost b", "h"), Err(TextError::Address));
         assert_eq!(Card::new(me, "a", &long[..256]), Err(TextError::Host));
+        let terms = |terms| Card::new(me, "a", "h").unwrap().with_terms(terms);
+        assert_eq!(terms(&long[..256]), Err(TextError::Terms));
+        assert_eq!(terms("a b"), Err(TextError::Terms));
     }
 
     #[test]

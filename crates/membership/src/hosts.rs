@@ -176,6 +176,12 @@ impl HostList {
         Ok(Some(Announced { variable, hosts: AnnouncedHosts::List(list), own: None }))
     }
 
+    /// A number that lists with other names, or another order, have too only by chance.
+    pub fn sum(&self) -> u32 {
+        let ended = |sum, name: &String| crc32c::crc32c_append(sum, format!("{name}\n").as_bytes());
+        self.names.iter().fold(0, ended)
+    }
+
     /// The names, by ascending [`NodeId`].
     pub fn names(&self) -> &[String] {
         &self.names

@@ -17,6 +17,7 @@ use rustix::fd::OwnedFd;
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::fs::File;
+use std::net::ToSocketAddrs;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -31,6 +32,10 @@ const END: Timer = Timer::seconds(1);
 const PATIENCE: Timer = Timer::seconds(20);
 /// How often it is looked whether a node is inside its group, before and after it was so.
 const INSIDE_LOOK: (Timer, Timer) = (Timer::ms(100), Timer::seconds(1));
+
+/// When it is looked whether hosts that were not heard are known by name, and so many at most.
+const NAMES: Timer = Timer::seconds(5);
+const NAMES_MAX: usize = 16;
 
 /// What the thread of leases is told.
 pub(crate) enum LeaseEvent {
@@ -68,6 +73,8 @@ pub(crate) struct Grouping {
     leases: Option<LeasePost>,
     /// There too: what goes between the group and the thread of blocks of other nodes.
     pub remote: Option<RemotePost>,
+    /// What is said of hosts whose names have no address here.
+    nameless: Arc<Mutex<Vec<String>>>,
 }
 
 /// Lives of this node in its group, as its pool knows them.
@@ -175,6 +182,7 @@ impl Grouping {
             beginning: Mutex::default(),
             leases: config.shares_files().then(LeasePost::new),
             remote: config.shares_files().then(|| RemotePost::new(config.bucket_size() as usize)),
+            nameless: Arc::default(),
         }
     }
 
@@ -242,9 +250,10 @@ impl Grouping {
         let bind = bind.unwrap_or(of.bind);
         let (transport, faults) = (*fabric, Faults { links: faults, ..of.faults });
         let config = GroupConfig { bind, transport, tell, sharing, staging, handler, faults, ..of };
+        let config = GroupConfig { consistency: consistency.name(), ..config };
         let patience = (*consistency == Consistency::Auto).then(|| PATIENCE.as_duration());
         *lock(&self.part) = Part::Beginning;
-        let part = Arc::clone(&self.part);
+        let (part, nameless) = (Arc::clone(&self.part), Arc::clone(&self.nameless));
         let (end, ended) = mpsc::channel();
         let begins = move || {
             let _end = end;
@@ -261,9 +270,8 @@ impl Grouping {
                     let _ = told.map(|told| told(event));
                     *now = Part::Member(group);
                     drop(now);
-                    if let Some(error) =
-                        patience.and_then(|patience| stays_outside(&part, patience))
-                    {
+                    let watch = Watch { part: &part, nameless: &nameless, patience };
+                    if let Some(error) = watch.watch() {
                         let mut now = lock(&part);
                         if matches!(*now, Part::Member(_))
                             && let Part::Member(group) = go_alone(&mut now, error)
@@ -321,6 +329,7 @@ impl Grouping {
             }
             Part::Member(group) => {
                 add_status(&mut report, &group.status());
+                report["notices"] = json!(self.notices(&group.status()));
                 report["leases"] = json!(group.leases().as_ref().map(leases));
                 report["blocks"] = json!(self.remote.as_ref().map(|remote| remote.report()));
                 "member"
@@ -328,6 +337,13 @@ impl Grouping {
         };
         report["state"] = json!(state);
         Some(report)
+    }
+
+    /// What people have to know, who may do something about it.
+    fn notices(&self, status: &GroupStatus) -> Vec<String> {
+        let refused = status.nodes.iter().filter_map(|node| node.refused.as_ref());
+        let refused = refused.chain(&status.stranger).map(GroupError::to_string);
+        refused.chain(lock(&self.nameless).iter().cloned()).collect()
     }
 
     /// Writes the report as JSON into a file in memory that a command has sent: no other kind,
@@ -339,28 +355,89 @@ impl Grouping {
     }
 }
 
-/// Waits until this node has no part in its group any more, or is not inside it for long, twice as
-/// long at the beginning: why that is.
-fn stays_outside(part: &Mutex<Part>, patience: Duration) -> Option<GroupError> {
-    let (mut inside, mut look, mut limit) = (Instant::now(), INSIDE_LOOK.0, 2 * patience);
-    loop {
-        if let Part::Member(group) = &*lock(part) {
-            if group.rank() == Rank::Inside {
-                (inside, look, limit) = (Instant::now(), INSIDE_LOOK.1, patience);
-            } else if inside.elapsed() >= limit {
-                let GroupStatus { address, nodes, me, .. } = group.status();
-                let silent = nodes.into_iter().filter(|node| {
-                    node.node != me.node && node.seat.is_some() && node.standing != Standing::Up
-                });
-                let silent = silent.map(|node| node.name).collect();
-                let waited_ms = limit.as_millis() as u64;
-                return Some(GroupError::Unreached { waited_ms, address, silent });
+/// What is looked at now and then while a node has a part in its group.
+struct Watch<'g> {
+    part: &'g Mutex<Part>,
+    nameless: &'g Mutex<Vec<String>>,
+    /// How long it may be outside, if it then goes on alone.
+    patience: Option<Duration>,
+}
+
+impl Watch<'_> {
+    /// Returns when this node has no part in its group any more, or there is nothing more to be
+    /// looked at; or if it is not inside it for long, twice as long at the beginning: why that is.
+    fn watch(&self) -> Option<GroupError> {
+        let patience = self.patience;
+        let begun = Instant::now();
+        let (mut inside, mut look, mut limit) = (begun, INSIDE_LOOK.0, patience.map(|of| 2 * of));
+        let mut is_named = false;
+        while is_wanted(patience, is_named) {
+            let status = match &*lock(self.part) {
+                Part::Member(group) if group.rank() == Rank::Inside => {
+                    (inside, look, limit) = (Instant::now(), INSIDE_LOOK.1, patience);
+                    (!is_named).then(|| group.status())
+                }
+                Part::Member(group) => Some(group.status()),
+                _ => return None,
+            };
+            if let Some(status) = status {
+                if !is_named && begun.elapsed() >= NAMES.as_duration() {
+                    is_named = true;
+                    self.look_at_names(&status);
+                }
+                let waited = limit.filter(|limit| inside.elapsed() >= *limit);
+                let is_out = status.rank == Rank::Outside && patience.is_some();
+                if let Some(error) = is_out.then(|| never_taken(&status)).flatten() {
+                    return Some(error);
+                }
+                if let Some(waited) = waited.filter(|_| status.rank != Rank::Inside) {
+                    return Some(unreached(status, waited));
+                }
             }
-        } else {
-            return None;
+            std::thread::sleep(look.as_duration());
         }
-        std::thread::sleep(look.as_duration());
+        None
     }
+
+    /// Looks whether hosts that have never been heard have names that are known here. This may
+    /// take as long as the resolver does: the thread is left to itself.
+    fn look_at_names(&self, status: &GroupStatus) {
+        let is_missing = |node: &&NodeStatus| {
+            node.standing == Standing::NeverHeard && node.incarnation.is_none()
+        };
+        for node in status.nodes.iter().filter(is_missing).take(NAMES_MAX) {
+            if let Err(why) = (&*node.name, 0_u16).to_socket_addrs() {
+                let said = format!(
+                    "host {} of the list has no address here ({why}): is its name as the host \
+                     itself has it, and known on all nodes?",
+                    node.name
+                );
+                eprintln!("group: {said}");
+                lock(self.nameless).push(said);
+            }
+        }
+    }
+}
+
+/// Whether there is anything to be looked at.
+fn is_wanted(patience: Option<Duration>, is_named: bool) -> bool {
+    patience.is_some() || !is_named
+}
+
+/// Why the members of the newest view do not take this node in, if one is of another group.
+fn never_taken(status: &GroupStatus) -> Option<GroupError> {
+    let mut members = status.nodes.iter().filter(|node| node.seat.is_some());
+    members.find_map(|node| node.refused.clone())
+}
+
+/// That members have not answered for so long.
+fn unreached(status: GroupStatus, waited: Duration) -> GroupError {
+    let GroupStatus { address, nodes, me, .. } = status;
+    let silent = nodes.into_iter().filter(|node| {
+        node.node != me.node && node.seat.is_some() && node.standing != Standing::Up
+    });
+    let silent = silent.map(|node| node.name).collect();
+    GroupError::Unreached { waited_ms: waited.as_millis() as u64, address, silent }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -430,6 +507,7 @@ fn node(node: &NodeStatus) -> Value {
         "address": node.address.map(|address| address.to_string()),
         "standing": match node.standing {
             Standing::Up => "up",
+            Standing::Left => "left",
             Standing::Down => "down",
             Standing::LeftOut => "left out",
             Standing::NeverHeard => "never heard",

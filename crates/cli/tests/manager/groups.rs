@@ -152,7 +152,7 @@ fn a_job_of_slurm_forms_a_group_although_the_other_node_never_comes() {
         &format!("    folder   {}\n", folder.display())[..],
         &format!("    address  udp/{own}:"),
         &format!("    node   0  {own}, life 1: this node, member since view 1\n"),
-        "    node   1  nowhere.invalid: never heard\n",
+        "    node   1  nowhere.invalid: never heard: no run there has begun, or it sees another folder\n",
     ] {
         assert!(status.contains(wanted), "{wanted}: {status}");
     }

@@ -245,6 +245,151 @@ fn nodes_of_a_slurm_job_find_each_other_although_packets_are_lost() {
     }
 }
 
+/// What a node's status says is wrong with others.
+fn notices(node: &Node) -> Vec<String> {
+    let seen = group(node);
+    let notices = seen["notices"].as_array().into_iter().flatten();
+    notices.map(|said| said.as_str().unwrap().to_owned()).collect()
+}
+
+/// The later of two nodes with different words in their configurations is alone, both say why, and
+/// what programs write is there.
+#[test]
+fn nodes_that_differ_name_each_other_and_the_later_one_runs_on_alone() {
+    let Some(nodes) = Nodes::new(3) else { return };
+    let configure = |name: &str, more: &str| {
+        let config = nodes.configure(name, LAZY, "");
+        let text = fs::read_to_string(&config).unwrap();
+        fs::write(&config, format!("{text}[group]\nfolder = \"group\"\n{more}")).unwrap();
+        config
+    };
+    let auto = configure("auto.toml", "");
+    let list = "give all nodes of the group the same list of hosts";
+    let cases = [
+        (
+            1,
+            "n[0-1]",
+            "consistency = \"strict\"",
+            "consistency = \"strict\", this one \"auto\"",
+            "consistency",
+        ),
+        (
+            1,
+            "n[0-1]",
+            "consistency = \"open\"",
+            "consistency = \"open\", this one \"auto\"",
+            "consistency",
+        ),
+        (2, "n[0-2]", "", "a list of 3 hosts, this one a list of 2", list),
+        (2, "n0,n9,n2", "", "a list of 3 hosts, this one a list of 2", list),
+    ];
+    for (other, hosts, more, theirs, remedy) in cases {
+        let first = begin(&nodes, 0, &auto, &["--hosts", "n[0-1]"]);
+        agree(&nodes, &[0], LONG);
+        let config = configure("other.toml", more);
+        let second = begin(&nodes, other, &config, &["--hosts", hosts]);
+        let said = |node: &Node, parts: &[&str]| {
+            wait_for(&format!("{parts:?} on {node}"), LONG, || {
+                let found = notices(node);
+                found.iter().any(|said| parts.iter().all(|part| said.contains(part))).then_some(())
+            });
+            let shown = node.status().text;
+            assert!(shown.contains("    WRONG    host "), "{shown}");
+        };
+        said(&nodes[0], &[&format!("host n{other} has {theirs}"), remedy]);
+        // One that may go on alone does so at once, and nothing of it is left behind.
+        if !more.contains("strict") && !more.contains("open") {
+            wait_for("that it is alone", LONG, || {
+                (group(&nodes[other])["state"] == "failed").then_some(())
+            });
+            let shown = nodes[other].status().text;
+            assert!(shown.contains("NONE, the node is alone: host n0 has "), "{shown}");
+        } else {
+            said(&nodes[other], &["host n0 has consistency = \"auto\"", remedy]);
+        }
+        if more.contains("strict") {
+            // Its programs wait for a group that it does not get into until the other one ends.
+            nodes[0].past("end");
+            assert_eq!(first.end().code, 0);
+            let ran = second.end().expect(0);
+            assert!(ran.stderr.contains("group: host n0 has consistency"), "{ran:?}");
+        } else {
+            end(&nodes, vec![(0, first), (other, second)]);
+        }
+        fs::remove_file(nodes.out.join("past-end")).unwrap();
+        for node in nodes.iter() {
+            wait_for("the managers' end", LONG, || node.processes().is_empty().then_some(()));
+        }
+    }
+    assert!(!nodes.root().join("group").exists());
+}
+
+#[test]
+fn what_is_shown_of_nodes_that_do_not_come_and_that_have_ended() {
+    let Some(nodes) = Nodes::new(3) else { return };
+    let config = nodes.configure("lazy.toml", LAZY, "");
+    let hosts = ["--hosts", "n[0-2],nx"];
+    let stays = begin(&nodes, 0, &config, &hosts);
+    let ends = nodes[1].spawn_buffered(&config, &hosts, "step one");
+    agree(&nodes, &[0, 1], LONG);
+    let wanted = "host nx of the list has no address here (";
+    wait_for("the unknown name", LONG, || {
+        notices(&nodes[0]).iter().any(|said| said.contains(wanted)).then_some(())
+    });
+    let shown = nodes[0].status().text;
+    for wanted in [
+        "n2: never heard: no run there has begun, or it sees another folder\n",
+        "nx: never heard: no run there has begun, or it sees another folder\n",
+        "    WRONG    host nx of the list has no address here (",
+    ] {
+        assert!(shown.contains(wanted), "{wanted}: {shown}");
+    }
+    nodes[1].past("one");
+    ends.end().expect(0);
+    wait_for("the end of a node", LONG, || {
+        (group(&nodes[0])["nodes"][1]["standing"] == "left").then_some(())
+    });
+    let shown = nodes[0].status().text;
+    assert!(shown.contains("n1, life 1: left: its manager has ended"), "{shown}");
+    let wanted = nodes[0].run("seq 100000 | cksum").expect(0).stdout;
+    nodes[0].past("end");
+    let ran = stays.end().expect(0);
+    assert_eq!(ran.stdout, wanted);
+    let name = "forebay: group: host nx of the list has no address here (";
+    assert_eq!(ran.stderr.matches(name).count(), 1, "{ran:?}");
+}
+
+/// Ports that other programs have on one node, of a group that goes by them.
+#[test]
+fn a_node_whose_ports_are_in_use_takes_the_next_ones() {
+    let Some(python) = harness::python_with("socket") else { return };
+    let Some(nodes) = Nodes::new(2) else { return };
+    let config = nodes.configure("lazy.toml", LAZY, "");
+    let hosts = ["--hosts", "n[0-1]"];
+    let port = |node: &Node| -> u16 {
+        let seen = group(node);
+        seen["address"].as_str().unwrap().rsplit(':').next().unwrap().parse().unwrap()
+    };
+    let first = begin(&nodes, 0, &config, &hosts);
+    agree(&nodes, &[0], LONG);
+    let at = port(&nodes[0]);
+    let script = format!(
+        "import os, socket, time\n\
+         udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); udp.bind(('', {at}))\n\
+         tcp = socket.socket(); tcp.bind(('', {})); tcp.listen()\n\
+         open(os.environ['OUT'] + '/at-bound', 'w')\n\
+         while not os.path.exists(os.environ['OUT'] + '/past-end'): time.sleep(0.05)\n",
+        at + 1
+    );
+    let foreign = nodes[1].spawn(&[&python, "-c", &script]);
+    nodes[1].at("bound");
+    let second = begin(&nodes, 1, &config, &hosts);
+    linked(&nodes, &agree(&nodes, &[0, 1], LONG));
+    assert_eq!(port(&nodes[1]), at + 2);
+    end(&nodes, vec![(0, first), (1, second)]);
+    foreign.end().expect(0);
+}
+
 #[test]
 fn what_keeps_a_group_from_forming_is_said_and_the_job_runs_on() {
     let Some(nodes) = Nodes::new(3) else { return };

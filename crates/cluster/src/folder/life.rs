@@ -57,14 +57,15 @@ impl GroupFolder {
         self,
         node: NodeId,
         host: &str,
-        address: &str,
+        (address, terms): (&str, &str),
         valid: Duration,
     ) -> Result<Life, GroupError> {
         self.refuse_taken(node, host, valid)?;
         for _ in 0..TRIES {
             let me = Member { node, incarnation: self.next_incarnation(node)? };
             let name = GroupFile::Member(me, 0).to_string();
-            let card = Card::new(me, address, host).map_err(|error| self.text(&name, error))?;
+            let card = Card::new(me, address, host).and_then(|card| card.with_terms(terms));
+            let card = card.map_err(|error| self.text(&name, error))?;
             let beside = self.write_beside(me, card.to_text().as_bytes())?;
             // Not by a rename: of two starts at once one has this life.
             let is_linked = match self.link(&beside, &name) {
@@ -358,26 +359,38 @@ impl Life {
         }
     }
 
-    /// The cards of these nodes, each of a life after the one that is known, and the first error:
-    /// of one that cannot be read the others are found. No more than so many.
+    /// The cards of these nodes, each of a life after the one that is known, and of all after the
+    /// last of `hosts`; whether each life has ended by itself; and the first error: of one that
+    /// cannot be read the others are found. No more than so many.
     pub fn find(
         &self,
         wanted: &BTreeMap<NodeId, Option<Incarnation>>,
+        hosts: usize,
         most: usize,
-    ) -> (Vec<Card>, Option<GroupError>) {
+    ) -> (Vec<(Card, bool)>, Option<GroupError>) {
         let (mut found, mut wrong) = (Vec::new(), None);
-        let cards = match self.folder.list() {
-            Ok(names) => names.cards(),
+        let names = match self.folder.list() {
+            Ok(names) => names,
             Err(error) => return (found, Some(error)),
         };
+        let cards = names.cards().into_iter();
+        let cards = cards.map(|(member, looks)| (member, GroupFile::Member(member, looks)));
+        let left = names.files.iter().filter_map(|file| match file {
+            GroupFile::Left(member) => Some((*member, *file)),
+            _ => None,
+        });
         // The last of a node is its newest life.
+        let lives: BTreeMap<_, _> = left.chain(cards).collect();
         let newest: BTreeMap<_, _> =
-            cards.into_iter().map(|(member, looks)| (member.node, (member, looks))).collect();
-        for (node, known) in wanted {
-            let Some((member, looks)) = newest.get(node) else { continue };
-            if Some(member.incarnation) > *known && found.len() < most {
-                match self.folder.card(*member, *looks) {
-                    Ok(card) => found.extend(card),
+            lives.into_iter().map(|(member, file)| (member.node, (member, file))).collect();
+        for (node, (member, file)) in newest {
+            let is_listed = usize::from(node.0) < hosts;
+            let known =
+                wanted.get(&node).map_or(is_listed, |known| Some(member.incarnation) <= *known);
+            if !known && found.len() < most {
+                let is_left = matches!(file, GroupFile::Left(_));
+                match self.folder.card_in(member, file) {
+                    Ok(card) => found.extend(card.map(|card| (card, is_left))),
                     Err(error) => wrong = wrong.or(Some(error)),
                 }
             }

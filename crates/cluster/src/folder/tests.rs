@@ -27,7 +27,7 @@ impl Store {
 
     fn begin(&self, node: u16) -> Life {
         let host = format!("n{node}");
-        self.open().begin(NodeId(node), &host, "udp/n:1", VALID).unwrap()
+        self.open().begin(NodeId(node), &host, ("udp/n:1", ""), VALID).unwrap()
     }
 
     fn names(&self) -> Vec<String> {
@@ -101,7 +101,7 @@ fn all_that_begin_at_once_have_one_secret_and_lives_of_their_own() {
             std::thread::spawn(move || {
                 let folder = GroupFolder::open(&path).unwrap();
                 let secret = folder.secret().unwrap();
-                let life = folder.begin(NodeId(3), "n3", "udp/n3:1", VALID);
+                let life = folder.begin(NodeId(3), "n3", ("udp/n3:1", ""), VALID);
                 (secret, life.map(|life| life.me()))
             })
         })
@@ -166,7 +166,7 @@ fn each_life_is_above_all_before() {
     drop(other);
     let last = Card::new(Member::new(9, u32::MAX), "udp/n:1", "n9").unwrap();
     std::fs::write(store.path.join("member.9.4294967295.0"), last.to_text()).unwrap();
-    let why = said(store.open().begin(NodeId(9), "n9", "udp/n:1", VALID));
+    let why = said(store.open().begin(NodeId(9), "n9", ("udp/n:1", ""), VALID));
     assert!(why.contains("all its lives"), "{why}");
 }
 
@@ -207,8 +207,8 @@ fn one_that_has_not_looked_for_long_believes_no_number_that_was_free_again() {
     let store = Store::new();
     let mut one = store.begin(1);
     // Its looks are over at once.
-    let mut two = store.open().begin(NodeId(2), "n2", "udp/n:1", Duration::ZERO).unwrap();
-    let mut late = store.open().begin(NodeId(3), "n3", "udp/n:1", Duration::ZERO).unwrap();
+    let mut two = store.open().begin(NodeId(2), "n2", ("udp/n:1", ""), Duration::ZERO).unwrap();
+    let mut late = store.open().begin(NodeId(3), "n3", ("udp/n:1", ""), Duration::ZERO).unwrap();
     let members = [one.me(), two.me(), late.me()];
     let mut make = |number| assert_eq!(one.propose(&view(number, &members)), Ok(Proposed::Won));
     (1..=5).for_each(&mut make);
@@ -267,8 +267,9 @@ fn cards_are_found_once_and_again_in_a_later_life() {
     let lives = [store.begin(2), store.begin(3)];
     let mut wanted: BTreeMap<_, _> = [2, 3, 4].map(|node| (NodeId(node), None)).into();
     let found = |wanted: &BTreeMap<_, _>, most| {
-        let (cards, error) = one.find(wanted, most);
-        (cards.into_iter().map(|card| card.member()).collect::<Vec<_>>(), error)
+        let (cards, error) = one.find(wanted, 5, most);
+        assert!(cards.iter().all(|(_, is_left)| !is_left));
+        (cards.into_iter().map(|(card, _)| card.member()).collect::<Vec<_>>(), error)
     };
     assert_eq!(found(&wanted, 9), (lives.iter().map(Life::me).collect(), None));
     assert_eq!(found(&wanted, 1), (vec![lives[0].me()], None));
@@ -280,6 +281,19 @@ fn cards_are_found_once_and_again_in_a_later_life() {
     let (cards, error) = found(&wanted, 9);
     assert_eq!(cards, [later.me()]);
     assert!(error.unwrap().to_string().contains("member.3.1.0"));
+
+    // Of one that has ended, too, until it begins again; and of those that no list has.
+    std::fs::remove_file(store.path.join("member.3.1.0")).unwrap();
+    store.begin(4).leave().unwrap();
+    let of = |(card, is_left): &(Card, bool)| (card.member(), *is_left);
+    let (cards, _) = one.find(&wanted, 5, 9);
+    assert_eq!(
+        cards.iter().map(of).collect::<Vec<_>>(),
+        [(Member::new(2, 2), false), (Member::new(4, 1), true)]
+    );
+    store.begin(4);
+    let (cards, _) = one.find(&BTreeMap::new(), 3, 9);
+    assert_eq!(cards.iter().map(of).collect::<Vec<_>>(), [(Member::new(4, 2), false)]);
 }
 
 #[test]
@@ -290,7 +304,7 @@ fn a_number_is_another_hosts_while_that_lives() {
     let watch = Duration::from_secs(20);
     let begins = std::thread::spawn(move || {
         let folder = GroupFolder::open(&path).unwrap();
-        folder.begin(NodeId(6), "m6", "udp/m6:1", watch).map(|life| life.me())
+        folder.begin(NodeId(6), "m6", ("udp/m6:1", ""), watch).map(|life| life.me())
     });
     while !begins.is_finished() {
         other.look(false).unwrap();
@@ -300,7 +314,7 @@ fn a_number_is_another_hosts_while_that_lives() {
     assert!(why.contains("host n6 runs as node 6, which m6 is to be"), "{why}");
     // One that does not look has ended.
     let watch = Duration::from_millis(50);
-    let life = store.open().begin(NodeId(6), "m6", "udp/m6:1", watch).unwrap();
+    let life = store.open().begin(NodeId(6), "m6", ("udp/m6:1", ""), watch).unwrap();
     assert_eq!(life.me(), Member::new(6, 2));
     let why = said(other.look(false));
     assert!(why.contains("host m6 runs as node 6, which n6 is to be"), "{why}");

@@ -1,15 +1,13 @@
 //! The thread "group": packets, timers, and what follows from them.
 
-use super::keeper::{CARDS, Done, Task};
+use super::keeper::{CARDS, Done, FoundCard, Task};
 use super::shared::{Parted, Shared, State};
 use crate::clock::now_ms;
 use crate::error::GroupError;
 use crate::faults::Faults;
 use crate::folder::secret::fill;
 use crate::packets::{Message, PACKET_MAX, Packets, Refusal, Seen};
-use forebay_membership::{
-    Action, Ask, Card, Incarnation, Member, NodeId, Swim, SwimTimer, Tuning, View,
-};
+use forebay_membership::{Action, Ask, Incarnation, Member, NodeId, Swim, SwimTimer, Tuning, View};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, UdpSocket};
@@ -63,6 +61,8 @@ struct Doubt {
 /// When cards are looked for.
 struct Finding {
     is_under_way: bool,
+    /// Another node asks for it.
+    is_heeded: bool,
     next_ms: u64,
     /// How often.
     each_ms: u64,
@@ -99,7 +99,13 @@ impl Engine {
             begin_ms: now_ms + least_ms,
             timers: BTreeMap::new(),
             timers_made: 0,
-            find: Finding { is_under_way: false, next_ms: now_ms, each_ms: least_ms, least_ms },
+            find: Finding {
+                is_under_way: false,
+                is_heeded: false,
+                next_ms: now_ms,
+                each_ms: least_ms,
+                least_ms,
+            },
             doubts: BTreeMap::new(),
             doubt_ms: u64::from(tuning.round_trip),
             buffer: vec![0; PACKET_MAX + 1],
@@ -203,6 +209,12 @@ impl Engine {
                 return;
             }
         };
+        if message == Message::Heed {
+            counters.taken += 1;
+            let Finding { is_heeded, next_ms, least_ms, .. } = &mut self.find;
+            (*is_heeded, *next_ms) = (true, (*next_ms).min(now_ms() + *least_ms));
+            return;
+        }
         let Some(contact) = state.contacts.get_mut(usize::from(from.node.0)) else {
             counters.unlisted += 1;
             return;
@@ -237,6 +249,7 @@ impl Engine {
                 let seen = seen.map(|(age_ms, seen)| (age_ms, found(seen)));
                 state.views.heard(from.node, question, seen, now_ms);
             }
+            Message::Heed => {}
         }
     }
 
@@ -357,15 +370,17 @@ impl Engine {
         let mut missing = state.contacts.iter().zip(0..).filter(|(contact, node)| {
             NodeId(*node) != me && (contact.up.is_none() || contact.address.is_none())
         });
+        let is_heeded = self.find.is_heeded;
         if self.find.is_under_way || now_ms < self.find.next_ms {
-            return missing.next().map(|_| self.find.next_ms);
+            return (is_heeded || missing.next().is_some()).then_some(self.find.next_ms);
         }
         let wanted: BTreeMap<NodeId, Option<Incarnation>> =
             missing.map(|(contact, node)| (NodeId(node), contact.card)).collect();
-        if wanted.is_empty() {
+        if wanted.is_empty() && !is_heeded {
             return None;
         }
-        (self.find.is_under_way, self.find.next_ms) = (true, now_ms + self.find.each_ms);
+        (self.find.is_under_way, self.find.is_heeded) = (true, false);
+        self.find.next_ms = now_ms + self.find.each_ms;
         let _ = self.tasks.send(Task::Find(wanted));
         Some(self.find.next_ms)
     }
@@ -404,16 +419,48 @@ impl Engine {
         }
     }
 
-    fn take_cards(
+    /// A node is in the folder that is of another group: says so, and has that one say so.
+    fn refuse(
         &mut self,
         state: &mut State,
-        cards: Vec<(Card, Option<SocketAddr>)>,
-        now_ms: u64,
+        of: Member,
+        address: Option<SocketAddr>,
+        error: GroupError,
     ) {
+        let before = match state.contact(of.node) {
+            Some(contact) => {
+                contact.card = contact.card.max(Some(of.incarnation));
+                contact.life = contact.life.max(Some(of.incarnation));
+                let refused = contact.refused.replace((of.incarnation, error.clone()));
+                refused.map(|(incarnation, error)| (Member { incarnation, ..of }, error))
+            }
+            None => state.stranger.replace((of, error.clone())),
+        };
+        if before.as_ref().is_some_and(|before| *before == (of, error.clone())) {
+            return;
+        }
+        self.shared.tell(&error);
+        if let Some((address, packet)) = address.zip(self.packets.seal(of.node, &Message::Heed)) {
+            match self.socket.send_to(&packet, address) {
+                Ok(_) => state.packets.sent += 1,
+                Err(_) => state.packets.unsent += 1,
+            }
+        }
+    }
+
+    fn take_cards(&mut self, state: &mut State, cards: Vec<FoundCard>, now_ms: u64) {
         let count = cards.len();
-        for (card, address) in cards {
+        for FoundCard { card, is_left, address, refused } in cards {
             let Member { node, incarnation } = card.member();
+            if let Some(error) = refused {
+                self.refuse(state, card.member(), address, error);
+                if let Some(contact) = state.contact(node) {
+                    contact.left = contact.left.max(is_left.then_some(incarnation));
+                }
+                continue;
+            }
             let Some(contact) = state.contact(node) else { continue };
+            contact.left = contact.left.max(is_left.then_some(incarnation));
             contact.card = contact.card.max(Some(incarnation));
             contact.life = contact.life.max(Some(incarnation));
             let is_newer = contact.address.is_none_or(|(of, _)| of <= incarnation);
@@ -429,7 +476,8 @@ impl Engine {
                 self.find.each_ms = (2 * self.find.each_ms).min(slowest_ms);
                 // Names that had no address are asked for again.
                 for contact in &mut state.contacts {
-                    contact.card.take_if(|_| contact.address.is_none());
+                    let is_known = contact.left.max(contact.refused.as_ref().map(|(of, _)| *of));
+                    contact.card.take_if(|of| contact.address.is_none() && is_known < Some(*of));
                 }
             }
             _ => self.find.each_ms = self.find.least_ms,

@@ -5,6 +5,7 @@ use super::{TRANSPORT, Transport};
 use crate::error::GroupError;
 use crate::faults::{Before, Operation};
 use crate::folder::Life;
+use crate::terms::Terms;
 use forebay_membership::{Ask, Card, Found, Incarnation, NodeId};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
@@ -29,7 +30,18 @@ pub enum Task {
 /// What has become of it.
 pub enum Done {
     Asked(Ask, u64, Result<Found, GroupError>),
-    Cards(Vec<(Card, Option<SocketAddr>)>, Option<GroupError>),
+    Cards(Vec<FoundCard>, Option<GroupError>),
+}
+
+/// A card that was found.
+pub struct FoundCard {
+    pub card: Card,
+    /// Its life has ended by itself.
+    pub is_left: bool,
+    /// Where its node's packets go, if its name has an address.
+    pub address: Option<SocketAddr>,
+    /// Why it is not of this node's group.
+    pub refused: Option<GroupError>,
 }
 
 /// See the module.
@@ -39,6 +51,7 @@ pub struct Keeper {
     pub is_ipv4: bool,
     /// That of this node, which the others should have, too.
     pub transport: Transport,
+    pub terms: Terms,
     pub results: Sender<Done>,
     pub shared: Arc<Shared>,
 }
@@ -103,40 +116,42 @@ impl Keeper {
     fn find(
         &mut self,
         wanted: &BTreeMap<NodeId, Option<Incarnation>>,
-    ) -> (Vec<(Card, Option<SocketAddr>)>, Option<GroupError>) {
+    ) -> (Vec<FoundCard>, Option<GroupError>) {
         if let Err(error) = self.before(Operation::Find) {
             return (Vec::new(), Some(error));
         }
-        let (cards, mut wrong) = self.life.find(wanted, CARDS);
+        let (cards, mut wrong) = self.life.find(wanted, self.shared.hosts(), CARDS);
         let mut found = Vec::new();
         let begin = Instant::now();
-        for card in cards {
+        for (card, is_left) in cards {
             if begin.elapsed() > RESOLVING {
                 break;
             }
-            let address = match self.resolve(&card) {
-                Ok(address) => Some(address),
-                Err(error) => {
-                    wrong = wrong.or(Some(error));
+            let refused = self.refusal(&card);
+            let address = match (!is_left).then(|| self.resolve(&card)) {
+                None => None,
+                Some(Ok(address)) => Some(address),
+                Some(Err(error)) => {
+                    wrong = wrong.or(Some(error).filter(|_| refused.is_none()));
                     None
                 }
             };
-            found.push((card, address));
+            found.push(FoundCard { card, is_left, address, refused });
         }
         (found, wrong)
+    }
+
+    /// Why a card is none of this node's group.
+    fn refusal(&self, card: &Card) -> Option<GroupError> {
+        let (theirs, ours) = (Transport::name_in_card(card.address()), self.transport.name());
+        let host = card.host().to_owned();
+        let by_links = (theirs != ours).then_some(GroupError::Transport { host, theirs, ours });
+        by_links.or_else(|| self.terms.differ(card.host(), card.terms()))
     }
 
     /// The address of a card, which may have several for several transports.
     fn resolve(&self, card: &Card) -> Result<SocketAddr, GroupError> {
         let address = card.address();
-        let theirs = Transport::name_in_card(address);
-        if theirs != self.transport.name() {
-            return Err(GroupError::Transport {
-                host: card.host().to_owned(),
-                theirs,
-                ours: self.transport.name(),
-            });
-        }
         let failed = |why: String| GroupError::Name { address: address.to_owned(), why };
         let own = address.split(',').find_map(|part| part.strip_prefix(TRANSPORT));
         let own = own.ok_or_else(|| failed(format!("no part begins with {TRANSPORT}")))?;

@@ -60,6 +60,8 @@ pub struct State {
     pub look_ms: Option<(u64, u64)>,
     pub store_error: Problem,
     pub card_error: Problem,
+    /// The last one of a node that is not listed.
+    pub stranger: Option<(Member, GroupError)>,
     /// An address is another one.
     pub has_moved: bool,
     /// What the links were told: the number of the view, if this node is in it.
@@ -79,6 +81,10 @@ pub struct Contact {
     pub up: Option<Incarnation>,
     /// It has answered at some time.
     pub is_heard: bool,
+    /// The newest life that is known to have ended by itself.
+    pub left: Option<Incarnation>,
+    /// Why a life is not of this node's group.
+    pub refused: Option<(Incarnation, GroupError)>,
 }
 
 /// The last error of a kind of operations.
@@ -129,6 +135,7 @@ impl Shared {
             look_ms: None,
             store_error: Problem::default(),
             card_error: Problem::default(),
+            stranger: None,
             has_moved: false,
             told: None,
         };
@@ -156,6 +163,11 @@ impl Shared {
         state.views = Views::new(me, times, now_ms);
         state.view = (0, now_ms);
         state.contacts[usize::from(me.node.0)].life = Some(me.incarnation);
+    }
+
+    /// How many hosts the list has.
+    pub fn hosts(&self) -> usize {
+        self.names.len()
     }
 
     pub fn lock(&self) -> MutexGuard<'_, State> {
@@ -283,6 +295,7 @@ impl Shared {
             card_error: state.card_error.status(now_ms),
             packets: state.packets,
             links: self.post.status(now_ms),
+            stranger: state.stranger.as_ref().map(|(_, error)| error.clone()),
         }
     }
 }
@@ -310,8 +323,16 @@ impl State {
     fn node(&self, node: NodeId, name: &str, contact: &Contact) -> NodeStatus {
         let seat = self.views.view().and_then(|view| view.seat_of(node));
         let is_me = node == self.me.node;
+        let life = contact.life.max(seat.map(|seat| seat.member.incarnation));
+        let has_left = life.is_some_and(|incarnation| {
+            let member = Member { node, incarnation };
+            contact.left == life || self.views.has_left(member)
+        });
+        let refused = contact.refused.as_ref().filter(|(of, _)| Some(*of) == life);
         let standing = match seat {
-            _ if contact.up.is_some() || is_me => Standing::Up,
+            _ if is_me => Standing::Up,
+            _ if has_left => Standing::Left,
+            _ if contact.up.is_some() => Standing::Up,
             _ if !contact.is_heard => Standing::NeverHeard,
             Some(_) => Standing::Down,
             None => Standing::LeftOut,
@@ -319,10 +340,11 @@ impl State {
         NodeStatus {
             node,
             name: name.to_owned(),
-            incarnation: contact.life.max(seat.map(|seat| seat.member.incarnation)),
+            incarnation: life,
             address: contact.address.map(|(_, address)| address),
             standing,
             seat,
+            refused: refused.map(|(_, error)| error.clone()),
         }
     }
 }

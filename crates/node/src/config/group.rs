@@ -57,7 +57,8 @@ pub enum Consistency {
 impl Consistency {
     const ALL: [Self; 3] = [Self::Auto, Self::Open, Self::Strict];
 
-    fn name(self) -> &'static str {
+    /// The name by which people give it.
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
             Self::Open => "open",

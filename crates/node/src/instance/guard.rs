@@ -61,7 +61,7 @@ impl<'a> Waits<'a> {
 /// Locks that hold as long as this lives.
 pub(crate) struct Guard {
     _locked: Vec<OwnedFd>,
-    /// A process of another user holds such a lock: what to say of it.
+    /// A process that is not seen holds such a lock: what to say of it.
     pub warning: Option<String>,
 }
 
@@ -75,13 +75,15 @@ struct Taken {
     bytes: &'static [i64],
 }
 
-/// Marks these directories as served.
+/// Marks these directories as served. Where other nodes are of a group with this one, theirs mark
+/// them, too, by right: stores have locks of all nodes.
 ///
 /// # Errors
 /// A message that names a directory that another manager of this user serves, or one above or below
 /// it.
 pub(crate) fn guard<'a>(
     stores: impl Iterator<Item = &'a Path> + Clone,
+    is_in_group: bool,
     waits: &mut Waits<'_>,
 ) -> Result<Guard, String> {
     let since = Instant::now();
@@ -121,13 +123,19 @@ pub(crate) fn guard<'a>(
         if let Some((pid, taken)) = own {
             return Err(describe(pid, taken));
         }
-        let warning = format!(
-            "{}: a program of another user has marked it, or a directory above or below it, as buffered. \
-             If that is a node manager, what both write to one file is noticed only when it is flushed",
-            first.store.display()
-        );
-        return Ok(Guard { _locked: held, warning: Some(warning) });
+        let warning = (!is_in_group).then(|| unseen(&first.store));
+        return Ok(Guard { _locked: held, warning });
     }
+}
+
+/// What is said of a mark whose holder is none of this user's processes here.
+fn unseen(store: &Path) -> String {
+    format!(
+        "{}: a program of another user, in another container or on another node has marked it, or a directory above \
+         or below it, as buffered. If that is a node manager, what both write to one file is noticed only when it is \
+         flushed; node managers of one user's nodes agree in a group, see --hosts",
+        store.display()
+    )
 }
 
 /// Marks one directory; a mark of another manager's on it, or on one above or below, if there is

@@ -124,7 +124,8 @@ pub fn serve(
     let drains = options.drain_and_end || runtime.has_left();
     let mut waits = Waits::new(options.report.as_ref());
     refuse_overlap(&config, runtime, drains, &mut waits)?;
-    let mut guard = guard(config.backing.iter().map(|backing| backing.path.as_path()), &mut waits)?;
+    let stores = config.backing.iter().map(|backing| backing.path.as_path());
+    let mut guard = guard(stores, config.is_in_group(), &mut waits)?;
     if config.is_in_group() {
         // The mark is one of another node's manager.
         guard.warning = None;
