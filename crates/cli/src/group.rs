@@ -4,6 +4,7 @@
 use crate::text::{bytes, counted};
 use forebay_node::log::shown;
 use forebay_node::runtime::Runtime;
+use forebay_node::status::Observer;
 use forebay_node::{Config, Connection};
 use forebay_pool::message::Message;
 use rustix::fd::AsFd;
@@ -23,23 +24,35 @@ const NODES_SHOWN: usize = 16;
 #[derive(clap::Args, Clone)]
 pub struct GroupArguments {
     /// Hosts whose node managers form a group: names such as n[1-4], or a file of them; without it
-    /// those of the configuration, else those that Slurm, PBS or LSF give the job
+    /// those of the configuration, else those that Slurm, PBS or LSF give the job, else those on
+    /// which mpiexec or mpirun has started this command
     #[arg(long, value_name = "HOSTS")]
     hosts: Option<String>,
 }
 
 impl GroupArguments {
-    /// Puts the hosts into the configuration. Where a batch system names hosts of which this one is
+    /// Puts the hosts into the configuration. Where nothing names them, processes of a job of MPI
+    /// meet, which takes 10 s where others do not come. Where a batch system names hosts of which this one is
     /// none, or says what cannot be understood, that is told, and there is no group.
     ///
     /// # Errors
     /// The hosts that are asked for cannot be read, or this host is none of them.
-    pub fn take(&self, config: &mut Config) -> Result<(), String> {
+    pub fn take(&self, config: &mut Config, runtime: &Runtime) -> Result<(), String> {
         if let Some(hosts) = &self.hosts {
             return config.set_hosts(hosts, "--hosts").map_err(|error| error.to_string());
         }
         config.check_own_host().map_err(|error| error.to_string())?;
-        if let Err(error) = config.take_hosts_of_environment(|name| std::env::var(name).ok()) {
+        let lookup = |name: &str| std::env::var(name).ok();
+        let taken = config.take_hosts_of_environment(lookup).and_then(|()| {
+            // A later run of a job has its group while one goes on.
+            let is_served = Observer::of(&runtime.pool).is_ok_and(|observer| observer.is_served());
+            let served = runtime.read_config().filter(|_| is_served);
+            match served.is_some_and(|served| config.take_group_of_job(&served, lookup)) {
+                true => Ok(()),
+                false => config.meet_hosts_of_mpi(lookup),
+            }
+        });
+        if let Err(error) = taken {
             eprintln!("forebay: no group: {error}; this node goes on alone");
         }
         Ok(())

@@ -194,7 +194,7 @@ fn begin(
 /// Runs a command with its files buffered.
 pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
     let (mut config, mut runtime) = arguments.instance.runtime()?;
-    arguments.group.take(&mut config)?;
+    arguments.group.take(&mut config, &runtime)?;
     let library = find_library()?;
     refuse_other_layout(&library)?;
     manager::drain_orphans(&config, &runtime)?;

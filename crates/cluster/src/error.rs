@@ -2,6 +2,7 @@
 
 use forebay_membership::{NodeId, TextError};
 use rustix::io::Errno;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
@@ -99,6 +100,17 @@ pub enum GroupError {
         /// What this node has.
         ours: &'static str,
     },
+    /// Processes of a job that was to meet have not come, or more than it has.
+    Unmet {
+        /// The group's folder.
+        folder: PathBuf,
+        /// How long they were waited for.
+        waited_ms: u64,
+        /// How many processes the job has.
+        all: u32,
+        /// The hosts that came, and how many each has.
+        came: BTreeMap<String, u32>,
+    },
     /// No socket, thread or descriptor.
     System(String),
 }
@@ -171,6 +183,19 @@ impl fmt::Display for GroupError {
                 "host {host} has consistency = {theirs:?}, this one {ours:?}: give all nodes of \
                  the group the same consistency in [group]"
             ),
+            Self::Unmet { folder, waited_ms, all, came } => {
+                let came: Vec<_> =
+                    came.iter().map(|(host, here)| format!("{host} ({here})")).collect();
+                write!(
+                    f,
+                    "{}: MPI has {all} processes, and after {:.1} s those of these hosts have come \
+                     here by forebay run: {}; start all processes by it, on a store that all hosts \
+                     see, or give the hosts by --hosts (--hosts localhost: no group)",
+                    folder.display(),
+                    *waited_ms as f64 / 1e3,
+                    came.join(", ")
+                )
+            }
             Self::System(why) => write!(f, "{why}"),
         }
     }

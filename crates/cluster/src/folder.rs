@@ -10,10 +10,12 @@ pub(crate) mod secret;
 pub(crate) use life::Life;
 
 use crate::error::GroupError;
+use crate::meeting::{Meeting, Note};
 use forebay_membership::{Card, GroupFile, Member, TextError, View};
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, Stat};
 use rustix::io::Errno;
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read, Write};
@@ -42,6 +44,8 @@ pub(crate) struct GroupFolder {
 #[derive(Default)]
 pub(crate) struct Names {
     pub files: Vec<GroupFile>,
+    /// What nodes have noted that look for the others of their job.
+    pub notes: Vec<String>,
     /// Files that are, or were, being written.
     pub temporary: Vec<String>,
     /// There are others, which no group has made.
@@ -92,7 +96,7 @@ impl GroupFolder {
         GroupError::File { path: self.path_of(name), what, errno }
     }
 
-    fn refused(&self, name: &str, why: impl Into<String>) -> GroupError {
+    pub(crate) fn refused(&self, name: &str, why: impl Into<String>) -> GroupError {
         GroupError::Refused { path: self.path_of(name), why: why.into() }
     }
 
@@ -106,6 +110,7 @@ impl GroupFolder {
             let name = entry.file_name().to_str().unwrap_or_default();
             match GroupFile::of_name(name) {
                 Some(file) => names.files.push(file),
+                None if Note::of_name(name).is_some() => names.notes.push(name.to_owned()),
                 None if name.starts_with(TEMPORARY) => names.temporary.push(name.to_owned()),
                 None if [".", "..", secret::NAME].contains(&name) => {}
                 None => names.has_others = true,
@@ -241,7 +246,7 @@ impl GroupFolder {
                 }
             } else {
                 let files = names.files.iter().map(GroupFile::to_string).chain(names.temporary);
-                let files = files.chain([secret::NAME.to_owned()]);
+                let files = files.chain(names.notes).chain([secret::NAME.to_owned()]);
                 files.into_iter().try_for_each(|name| self.remove(&name))?;
                 match rustix::fs::unlinkat(CWD, &aside, AtFlags::REMOVEDIR) {
                     // One that begins has come in before it got its other name.
@@ -253,6 +258,32 @@ impl GroupFolder {
         }
         let aside = Path::new(&aside).display();
         Err(self.refused("", format!("is {aside} now, and others still use it: remove that")))
+    }
+
+    /// Notes that a node is there, and returns who has come of its job. The note is made anew if it
+    /// is gone, and something is changed in any case: a client of NFS then looks at the store.
+    pub fn meet(&self, meeting: &Meeting) -> Result<BTreeMap<String, u32>, GroupError> {
+        let mut mark = [0; 8];
+        secret::fill(&mut mark)?;
+        let beside = format!("{TEMPORARY}meets.{:016x}", u64::from_le_bytes(mark));
+        let make = |name: &str, how: OFlags| {
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC | how;
+            let made = rustix::fs::openat(&self.at, name, flags, Mode::RUSR | Mode::WUSR);
+            made.map(drop).map_err(|errno| self.failed(name, "making", errno))
+        };
+        make(&meeting.note(), OFlags::empty())?;
+        make(&beside, OFlags::EXCL)?;
+        self.remove(&beside)?;
+        Ok(meeting.came(&self.list()?.notes))
+    }
+
+    /// Takes back what a node has noted; the last one removes the folder.
+    pub fn part(&self, meeting: &Meeting) -> Result<(), GroupError> {
+        self.remove(&meeting.note())?;
+        match self.list()?.notes.is_empty() {
+            true => self.remove_if_done(),
+            false => Ok(()),
+        }
     }
 
     /// Removes a file, if it is there.
@@ -290,8 +321,8 @@ impl GroupFolder {
 impl Names {
     /// The lives that have cards, each with the most looks that are seen: a listing during a rename
     /// may have both names.
-    fn cards(&self) -> std::collections::BTreeMap<Member, u64> {
-        let mut cards = std::collections::BTreeMap::new();
+    fn cards(&self) -> BTreeMap<Member, u64> {
+        let mut cards = BTreeMap::new();
         for file in &self.files {
             if let GroupFile::Member(member, looks) = *file {
                 let most = cards.entry(member).or_default();

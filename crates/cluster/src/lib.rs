@@ -21,6 +21,7 @@ mod folder;
 mod group;
 mod leases;
 mod links;
+mod meeting;
 mod packets;
 mod remote;
 mod status;
@@ -36,6 +37,7 @@ pub use forebay_fabric::{UCX_LICENSE, begin_ucx};
 pub use group::{Group, GroupConfig, Transport};
 pub use leases::{LeaseCommand, LeaseDesk, LeaseOrder, LeaseQueue, Sharing};
 pub use links::{LinkEvent, LinkHandler, MESH_MAX, Post, SendError};
+pub use meeting::Meeting;
 pub use remote::{
     Finder, Hints, Holders, INLINE_MAX, REMOTE, RUN_BLOCKS, RemoteMessage, Staging, holder_of,
 };

@@ -70,7 +70,7 @@ pub(super) fn serve_instance(
         }
         None => {
             let (mut config, runtime) = arguments.instance.runtime()?;
-            arguments.group.take(&mut config)?;
+            arguments.group.take(&mut config, &runtime)?;
             (config, runtime)
         }
     };

@@ -6,7 +6,8 @@
 //! run ROMIO. With Open MPI's own OMPIO, whose atomic mode mixes data without Forebay, too, writes
 //! have waited in vain for leases: `FOREBAY_TEST_OMPIO=1` runs it.
 
-use crate::harness::{self, LONG, Running, skip};
+use crate::groups::{agree, folders, linked};
+use crate::harness::{self, LONG, Running, skip, wait_for};
 use crate::namespaces::{Nodes, SWITCH};
 use crate::strict::strict;
 use std::collections::BTreeMap;
@@ -225,6 +226,60 @@ fn ranks_of_four_nodes_share_files() {
     let (Some(mpi), Some(nodes)) = (Mpi::mpich(), Nodes::new(4)) else { return };
     let names = ["posix_records", "posix_append", "mpi_sieving", "mpi_collective", "mpi_shared"];
     patterns(&mpi, &nodes, "strict", 4, &names);
+}
+
+/// Nothing names hosts: neither the configuration, nor an option, nor a batch system.
+fn meet(mpi: &Mpi, nodes: &Nodes, rank: &str) {
+    let config = nodes.configure("meets.toml", "trigger = \"on-exit\"", "");
+    let count = nodes.iter().count();
+    // A second run of each rank finds the group of the first.
+    let again = format!("exec {} run --config {config} -- cksum", harness::FOREBAY);
+    let script = format!(
+        "seq 100000 > of-{rank}; : > $OUT/at-wrote-{rank}; \
+         while [ ! -e $OUT/past-end ]; do sleep 0.05; done; {again} < of-{rank}"
+    );
+    let words = [harness::FOREBAY, "run", "--config", &config, "--", "bash", "-c", &script];
+    let running = mpi.start(nodes, 2 * count, &nodes.store, "", &words);
+    let members: Vec<_> = (0..count).collect();
+    linked(nodes, &agree(nodes, &members, LONG));
+    let wanted = nodes[0].run("seq 100000 | cksum").expect(0).stdout;
+    (0..2 * count).for_each(|rank| nodes[0].at(&format!("wrote-{rank}")));
+    nodes[0].past("end");
+    let ran = running.end().expect(0);
+    assert_eq!(ran.stdout, wanted.repeat(2 * count), "{ran:?}");
+    assert!(!ran.stderr.contains("group"), "{ran:?}");
+    for rank in 0..2 * count {
+        let stored = nodes[0].run(&format!("cksum < of-{rank}")).expect(0);
+        assert_eq!(stored.stdout, wanted, "rank {rank}");
+    }
+    wait_for("the end of the group's folder", LONG, || folders(nodes).is_empty().then_some(()));
+}
+
+#[test]
+fn ranks_that_mpich_starts_without_a_list_of_hosts_form_one_group() {
+    let (Some(mpi), Some(nodes)) = (Mpi::mpich(), Nodes::new(2)) else { return };
+    meet(&mpi, &nodes, "$PMI_RANK");
+}
+
+#[test]
+fn ranks_that_open_mpi_starts_without_a_list_of_hosts_form_one_group() {
+    let (Some(mpi), Some(nodes)) = (Mpi::open_mpi(), Nodes::new(3)) else { return };
+    meet(&mpi, &nodes, "$OMPI_COMM_WORLD_RANK");
+}
+
+#[test]
+fn ranks_of_which_only_some_run_under_forebay_say_so_and_go_on_alone() {
+    let (Some(mpi), Some(nodes)) = (Mpi::mpich(), Nodes::new(2)) else { return };
+    let config = nodes.configure("meets.toml", "trigger = \"on-exit\"", "");
+    let run =
+        format!("exec {} run --config {config} -- bash -c 'echo text > file'", harness::FOREBAY);
+    let script = format!("[ $PMI_RANK = 0 ] || exit 0; {run}");
+    let ran = mpi.start(&nodes, 2, &nodes.store, "", &["bash", "-c", &script]).end().expect(0);
+    let said = "MPI has 2 processes, and after 10";
+    assert!(ran.stderr.contains(said) && ran.stderr.contains(": n0 (1); start all"), "{ran:?}");
+    assert!(ran.stderr.contains("this node goes on alone"), "{ran:?}");
+    assert_eq!(harness::sees(&nodes.store.join("file")), "text\n");
+    assert!(folders(&nodes).is_empty());
 }
 
 /// Without strict consistency, what one node has synced and closed another one reads from an open

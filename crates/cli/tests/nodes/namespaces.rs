@@ -307,7 +307,14 @@ fn surround(command: &mut Command, root: &Path) {
         .env("NVME", root.join("node/nvme"))
         .env("OUT", root.join("out"));
     // The nodes of a job that the tests themselves run in are none of theirs.
-    for variable in ["SLURM_JOB_ID", "PBS_NODEFILE", "LSB_MCPU_HOSTS", "LSB_HOSTS"] {
+    for variable in [
+        "SLURM_JOB_ID",
+        "PBS_NODEFILE",
+        "LSB_MCPU_HOSTS",
+        "LSB_HOSTS",
+        "PMI_SIZE",
+        "OMPI_COMM_WORLD_SIZE",
+    ] {
         command.env_remove(variable);
     }
 }

@@ -1,12 +1,14 @@
 //! The group of nodes that a configuration, a command or a batch system names: its hosts, this
 //! node's number among them, and the group's folder on the store.
 
+use super::mpi::{self, MpiJob};
 use super::reader::{self, Value};
 use super::types::{Config, ConfigError, Result, fnv1a, quoted, quoted_path};
 use super::units::Size;
 use super::{Errors, read_up_to};
-use forebay_cluster::Transport;
+use forebay_cluster::{Meeting, Transport};
 use forebay_membership::{Announced, AnnouncedHosts, HostList, HostsError, NodeId};
+use forebay_pool::clock::Timer;
 use std::fmt::{Display, Write as _};
 use std::fs;
 use std::net::{IpAddr, UdpSocket};
@@ -22,6 +24,8 @@ pub(super) const CANONICAL_GROUP_KEYS: &[&str] =
 const HOSTS_FILE_MAX: u64 = 32 << 20;
 /// What names of default folders begin with; a hidden name.
 const FOLDER_START: &str = ".forebay-group-";
+/// How long processes of a job of MPI wait for each other: they are all started at once.
+const MEETING: Timer = Timer::seconds(10);
 
 /// What is said of the group of nodes. Equal on two runs that want the same group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -82,11 +86,11 @@ impl Hosts {
     /// Of a list in which this host is found by its name, or by its address where the list has
     /// addresses. A list of `localhost` alone is this host.
     fn of(list: HostList) -> std::result::Result<Self, HostsError> {
-        let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let name = hostname();
         let has = |address| UdpSocket::bind((address, 0)).is_ok();
         let node = match list.names() == ["localhost"] {
             true => NodeId(0),
-            false => list.position_here(name.trim(), has)?,
+            false => list.position_here(&name, has)?,
         };
         Ok(Self { list, node, job: None })
     }
@@ -100,6 +104,17 @@ impl Hosts {
     pub fn is_alone(&self) -> bool {
         self.list.names().len() < 2
     }
+}
+
+/// The name of the folder in which the processes of a job meet, and their group is then.
+fn folder_of_job(name: &str) -> String {
+    format!("{FOLDER_START}{:016x}", fnv1a(name.as_bytes()))
+}
+
+/// What this host calls itself.
+fn hostname() -> String {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim().to_owned()
 }
 
 /// The hosts that a text names: those of a file where there is one of that name, which begins at
@@ -188,6 +203,70 @@ impl Config {
             None => Hosts::of(list).map_err(|error| format!("{variable}: {error}"))?,
         };
         self.group.hosts = Some(Hosts { job: lookup(job), ..hosts });
+        Ok(())
+    }
+
+    /// What MPI says of this process's job, if it has processes on other hosts, too, and neither
+    /// option, configuration nor batch system name hosts; and the job's name.
+    fn job_of_mpi(
+        &self,
+        lookup: impl Fn(&str) -> Option<String>,
+    ) -> Option<(MpiJob, Option<String>)> {
+        let has_folder = self.group.folder.is_some() || self.shared_store().is_some();
+        if self.group.hosts.is_some() || !has_folder {
+            return None;
+        }
+        let job = MpiJob::of(lookup, mpi::ancestors())?;
+        let name = job.mark.as_ref().map(|mark| {
+            let own = rustix::process::geteuid().as_raw();
+            format!("mpi{:016x}", fnv1a(format!("1\n{own}\n{mark}\n").as_bytes()))
+        });
+        Some((job, name))
+    }
+
+    /// Takes the hosts of a group whose node manager runs here already, if it is that of this
+    /// process's job of MPI. Whether it is.
+    pub fn take_group_of_job(
+        &mut self,
+        served: &Config,
+        lookup: impl Fn(&str) -> Option<String>,
+    ) -> bool {
+        let name = self.job_of_mpi(lookup).and_then(|(_, name)| name);
+        let hosts = served.group.hosts.as_ref().filter(|hosts| name.is_some() && hosts.job == name);
+        if let Some(hosts) = hosts {
+            self.group.hosts = Some(hosts.clone());
+            self.group.folder = served.group.folder.clone();
+        }
+        hosts.is_some()
+    }
+
+    /// Finds the hosts of a job that MPI alone has started, where nothing names them: its processes
+    /// meet in the group's folder. Waits for the others, 10 s at most.
+    ///
+    /// # Errors
+    /// They have not come, the launcher does not say which job it is, or the folder cannot be used.
+    /// There is no group then.
+    pub fn meet_hosts_of_mpi(&mut self, lookup: impl Fn(&str) -> Option<String>) -> Result<()> {
+        let Some((job, name)) = self.job_of_mpi(lookup) else { return Ok(()) };
+        let MpiJob { all, here, host, .. } = job;
+        let Some(name) = name else {
+            let said = format!(
+                "MPI has {all} processes, {here} of them on this host, and neither it nor a batch \
+                 system says where the others are: give the hosts by --hosts (--hosts localhost: no \
+                 group)"
+            );
+            return Err(said.into());
+        };
+        let named = self.group.folder.clone();
+        let folder = named.or_else(|| Some(self.shared_store()?.join(folder_of_job(&name))));
+        let Some(folder) = folder else { return Ok(()) };
+        let host = host.unwrap_or_else(hostname);
+        let (folder, limit) = (&*folder, MEETING.as_duration());
+        let meeting = Meeting { folder, job: &name, host: &host, here, all, limit };
+        let list = meeting.hosts().map_err(|error| error.to_string())?;
+        let node = list.position_of(&host).map_err(|error| error.to_string())?;
+        self.group.folder = Some(folder.to_owned());
+        self.group.hosts = Some(Hosts { list, node, job: Some(name) });
         Ok(())
     }
 

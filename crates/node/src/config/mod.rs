@@ -27,6 +27,7 @@
 mod errors;
 mod group;
 mod machine;
+mod mpi;
 mod places;
 pub mod reader;
 pub mod rules;
