@@ -2,6 +2,7 @@
 //! it.
 
 use crate::text::{bytes, counted};
+use forebay_node::HostList;
 use forebay_node::log::shown;
 use forebay_node::runtime::Runtime;
 use forebay_node::status::Observer;
@@ -31,6 +32,15 @@ pub struct GroupArguments {
 }
 
 impl GroupArguments {
+    /// The hosts of --hosts, of which this one need not be.
+    ///
+    /// # Errors
+    /// They are not given, or cannot be read.
+    pub fn list(&self) -> Result<HostList, String> {
+        let hosts = self.hosts.as_deref().ok_or("give the hosts by --hosts")?;
+        Config::list_of(hosts, "--hosts").map_err(|error| error.to_string())
+    }
+
     /// Puts the hosts into the configuration. Where nothing names them, processes of a job of MPI
     /// meet, which takes 10 s where others do not come. Where a batch system names hosts of which this one is
     /// none, or says what cannot be understood, that is told, and there is no group.
@@ -57,6 +67,29 @@ impl GroupArguments {
         }
         Ok(())
     }
+}
+
+/// Waits until the node of an instance is in its group, and says how that stands. A node that goes
+/// on alone is no error: what keeps it from the group is said.
+///
+/// # Errors
+/// Its manager says nothing for so long.
+pub fn await_part(runtime: &Runtime, limit: Duration) -> Result<String, String> {
+    const PAUSE: Duration = Duration::from_millis(50);
+    let since = Instant::now();
+    let mut report = Value::Null;
+    while since.elapsed() < limit {
+        report = ask(runtime, ANSWER).unwrap_or(report);
+        let is_inside = report["state"] == "member" && report["rank"] == "inside";
+        let is_under_way = ["beginning", "member"].iter().any(|state| report["state"] == *state);
+        if is_inside || !is_under_way && !report.is_null() {
+            break;
+        }
+        std::thread::sleep(PAUSE);
+    }
+    let line = lines(&report).into_iter().next().filter(|_| !report.is_null());
+    line.map(|line| line.trim().replacen("group    ", "group: ", 1))
+        .ok_or_else(|| "the node manager does not say how its group is".to_owned())
 }
 
 /// What the node manager of an instance says of its group. `None` if it is in none, or says

@@ -111,6 +111,11 @@ enum Command {
     /// What `torture` runs under `forebay run`
     #[command(hide = true)]
     TortureWorker(torture::WorkerArguments),
+    /// Start a node manager that goes on until `forebay down`, here or on all hosts of a group, and
+    /// wait until it is in its group
+    Up(manager::UpArguments),
+    /// End what `forebay up` has started, as `forebay stop` does, here or on all hosts of a group
+    Down(manager::UpArguments),
     /// Serve as node manager in the foreground (`forebay run` starts one by itself)
     Node(manager::NodeArguments),
 }
@@ -184,6 +189,8 @@ fn main() -> ExitCode {
         Command::Torture(arguments) => torture::torture(&arguments),
         #[cfg(feature = "torture")]
         Command::TortureWorker(arguments) => torture::work(&arguments),
+        Command::Up(arguments) => manager::up(&arguments),
+        Command::Down(arguments) => manager::down(&arguments),
         Command::Node(arguments) => manager::node(&arguments),
     };
     output::finish(result.unwrap_or_else(|message| {

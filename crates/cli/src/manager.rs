@@ -6,11 +6,13 @@ mod recover;
 mod serve;
 mod start;
 mod stop;
+mod up;
 
 pub use orphans::drain_orphans;
 pub use recover::recover;
 pub use serve::{NodeArguments, node};
 pub use stop::stop;
+pub use up::{UpArguments, down, up};
 
 use crate::signals;
 use crate::task;

@@ -29,6 +29,7 @@ mod usage;
 pub use config::Config;
 #[cfg(feature = "ucx")]
 pub use forebay_cluster::{UCX_LICENSE, begin_ucx};
+pub use forebay_membership::HostList;
 pub use instance::guard::{WAITS, is_served};
 pub use instance::{neighbours, runtime};
 pub use manager::control::Connection;

@@ -225,3 +225,40 @@ fn a_service_has_a_group_until_it_is_stopped() {
     service.end().expect(0);
     assert!(folders(&site).is_empty());
 }
+
+#[test]
+fn what_up_has_started_goes_on_until_down() {
+    let site = Site::new(&USUAL);
+    let config = site.config.to_str().unwrap();
+    let up = || site.end(site.forebay(&["up", "--config", config, "--hosts", &two()]));
+    let ran = up().expect(0);
+    let manager = site.status().manager;
+    let wanted = format!("node manager {manager} serves ");
+    assert!(ran.stdout.starts_with(&wanted), "{ran:?}");
+    assert!(
+        ran.stdout.contains(&format!("group: node 0 of 2 ({}), life 1: in view ", own())),
+        "{ran:?}"
+    );
+    // Runs come and go, and so do other commands that want it.
+    assert_eq!(site.end(site.buffered(&["bash", "-c", "seq 9 > f"])).expect(0).stderr, "");
+    let ran = up().expect(0);
+    assert!(ran.stdout.contains(&format!("node manager {manager} serves already")), "{ran:?}");
+    assert_eq!(site.status().manager, manager);
+    site.end(site.forebay(&["down", "--config", config])).expect(0);
+    wait_for("its end", LONG, || (!is_alive(manager)).then_some(()));
+    assert!(folders(&site).is_empty());
+    assert_eq!(fs::read_to_string(site.store.join("f")).unwrap().lines().count(), 9);
+
+    // One that a run has started ends with it: that is said, and not kept from it.
+    let steps = Steps::of(&site, "step begun");
+    steps.at("begun");
+    let ran = up();
+    assert!(ran.stderr.contains("was started by a run and ends with the last one"), "{ran:?}");
+    ran.expect(125);
+    steps.past("begun");
+    steps.end();
+    for words in [&["up", "--launcher", "ssh"][..], &["down", "--launcher", "ssh"]] {
+        let ran = site.end(site.forebay(words));
+        assert!(ran.stderr.contains("--hosts <HOSTS>"), "{ran:?}");
+    }
+}

@@ -245,6 +245,41 @@ fn nodes_of_a_slurm_job_find_each_other_although_packets_are_lost() {
     }
 }
 
+/// A group as a service: from a place that is none of its hosts, on all of them.
+#[test]
+fn up_and_down_by_a_launcher_begin_and_end_a_group() {
+    let Some(nodes) = Nodes::new(2) else { return };
+    let config = nodes.configure("lazy.toml", LAZY, "");
+    let launcher = nodes.launcher();
+    let launcher = launcher.to_str().unwrap();
+    let command = |what: &str, hosts: &str| {
+        let words = [harness::FOREBAY, what, "--config", &config, "--hosts", hosts];
+        let words = [&words[..], &["--launcher", launcher]].concat();
+        nodes[0].spawn_command(nodes.starter(nodes.root(), &words)).end()
+    };
+    let ran = command("up", "n[0-1]").expect(0);
+    for (number, node) in nodes.iter().enumerate() {
+        let wanted = format!("group: node {number} of 2 ({node}), life 1: in view ");
+        let mut lines = ran.stdout.lines();
+        let line = lines.find(|line| line.starts_with(&format!("{node}: node manager ")));
+        assert!(line.is_some_and(|line| line.contains(&wanted)), "{ran:?}");
+    }
+    let formed = agree(&nodes, &[0, 1], LONG);
+    linked(&nodes, &formed);
+    // Runs need not name the group, and it stays when they have ended.
+    nodes[0].run_buffered(&config, "seq 1000 > file").0.expect(0);
+    let wanted = nodes[0].run("seq 1000 | cksum").expect(0).stdout;
+    let (ran, status) = nodes[1].run_buffered(&config, "cksum < file");
+    assert_eq!((ran.expect(0).stdout, agree(&nodes, &[0, 1], LONG)), (wanted, formed));
+    status.assert_live();
+    // A host that is not reached is named, and what the others do is done.
+    let ran = command("down", "n[0-2]");
+    assert!(ran.stderr.contains("this failed on n2: see above"), "{ran:?}");
+    assert_eq!(ran.stdout.matches(": stopped 1 node manager\n").count(), 2, "{ran:?}");
+    ran.expect(125);
+    wait_for("the end of the group's folder", LONG, || folders(&nodes).is_empty().then_some(()));
+}
+
 /// What a node's status says is wrong with others.
 fn notices(node: &Node) -> Vec<String> {
     let seen = group(node);

@@ -121,6 +121,17 @@ fn hostname() -> String {
 /// `folder` if it is relative; else an expression. The inner error is that this host is none.
 fn read_hosts(text: &str, folder: &Path, place: &str) -> Result<Result<Hosts>> {
     let error = |problem: &dyn Display| ConfigError::new(place, problem);
+    let (list, is_file) = read_list(text, folder, place)?;
+    Ok(Hosts::of(list).map_err(|problem| {
+        let may_be_file = !is_file && !text.contains([',', '[']);
+        let no_file = if may_be_file { ", or give a file that exists" } else { "" };
+        error(&format!("{problem}{no_file}"))
+    }))
+}
+
+/// The same without looking for this host; whether they are those of a file.
+fn read_list(text: &str, folder: &Path, place: &str) -> Result<(HostList, bool)> {
+    let error = |problem: &dyn Display| ConfigError::new(place, problem);
     let file = folder.join(text);
     let is_file = text.contains('/') || file.is_file();
     let list = match is_file {
@@ -129,11 +140,7 @@ fn read_hosts(text: &str, folder: &Path, place: &str) -> Result<Result<Hosts>> {
             error(&format!("{problem}; give hosts such as \"n[1-4]\", or a file"))
         })?,
     };
-    Ok(Hosts::of(list).map_err(|problem| {
-        let may_be_file = !is_file && !text.contains([',', '[']);
-        let no_file = if may_be_file { ", or give a file that exists" } else { "" };
-        error(&format!("{problem}{no_file}"))
-    }))
+    Ok((list, is_file))
 }
 
 fn list_of_file(file: &Path) -> std::result::Result<HostList, String> {
@@ -147,6 +154,16 @@ fn list_of_file(file: &Path) -> std::result::Result<HostList, String> {
 }
 
 impl Config {
+    /// The hosts that a text names, of which this one need not be, for those who give commands there.
+    /// `place` names the option.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub fn list_of(text: &str, place: &str) -> Result<HostList> {
+        let here = std::env::current_dir().unwrap_or_default();
+        Ok(read_list(text, &here, place)?.0)
+    }
+
     /// Takes the hosts that a text names, in place of those of `[group]`: those of a file, if one
     /// of that name is there, else an expression such as `n[1-4]`. `place` names the option.
     ///
@@ -224,15 +241,16 @@ impl Config {
         Some((job, name))
     }
 
-    /// Takes the hosts of a group whose node manager runs here already, if it is that of this
-    /// process's job of MPI. Whether it is.
+    /// Takes the hosts of a group whose node manager runs here already, if this process's job of MPI
+    /// has none of its own: it is the job's, or that of a service. Whether it is.
     pub fn take_group_of_job(
         &mut self,
         served: &Config,
         lookup: impl Fn(&str) -> Option<String>,
     ) -> bool {
-        let name = self.job_of_mpi(lookup).and_then(|(_, name)| name);
-        let hosts = served.group.hosts.as_ref().filter(|hosts| name.is_some() && hosts.job == name);
+        let Some((_, name)) = self.job_of_mpi(lookup) else { return false };
+        let is_right = |hosts: &&Hosts| hosts.job.is_none() || hosts.job == name;
+        let hosts = served.group.hosts.as_ref().filter(is_right);
         if let Some(hosts) = hosts {
             self.group.hosts = Some(hosts.clone());
             self.group.folder = served.group.folder.clone();
