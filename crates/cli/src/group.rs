@@ -42,8 +42,8 @@ impl GroupArguments {
     }
 
     /// Puts the hosts into the configuration. Where nothing names them, processes of a job of MPI
-    /// meet, which takes 10 s where others do not come. Where a batch system names hosts of which this one is
-    /// none, or says what cannot be understood, that is told, and there is no group.
+    /// meet, which takes 10 s where others do not come. Where a batch system names hosts of which
+    /// this one is none, or says what cannot be understood, that is told, and there is no group.
     ///
     /// # Errors
     /// The hosts that are asked for cannot be read, or this host is none of them.

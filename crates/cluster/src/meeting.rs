@@ -1,4 +1,4 @@
-//! How nodes of one job find each other where nobody has a list of hosts: each notes in the group's
+//! How nodes of one job find each other where there is no list of hosts: each notes in the group's
 //! folder how many of the job's processes it has, until those are all.
 
 use crate::error::GroupError;

@@ -1,5 +1,5 @@
-//! `forebay up` and `forebay down`: node managers that go on without runs, on this host or on all of
-//! a group.
+//! `forebay up` and `forebay down`: node managers that go on without runs, on this host or on all
+//! of a group.
 
 use super::orphans::drain_orphans;
 use super::start::{START_TRIES, StartError, start};
@@ -13,7 +13,6 @@ use forebay_node::Config;
 use forebay_node::log::shown;
 use forebay_node::runtime::Runtime;
 use std::fs;
-use std::io::Write;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
@@ -24,8 +23,8 @@ pub struct UpArguments {
     instance: InstanceArguments,
     #[command(flatten)]
     group: GroupArguments,
-    /// Do so on each host of --hosts, by COMMAND HOST and the command line: ssh, for instance. Paths
-    /// and the program have to be the same there
+    /// Do so on each host of --hosts, by COMMAND HOST and the command line: ssh, for instance.
+    /// Paths and the program have to be the same there
     #[arg(long, value_name = "COMMAND", requires = "hosts")]
     launcher: Option<String>,
 }
@@ -134,7 +133,6 @@ fn everywhere(launcher: &str, arguments: &UpArguments) -> Result<ExitCode, Strin
             failed.push(host.as_str());
         }
     }
-    let _ = std::io::stdout().flush();
     match failed[..] {
         [] => Ok(ExitCode::SUCCESS),
         _ => Err(format!("this failed on {}: see above", failed.join(", "))),

@@ -154,8 +154,8 @@ fn list_of_file(file: &Path) -> std::result::Result<HostList, String> {
 }
 
 impl Config {
-    /// The hosts that a text names, of which this one need not be, for those who give commands there.
-    /// `place` names the option.
+    /// The hosts that a text names, of which this one need not be, for those who give commands
+    /// there. `place` names the option.
     ///
     /// # Errors
     /// They cannot be read.
@@ -241,8 +241,8 @@ impl Config {
         Some((job, name))
     }
 
-    /// Takes the hosts of a group whose node manager runs here already, if this process's job of MPI
-    /// has none of its own: it is the job's, or that of a service. Whether it is.
+    /// Takes the hosts of a group whose node manager runs here already, if this process's job of
+    /// MPI has none of its own: it is the job's, or that of a service. Whether it is.
     pub fn take_group_of_job(
         &mut self,
         served: &Config,

@@ -1,5 +1,5 @@
-//! What the launchers of MPI tell the processes that they start: how many there are, and how many on
-//! this host. None of them names the other hosts, unless a batch system does.
+//! What the launchers of MPI tell the processes that they start: how many there are, and how many
+//! on this host. None of them names the other hosts, unless a batch system does.
 
 use std::fs;
 
@@ -22,9 +22,9 @@ pub(super) struct MpiJob {
 impl MpiJob {
     /// Of the environment, and of the command lines of this process's ancestors, nearest first.
     ///
-    /// Open MPI has numbers and a name of the job in the environment. MPICH's Hydra, and what is made
-    /// of it, has the numbers there; what tells jobs apart is where its proxy, an ancestor, reaches
-    /// `mpiexec`.
+    /// Open MPI has numbers and a name of the job in the environment. MPICH's Hydra, and what is
+    /// made of it, has the numbers there; what tells jobs apart is where its proxy, an ancestor,
+    /// reaches `mpiexec`.
     pub fn of(
         lookup: impl Fn(&str) -> Option<String>,
         ancestors: impl Iterator<Item = Vec<String>>,
