@@ -12,8 +12,13 @@
 
 use forebay_directory::{Ahead, Body, Directory, Effect, Level, Message, Object, Terms, Tuning};
 use forebay_membership::{FileId, Incarnation, Member, NodeId, Partition, Places, Seat, View};
-use std::collections::{BTreeMap, HashSet, VecDeque};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use search::{Model as _, most};
+use std::collections::{BTreeMap, VecDeque};
+
+mod search;
+
+/// How many states are looked at in each test.
+const STATES: usize = 25_000;
 
 /// Three nodes and what is on its way between them.
 #[derive(Clone, Hash)]
@@ -105,6 +110,43 @@ impl Model {
         self.carry_out(state, node);
     }
 
+    fn deliver(&self, state: &mut State, from: usize, to: usize, message: Message) {
+        if let (true, &Body::Revoke { object, serial, .. }) = (self.is_faulty, &message.body) {
+            let body = Body::Released {
+                object,
+                serial,
+                level: Level::None,
+                facts: None,
+                ahead: Ahead::default(),
+            };
+            let holder = state.nodes[to].me();
+            state.nodes[from].message(holder, Message { view: message.view, body }, 0);
+            self.carry_out(state, from);
+            return;
+        }
+        let from = state.nodes[from].me();
+        state.nodes[to].message(from, message, 0);
+        self.carry_out(state, to);
+    }
+
+    fn carry_out(&self, state: &mut State, node: usize) {
+        for effect in state.nodes[node].effects() {
+            match effect {
+                Effect::Send(to, message) => {
+                    let link = (node, usize::from(to.node.0));
+                    state.links.entry(link).or_default().push_back(message);
+                }
+                Effect::Reduce { to, .. } => state.reductions.push((node, to)),
+                _ => {}
+            }
+        }
+    }
+}
+
+impl search::Model for Model {
+    type State = State;
+    type Step = Step;
+
     fn steps(&self, state: &State) -> Vec<Step> {
         let mut steps = Vec::new();
         steps.extend((0..state.wants.len()).map(Step::Want));
@@ -188,107 +230,21 @@ impl Model {
         }
     }
 
-    fn deliver(&self, state: &mut State, from: usize, to: usize, message: Message) {
-        if let (true, &Body::Revoke { object, serial, .. }) = (self.is_faulty, &message.body) {
-            let body = Body::Released {
-                object,
-                serial,
-                level: Level::None,
-                facts: None,
-                ahead: Ahead::default(),
-            };
-            let holder = state.nodes[to].me();
-            state.nodes[from].message(holder, Message { view: message.view, body }, 0);
-            self.carry_out(state, from);
-            return;
-        }
-        let from = state.nodes[from].me();
-        state.nodes[to].message(from, message, 0);
-        self.carry_out(state, to);
-    }
-
-    fn carry_out(&self, state: &mut State, node: usize) {
-        for effect in state.nodes[node].effects() {
-            match effect {
-                Effect::Send(to, message) => {
-                    let link = (node, usize::from(to.node.0));
-                    state.links.entry(link).or_default().push_back(message);
-                }
-                Effect::Reduce { to, .. } => state.reductions.push((node, to)),
-                _ => {}
-            }
-        }
-    }
-
     /// At most one node may write the file, and no other may use it then.
-    fn is_safe(&self, state: &State) -> bool {
+    fn wrong(&self, state: &State) -> Option<String> {
         let levels: Vec<Level> = state.nodes.iter().map(|node| node.usable(self.file)).collect();
-        (0..levels.len()).all(|a| (0..a).all(|b| !levels[a].conflicts(levels[b])))
+        let is_safe = (0..levels.len()).all(|a| (0..a).all(|b| !levels[a].conflicts(levels[b])));
+        (!is_safe).then(|| format!("two nodes may use what one writes: {levels:?}"))
     }
-
-    /// Explores all that can happen in so many steps, or in as many as there are states of. Returns
-    /// how many states there were, and the deepest; with a violation, the steps to it.
-    fn explore(
-        &self,
-        begin: State,
-        depth: usize,
-        most: usize,
-    ) -> Result<(usize, usize), Vec<Step>> {
-        let hash = |state: &State| {
-            let mut hasher = DefaultHasher::new();
-            state.hash(&mut hasher);
-            hasher.finish()
-        };
-        let mut seen = HashSet::from([hash(&begin)]);
-        // Each with the step that led to it, and the place of the state before it.
-        let mut trail: Vec<(usize, Option<Step>)> = vec![(0, None)];
-        let mut queue = VecDeque::from([(begin, 0, 0)]);
-        let mut deepest = 0;
-        while let Some((state, at, steps)) = queue.pop_front() {
-            if steps == depth || seen.len() >= most {
-                continue;
-            }
-            for step in self.steps(&state) {
-                let mut next = state.clone();
-                self.take(&mut next, step);
-                if !seen.insert(hash(&next)) {
-                    continue;
-                }
-                trail.push((at, Some(step)));
-                if !self.is_safe(&next) {
-                    return Err(steps_to(&trail, trail.len() - 1));
-                }
-                deepest = deepest.max(steps + 1);
-                queue.push_back((next, trail.len() - 1, steps + 1));
-            }
-        }
-        Ok((seen.len(), deepest))
-    }
-}
-
-fn steps_to(trail: &[(usize, Option<Step>)], mut at: usize) -> Vec<Step> {
-    let mut steps = Vec::new();
-    while let (before, Some(step)) = trail[at] {
-        steps.push(step);
-        at = before;
-    }
-    steps.reverse();
-    steps
-}
-
-/// How many states are looked at in each test; `FOREBAY_LEASES_STATES` has another number.
-fn most() -> usize {
-    let text = std::env::var("FOREBAY_LEASES_STATES").ok();
-    text.map_or(25_000, |text| text.parse().expect("FOREBAY_LEASES_STATES is no number"))
 }
 
 fn explore(model: &Model, wants: &[(usize, Level)], trouble: u8) {
-    match model.explore(model.begin(3, wants, trouble), 40, most()) {
+    match search::explore(model, model.begin(3, wants, trouble), 40, most(STATES)) {
         Ok((states, deepest)) => {
             println!("{wants:?}: {states} states, {deepest} steps");
             assert!(states > 1_000 && deepest >= 7, "{states} states, {deepest} steps");
         }
-        Err(steps) => panic!("{wants:?}: two nodes may use what one writes after {steps:#?}"),
+        Err((why, steps)) => panic!("{wants:?}: {why} after {steps:#?}"),
     }
 }
 
@@ -330,8 +286,8 @@ fn a_home_that_does_not_wait_is_found() {
     let wants = [(1, Level::Write), (2, Level::Write)];
     let mut model = Model::of(3, &[&[0, 1, 2]]);
     model.is_faulty = true;
-    let found = model.explore(model.begin(3, &wants, 1), 40, most());
-    let steps = found.expect_err("the search has not found what is wrong");
+    let found = search::explore(&model, model.begin(3, &wants, 1), 40, most(STATES));
+    let (_, steps) = found.expect_err("the search has not found what is wrong");
     println!("{steps:?}");
     assert!(steps.len() >= 4, "{steps:?}");
 }
