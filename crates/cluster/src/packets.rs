@@ -18,6 +18,7 @@
 use forebay_membership::{Found, Incarnation, Member, NodeId, Seat, View};
 use ring::hkdf::{HKDF_SHA256, KeyType, Prk, Salt};
 use ring::hmac::{self, HMAC_SHA256};
+use std::sync::Arc;
 
 const VERSION: u8 = 1;
 const HEAD: usize = 18;
@@ -71,7 +72,7 @@ impl Seen {
         let newest = match found.newest {
             None => Newest::None,
             Some(newest) if newest.number == view => Newest::Same,
-            Some(newest) => Newest::Whole(newest),
+            Some(newest) => Newest::Whole(Arc::unwrap_or_clone(newest)),
         };
         Self { newest, pleas: found.pleas, looks: found.looks }
     }
@@ -80,8 +81,8 @@ impl Seen {
     pub fn into_found(self, view: Option<&View>) -> Found {
         let newest = match self.newest {
             Newest::None => None,
-            Newest::Same => view.cloned(),
-            Newest::Whole(newest) => Some(newest),
+            Newest::Same => view.cloned().map(Arc::new),
+            Newest::Whole(newest) => Some(Arc::new(newest)),
         };
         Found { newest, pleas: self.pleas, looks: self.looks, ..Found::default() }
     }

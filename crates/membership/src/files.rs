@@ -23,6 +23,7 @@ use crate::views::{Found, Seat, View};
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 use std::str::FromStr;
+use std::sync::Arc;
 
 /// The version of the form of texts.
 const VERSION: u32 = 1;
@@ -110,7 +111,7 @@ impl Found {
         pleas.sort_unstable();
         pleas.dedup();
         let looks = looks.into_values().fold(0, u64::wrapping_add);
-        Self { newest: Some(view), pleas, looks, left }
+        Self { newest: Some(Arc::new(view)), pleas, looks, left }
     }
 }
 
@@ -609,7 +610,7 @@ mod tests {
         };
         let names = ["member.0.3.10", "member.7.1.20", "view.1", "view.2", "secret"];
         let before = found(&names);
-        assert_eq!(before.newest, Some(small()));
+        assert_eq!(before.newest, Some(Arc::new(small())));
         assert_eq!(before.pleas, []);
         // Each member's look is seen, also while a rename shows both names.
         for name in ["member.0.3.11", "member.7.1.21"] {

@@ -1,8 +1,12 @@
 //! Failure detection: the engine of the crate `foca` (SWIM, Das et al. 2002, with suspicion), as a
 //! machine that takes packets and timers and answers with actions.
 
-use crate::node::{Member, NodeId};
-use foca::{Config, Foca, Identity, NoCustomBroadcast, Notification, PostcardCodec, Runtime};
+use crate::node::{Incarnation, Member, NodeId};
+use crate::views::View;
+use foca::{
+    Codec, Config, Foca, Header, Identity, Message, NoCustomBroadcast, Notification, PostcardCodec,
+    Runtime,
+};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use serde::{Deserialize, Serialize};
@@ -94,6 +98,10 @@ pub enum Action {
 pub struct Swim {
     engine: Foca<SwimId, PostcardCodec, SmallRng, NoCustomBroadcast>,
     listed: Vec<NodeId>,
+    /// What the engine holds for living.
+    known: Known,
+    /// Those that are held for living as a view has them, and were not heard since.
+    listed_by_views: BTreeSet<NodeId>,
     /// Whose turn it is among those that are listed.
     next: usize,
     tuning: Tuning,
@@ -127,7 +135,15 @@ impl Swim {
         let identity = SwimId { member: me, renewals: 0 };
         let engine = Foca::new(identity, config(tuning, listed.len()), rng, PostcardCodec);
         let listed = listed.iter().copied().filter(|node| *node != me.node).collect();
-        Self { engine, listed, next: 0, tuning, probe: None }
+        Self {
+            engine,
+            listed,
+            known: Known::default(),
+            listed_by_views: BTreeSet::new(),
+            next: 0,
+            tuning,
+            probe: None,
+        }
     }
 
     /// Begins: announces this node to those that are listed.
@@ -138,8 +154,14 @@ impl Swim {
     /// A packet has arrived. One that cannot be understood is dropped.
     pub fn on_packet(&mut self, packet: &[u8]) -> Vec<Action> {
         let mut actions = Actions::default();
+        let mut rest = packet;
+        let header: Result<Header<SwimId>, _> = PostcardCodec.decode_header(&mut rest);
+        let news = header.ok().and_then(|header| {
+            self.listed_by_views.remove(&header.src.member.node);
+            self.news_of(packet, rest, &header.message)
+        });
         // Whatever is wrong with it is the sender's.
-        let _ = self.engine.handle_data(packet, &mut actions);
+        let _ = self.engine.handle_data(news.as_deref().unwrap_or(packet), &mut actions);
         self.known(actions)
     }
 
@@ -165,14 +187,49 @@ impl Swim {
     /// What is to be done, without lives that are over: the engine tells of a later life that it
     /// is one, and not whether it has ended, too, nor whether it is of this node.
     fn known(&mut self, actions: Actions) -> Vec<Action> {
-        let Actions { mut list, is_renamed, probe } = actions;
+        let Actions { mut list, changed, renamed, is_renamed, probe } = actions;
         self.probe = probe.or(self.probe.take());
+        for (id, is_up) in changed {
+            self.known.note(id, is_up);
+        }
+        let members = || self.engine.iter_members().map(foca::Member::id);
+        for id in renamed {
+            let lives = members().find(|lives| lives.member.node == id.member.node);
+            self.known.note(*lives.unwrap_or(&id), lives.is_some());
+        }
         if is_renamed {
-            let lives =
-                |up: &Member| self.engine.iter_members().any(|member| member.id().member == *up);
+            let lives = |up: &Member| members().any(|id| id.member == *up);
             list.retain(|action| !matches!(action, Action::Up(up) if !lives(up)));
         }
         list
+    }
+
+    /// The packet, of which this is what follows its header, without what the engine knows already,
+    /// if that is any: the engine looks for each
+    /// life in a list of all, and while a large group forms nearly all that it is told is old.
+    fn news_of(&self, packet: &[u8], rest: &[u8], message: &Message<SwimId>) -> Option<Vec<u8>> {
+        if matches!(message, Message::Announce | Message::TurnUndead | Message::Broadcast) {
+            return None;
+        }
+        let head = packet.len() - rest.len();
+        let (count, mut rest) = rest.split_first_chunk::<2>()?;
+        let count = u16::from_be_bytes(*count);
+        let mut news = packet[..head + 2].to_vec();
+        let mut kept = 0u16;
+        for _ in 0..count {
+            let before = rest;
+            let update: foca::Member<SwimId> = PostcardCodec.decode_member(&mut rest).ok()?;
+            if !self.known.is_old(&update) {
+                kept += 1;
+                news.extend_from_slice(&before[..before.len() - rest.len()]);
+            }
+        }
+        if kept == count {
+            return None;
+        }
+        news[head..head + 2].copy_from_slice(&kept.to_be_bytes());
+        news.extend_from_slice(rest);
+        Some(news)
     }
 
     /// Tells those of this node that are listed and not known to live: a group that was split finds
@@ -182,11 +239,9 @@ impl Swim {
         // An engine that was held down and has come back probes none of those that it knows until
         // one of them is heard; they may have died meanwhile.
         let _ = self.engine.apply_many(std::iter::empty(), false, &mut actions);
-        let known: BTreeSet<NodeId> =
-            self.engine.iter_members().map(|member| member.id().member.node).collect();
         let next = self.next;
         let places = (0..self.listed.len()).map(|place| (next + place) % self.listed.len());
-        let missed = places.filter(|place| !known.contains(&self.listed[*place]));
+        let missed = places.filter(|place| !self.known.has(self.listed[*place]));
         for place in missed.take(ANNOUNCED).collect::<Vec<_>>() {
             self.next = place + 1;
             let node = self.listed[place];
@@ -208,6 +263,39 @@ impl Swim {
         self.known(actions)
     }
 
+    /// This node is a member of a view that is new to it: the others live, as who made it has heard
+    /// of them. Else most nodes of a large group would hold most others for gone until each has
+    /// been told of each, and would leave them out when it is their turn to make a view. Nobody is
+    /// told, as all members learn it so.
+    ///
+    /// Who was only heard of so, and is in this view no more, is suspected: the word that it is
+    /// down may have passed before this node knew it.
+    pub fn entered(&mut self, view: &View) -> Vec<Action> {
+        let me = self.engine.identity().member;
+        if !view.has(me) {
+            return Vec::new();
+        }
+        let listed: Vec<NodeId> = self.listed_by_views.iter().copied().collect();
+        let mut list = Vec::new();
+        for node in listed {
+            let life = self.known.life(node).map(|incarnation| Member { node, incarnation });
+            if life.is_none_or(|life| !view.has(life)) {
+                self.listed_by_views.remove(&node);
+                list.extend(life.map(|life| self.suspect(life)).into_iter().flatten());
+            }
+        }
+        let others = view.members().filter(|other| other.node != me.node);
+        let new: Vec<Member> = others.filter(|other| !self.known.has(other.node)).collect();
+        let alive = |member: &Member| foca::Member::alive(SwimId { member: *member, renewals: 0 });
+        let mut actions = Actions::default();
+        // What is wrong with one, the engine knows better.
+        let _ = self.engine.apply_many(new.iter().map(alive), false, &mut actions);
+        list.extend(self.known(actions));
+        let lives = |member: &&Member| self.known.life(member.node) == Some(member.incarnation);
+        self.listed_by_views.extend(new.iter().filter(lives).map(|member| member.node));
+        list
+    }
+
     /// Suspects a member that is known to live: it did not answer. Others are told; unless it
     /// objects within [`Tuning::suspicion`] it is held down, as after a probe that failed.
     pub fn suspect(&mut self, member: Member) -> Vec<Action> {
@@ -225,6 +313,55 @@ impl Swim {
         let down = foca::Timer::ChangeSuspectToDown { member_id, incarnation, token };
         list.push(Action::After(self.tuning.suspicion, SwimTimer(Wake::Engine(down))));
         list
+    }
+}
+
+/// Who lives, as the engine has told.
+#[derive(Default)]
+struct Known {
+    /// By node the incarnation of the life, and one more; 0 where none lives, and where it is not
+    /// noted, as it has come back after it was held down, or has the last incarnation of all.
+    lives: Vec<u32>,
+    /// Those that live and are not noted.
+    others: BTreeSet<NodeId>,
+}
+
+impl Known {
+    fn note(&mut self, id: SwimId, is_up: bool) {
+        let Member { node, incarnation } = id.member;
+        let place = usize::from(node.0);
+        if place >= self.lives.len() {
+            self.lives.resize(place + 1, 0);
+        }
+        let is_noted = is_up && id.renewals == 0;
+        self.lives[place] = if is_noted { incarnation.0.wrapping_add(1) } else { 0 };
+        match is_up && self.lives[place] == 0 {
+            true => self.others.insert(node),
+            false => self.others.remove(&node),
+        };
+    }
+
+    fn has(&self, node: NodeId) -> bool {
+        self.lives.get(usize::from(node.0)).is_some_and(|life| *life > 0)
+            || self.others.contains(&node)
+    }
+
+    /// The life in which a node lives, where it is noted.
+    fn life(&self, node: NodeId) -> Option<Incarnation> {
+        let life = self.lives.get(usize::from(node.0)).copied();
+        life.and_then(|life| life.checked_sub(1)).map(Incarnation)
+    }
+
+    /// Whether the engine would do nothing for an update: it is of an earlier life than one that
+    /// lives, or says that one lives that does, and no more.
+    fn is_old(&self, update: &foca::Member<SwimId>) -> bool {
+        let id = update.id();
+        let life = self.life(id.member.node);
+        life > Some(id.member.incarnation)
+            || life == Some(id.member.incarnation)
+                && id.renewals == 0
+                && update.state() == foca::State::Alive
+                && update.incarnation() == 0
     }
 }
 
@@ -251,6 +388,10 @@ fn config(tuning: Tuning, nodes: usize) -> Config {
 #[derive(Default)]
 struct Actions {
     list: Vec<Action>,
+    /// What has become of whom.
+    changed: Vec<(SwimId, bool)>,
+    /// Who lives, or does not, under another name.
+    renamed: Vec<SwimId>,
     /// A node has another life.
     is_renamed: bool,
     /// The next probe.
@@ -260,13 +401,24 @@ struct Actions {
 impl Runtime<SwimId> for &mut Actions {
     fn notify(&mut self, notification: Notification<'_, SwimId>) {
         let action = match notification {
-            Notification::MemberUp(id) => Action::Up(id.member),
-            Notification::MemberDown(id) => Action::Down(id.member),
+            Notification::MemberUp(id) => {
+                self.changed.push((*id, true));
+                Action::Up(id.member)
+            }
+            Notification::MemberDown(id) => {
+                self.changed.push((*id, false));
+                Action::Down(id.member)
+            }
             Notification::Rename(before, after) if before.member != after.member => {
                 // Only one life of a node is known at a time.
                 self.is_renamed = true;
+                self.renamed.push(*after);
                 self.list.push(Action::Down(before.member));
                 Action::Up(after.member)
+            }
+            Notification::Rename(_, after) => {
+                self.renamed.push(*after);
+                return;
             }
             _ => return,
         };
@@ -380,5 +532,70 @@ mod tests {
         assert_eq!(swim.suspect(Member::new(9, 1)), []);
         assert_ne!(swim.suspect(Member::new(1, 1)), []);
         assert_eq!(swim.suspect(Member::new(1, 1)), []);
+    }
+
+    #[test]
+    fn those_of_a_view_live_until_it_is_known_better() {
+        let listed: Vec<_> = (0..4).map(NodeId).collect();
+        let me = Member::new(0, 1);
+        let mut swim = Swim::new(me, &listed, Tuning::default(), 7);
+        let view = |number, nodes: &[u16]| {
+            let member = |node: &u16| Member::new(*node, 1);
+            let seat = |node| crate::Seat { member: member(node), since: 1 };
+            View { number, seats: nodes.iter().map(seat).collect() }
+        };
+        let ups = |actions: &[Action]| {
+            let up = |action: &Action| match action {
+                Action::Up(member) => Some(member.node.0),
+                _ => None,
+            };
+            actions.iter().filter_map(up).collect::<Vec<_>>()
+        };
+        // Of a view that it is not in, which may be that of a group that has died, nothing follows.
+        assert_eq!(swim.entered(&view(1, &[1, 2, 3])), []);
+        assert_eq!(ups(&swim.entered(&view(2, &[0, 1, 2, 3]))), [1, 2, 3]);
+        assert_eq!(swim.entered(&view(3, &[0, 1, 2, 3])), []);
+        // One that was heard since is not suspected because a view is without it.
+        let mut other = Swim::new(Member::new(3, 1), &listed, Tuning::default(), 7);
+        for action in other.begin() {
+            if let Action::Send(NodeId(0), packet) = action {
+                swim.on_packet(&packet);
+            }
+        }
+        let suspicion = Tuning::default().suspicion;
+        let is_suspicion =
+            |action: &Action| matches!(action, Action::After(ms, _) if *ms == suspicion);
+        let actions = swim.entered(&view(4, &[0, 1]));
+        assert_eq!(actions.iter().filter(|action| is_suspicion(action)).count(), 1);
+        assert_eq!(swim.suspect(Member::new(2, 1)), []);
+        assert_ne!(swim.suspect(Member::new(3, 1)), []);
+    }
+
+    #[test]
+    fn only_what_changes_nothing_is_old() {
+        let id = |incarnation, renewals| SwimId { member: Member::new(3, incarnation), renewals };
+        let update = |id, incarnation, state| foca::Member::new(id, incarnation, state);
+        let alive = |id| update(id, 0, foca::State::Alive);
+        let mut known = Known::default();
+        assert!(!known.is_old(&alive(id(1, 0))));
+        known.note(id(2, 0), true);
+        assert!(known.is_old(&alive(id(2, 0))) && known.is_old(&alive(id(1, 7))));
+        assert!(known.is_old(&update(id(1, 0), 3, foca::State::Down)));
+        for new in [
+            alive(id(3, 0)),
+            alive(id(2, 1)),
+            update(id(2, 0), 1, foca::State::Alive),
+            update(id(2, 0), 0, foca::State::Suspect),
+            update(id(2, 0), 0, foca::State::Down),
+        ] {
+            assert!(!known.is_old(&new), "{new:?}");
+        }
+        // Who has come back under another name lives, and all of it is news.
+        known.note(id(2, 1), true);
+        assert!(known.has(NodeId(3)) && !known.is_old(&alive(id(2, 0))));
+        known.note(id(2, 1), false);
+        assert!(!known.has(NodeId(3)) && known.life(NodeId(3)).is_none());
+        known.note(id(u32::MAX, 0), true);
+        assert!(known.has(NodeId(3)) && !known.is_old(&alive(id(0, 0))));
     }
 }

@@ -9,7 +9,8 @@
 
 use crate::node::{Incarnation, Member, NodeId};
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// For how many grace periods it is known when a view has left out whom. Who asks later waits for
 /// one more.
@@ -111,8 +112,8 @@ impl View {
 /// What a look at the store finds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// The view with the highest number.
-    pub newest: Option<View>,
+    /// The view with the highest number; shared, as a large group hands one to many.
+    pub newest: Option<Arc<View>>,
     /// Those that have pleaded in that view: they live, and others cannot reach them.
     pub pleas: Vec<NodeId>,
     /// A number that becomes another with each look of a member of that view: the view is alive,
@@ -156,6 +157,36 @@ struct Wanted {
     changed_ms: u64,
 }
 
+/// The life in which each node answers, by its number: an entry of each view is looked up again and
+/// again, and in a group of thousands each node has as many.
+#[derive(Clone, Debug, Default)]
+struct Lives(Vec<Option<Incarnation>>);
+
+impl Lives {
+    fn get(&self, node: NodeId) -> Option<Incarnation> {
+        self.0.get(usize::from(node.0)).copied().flatten()
+    }
+
+    /// Returns what was there before.
+    fn insert(&mut self, node: NodeId, life: Incarnation) -> Option<Incarnation> {
+        let place = usize::from(node.0);
+        if place >= self.0.len() {
+            self.0.resize(place + 1, None);
+        }
+        self.0[place].replace(life)
+    }
+
+    fn remove(&mut self, node: NodeId) -> Option<Incarnation> {
+        self.0.get_mut(usize::from(node.0)).and_then(Option::take)
+    }
+
+    /// Those that answer, ascending.
+    fn nodes(&self) -> impl Iterator<Item = NodeId> {
+        let all = (0..).map(NodeId).zip(&self.0);
+        all.filter(|(_, life)| life.is_some()).map(|(node, _)| node)
+    }
+}
+
 /// What one node knows of its group's views. Times are milliseconds of its own clock, which never
 /// goes back and goes on while the machine sleeps.
 #[derive(Clone, Debug)]
@@ -163,8 +194,8 @@ pub struct Views {
     me: Member,
     times: Times,
     /// Others that answer, each with its newest life.
-    living: BTreeMap<NodeId, Incarnation>,
-    view: Option<View>,
+    living: Lives,
+    view: Option<Arc<View>>,
     /// When that view was seen first.
     seen_ms: u64,
     /// The number of the first view that it has seen, and when that was.
@@ -183,6 +214,8 @@ pub struct Views {
     rests_until_ms: u64,
     /// Nodes of which the next view is to have another life than this one: which, if any.
     differ: BTreeMap<NodeId, Option<Incarnation>>,
+    /// How many of these are to have none.
+    absent: usize,
     /// Members of the view that answer, in whichever life; this node is one.
     present: usize,
     /// The newest life of each node that has ended with nothing: it is in no other part of the
@@ -218,7 +251,7 @@ impl Views {
         Self {
             me,
             times,
-            living: BTreeMap::new(),
+            living: Lives::default(),
             view: None,
             seen_ms: now_ms,
             first: (0, now_ms),
@@ -229,6 +262,7 @@ impl Views {
             others: (0, now_ms),
             rests_until_ms: now_ms,
             differ: BTreeMap::new(),
+            absent: 0,
             present: 0,
             left: BTreeMap::new(),
             wanted: Some(Wanted { since_ms: now_ms, changed_ms: now_ms }),
@@ -243,7 +277,7 @@ impl Views {
 
     /// The newest view that it has seen.
     pub fn view(&self) -> Option<&View> {
-        self.view.as_ref()
+        self.view.as_deref()
     }
 
     /// What it is, and so what it may do, at this moment.
@@ -269,7 +303,7 @@ impl Views {
 
     /// Whether a member's time in the group has ended, and what it held may be taken over.
     pub fn may_take_over(&self, from: Seat, now_ms: u64) -> bool {
-        let Some(view) = self.view.as_ref() else { return false };
+        let Some(view) = self.view.as_deref() else { return false };
         // One that is taken in by a view that this node has not seen yet has only begun.
         let is_known = from.since <= view.number;
         let is_over = view.seat_of(from.member.node) != Some(from);
@@ -293,7 +327,7 @@ impl Views {
 
     /// The failure detector says that a node lives.
     pub fn up(&mut self, member: Member, now_ms: u64) {
-        let before = self.living.get(&member.node).copied();
+        let before = self.living.get(member.node);
         if before < Some(member.incarnation) {
             self.answers(member.node, Some(member.incarnation), now_ms);
         }
@@ -363,7 +397,7 @@ impl Views {
         if now_ms < self.rests_until_ms {
             return None;
         }
-        let view = self.view.as_ref();
+        let view = self.view.as_deref();
         if let Some(view) = view.filter(|view| view.has(self.me))
             && self.scattered_ms.is_some()
             && self.pleaded != Some(view.number)
@@ -406,13 +440,22 @@ impl Views {
 
     /// Whether another node answers in this life.
     fn lives(&self, member: Member) -> bool {
-        self.living.get(&member.node) == Some(&member.incarnation)
+        self.living.get(member.node) == Some(member.incarnation)
     }
 
-    /// Nodes of the view, and those that answer, this one among them.
-    fn nodes(&self) -> BTreeSet<NodeId> {
-        let in_view = self.view.iter().flat_map(View::members).map(|member| member.node);
-        in_view.chain(self.living.keys().copied()).chain([self.me.node]).collect()
+    /// Members of the view.
+    fn members(&self) -> impl Iterator<Item = Member> {
+        self.view.iter().flat_map(|view| view.members())
+    }
+
+    /// Nodes of the view, and those that answer, this one among them; ascending.
+    fn nodes(&self) -> Vec<NodeId> {
+        let in_view = self.members().map(|member| member.node);
+        // Two ascending runs and one node, which a stable sort merges.
+        let mut nodes: Vec<_> = in_view.chain(self.living.nodes()).chain([self.me.node]).collect();
+        nodes.sort();
+        nodes.dedup();
+        nodes
     }
 
     /// Who should be in the next view.
@@ -428,10 +471,7 @@ impl Views {
 
     /// Members of the view that live in the life that it names, this node among them.
     fn living_members(&self) -> impl Iterator<Item = Member> {
-        self.view
-            .iter()
-            .flat_map(View::members)
-            .filter(|member| *member == self.me || self.lives(*member))
+        self.members().filter(|member| *member == self.me || self.lives(*member))
     }
 
     /// Notes in which life another node answers, if it does.
@@ -444,7 +484,7 @@ impl Views {
                 }
                 self.living.insert(node, life)
             }
-            None => self.living.remove(&node),
+            None => self.living.remove(node),
         };
         if self.view.as_ref().is_some_and(|view| view.life_of(node).is_some()) {
             self.present += usize::from(life.is_some());
@@ -460,7 +500,7 @@ impl Views {
         }
         let pleads = || self.pleas.get(&node).is_some_and(|until_ms| now_ms < *until_ms);
         let in_view = self.view.as_ref().and_then(|view| view.life_of(node));
-        match self.living.get(&node).copied() {
+        match self.living.get(node) {
             // The failure detector has not heard of a life that others have taken in.
             Some(life) => Some(life).max(in_view),
             None => in_view.filter(|_| pleads()),
@@ -472,14 +512,34 @@ impl Views {
         let is = self.view.as_ref().and_then(|view| view.life_of(node));
         let wanted = self.wanted_life(node, now_ms);
         let has_changed = match is == wanted {
-            true => self.differ.remove(&node).is_some(),
-            false => self.differ.insert(node, wanted) != Some(wanted),
+            true => self.agrees(node),
+            false => self.differs(node, wanted),
         };
         self.note(has_changed, now_ms);
     }
 
+    /// Notes that a node is in the view as it should be; whether that is new.
+    fn agrees(&mut self, node: NodeId) -> bool {
+        let before = self.differ.remove(&node);
+        self.absent -= usize::from(before == Some(None));
+        before.is_some()
+    }
+
+    /// Notes that a node should be in the view in another life than it is, if in any; whether that
+    /// is new.
+    fn differs(&mut self, node: NodeId, wanted: Option<Incarnation>) -> bool {
+        let before = self.differ.insert(node, wanted);
+        self.absent += usize::from(wanted.is_none());
+        self.absent -= usize::from(before == Some(None));
+        before != Some(wanted)
+    }
+
     /// Whether the next view is to be without a node of this one that has not said that it ends.
     fn leaves_out(&self) -> bool {
+        // While a large group forms, all of it differs, and none of that is absent.
+        if self.absent == 0 {
+            return false;
+        }
         let has_left = |node: &NodeId| {
             let life = self.view.as_ref().and_then(|view| view.life_of(*node));
             life.is_some_and(|incarnation| self.has_left(Member { node: *node, incarnation }))
@@ -489,9 +549,9 @@ impl Views {
 
     /// Members of the view that do not answer, and need not.
     fn have_left(&self) -> usize {
-        let members = self.view.iter().flat_map(View::members);
-        let is_silent = |member: &Member| !self.living.contains_key(&member.node);
-        members.filter(|member| self.has_left(*member) && is_silent(member)).count()
+        let Some(view) = self.view.as_deref() else { return 0 };
+        let left = self.left.iter().map(|(node, life)| Member { node: *node, incarnation: *life });
+        left.filter(|member| view.has(*member) && self.living.get(member.node).is_none()).count()
     }
 
     fn note(&mut self, has_changed: bool, now_ms: u64) {
@@ -514,14 +574,15 @@ impl Views {
     /// Compares all nodes with a view that is new.
     fn compare_all(&mut self, now_ms: u64) {
         self.differ.clear();
+        self.absent = 0;
         let is_there =
-            |member: &Member| member.node == self.me.node || self.living.contains_key(&member.node);
-        self.present = self.view.iter().flat_map(View::members).filter(is_there).count();
+            |member: &Member| member.node == self.me.node || self.living.get(member.node).is_some();
+        self.present = self.members().filter(is_there).count();
         for node in self.nodes() {
             let is = self.view.as_ref().and_then(|view| view.life_of(node));
             let wanted = self.wanted_life(node, now_ms);
             if is != wanted {
-                self.differ.insert(node, wanted);
+                self.differs(node, wanted);
             }
         }
         self.note(true, now_ms);
@@ -532,31 +593,41 @@ impl Views {
         let Some(wanted) = self.wanted else { return Turn::Other };
         let times = self.times;
         let is_member = self.view.as_ref().is_some_and(|view| view.has(self.me));
-        let (begin_ms, place) = if is_member {
-            // The first makes it; if it cannot, the next one does.
-            let place = self.living_members().take_while(|member| *member != self.me).count();
-            let begin_ms = match self.scattered_ms {
+        let begin_ms = if is_member {
+            match self.scattered_ms {
                 Some(since_ms) => since_ms + times.patience,
                 // Those that are cut off plead, when they have noticed it.
                 None if self.leaves_out() => {
                     (wanted.changed_ms + 2 * times.look).min(wanted.since_ms + 4 * times.look)
                 }
                 None => (wanted.changed_ms + times.settle).min(wanted.since_ms + 4 * times.settle),
-            };
-            (begin_ms, place)
+            }
         } else {
             // Of a group that there is, a member takes it in: if any of them still looks.
-            let place = self.living.range(..self.me.node).count();
             let is_other = |member: Member| member.node != self.me.node && !self.has_left(member);
-            let begin_ms = match &self.view {
+            match &self.view {
                 Some(view) if view.members().any(is_other) => self.others.1 + times.patience,
                 // There is no group yet, or one of an earlier life of this node alone, or one
                 // that has ended.
                 _ => wanted.since_ms + times.settle,
-            };
-            (begin_ms, place)
+            }
         };
-        if now_ms < begin_ms + place.min(TURNS) as u64 * times.grace {
+        if now_ms < begin_ms {
+            return Turn::Other;
+        }
+        // The first makes it; if it cannot, the next one does. Those behind wait for as long as
+        // each other, so no more are counted.
+        let place = match is_member {
+            true => {
+                let before = self.living_members().take_while(|member| *member != self.me);
+                before.take(TURNS).count()
+            }
+            false => {
+                let before = self.living.nodes().take_while(|node| *node < self.me.node);
+                before.take(TURNS).count()
+            }
+        };
+        if now_ms < begin_ms + place as u64 * times.grace {
             return Turn::Other;
         }
         // What it does not see it must not pass over: a newer view, and pleas.
@@ -645,7 +716,7 @@ impl Views {
     /// Takes what a look has found; whether it was a good one.
     fn see(&mut self, found: Found, began_ms: u64, now_ms: u64) -> bool {
         let Found { newest, pleas, looks, left } = found;
-        let number = |view: &Option<View>| view.as_ref().map_or(0, |view| view.number);
+        let number = |view: &Option<Arc<View>>| view.as_ref().map_or(0, |view| view.number);
         match number(&newest).cmp(&number(&self.view)) {
             // A store, or a member, that shows what is older than what was seen.
             Ordering::Less => return false,
@@ -663,7 +734,7 @@ impl Views {
             }
         }
         for node in pleas {
-            if !self.living.contains_key(&node) {
+            if self.living.get(node).is_none() {
                 self.pleas.entry(node).or_insert(now_ms + self.times.grace);
                 self.compare(node, now_ms);
             }
@@ -672,7 +743,7 @@ impl Views {
     }
 
     /// There is a newer view.
-    fn enter(&mut self, newest: Option<View>, now_ms: u64) {
+    fn enter(&mut self, newest: Option<Arc<View>>, now_ms: u64) {
         let Some(view) = newest else { return };
         (self.seen_ms, self.wanted, self.scattered_ms) = (now_ms, None, None);
         // Who has pleaded is given time once until it is heard, however many views there are.
@@ -680,7 +751,8 @@ impl Views {
         if self.view.is_none() {
             self.first = (view.number, now_ms);
         }
-        let left = self.view.take().into_iter().flat_map(|before| before.seats);
+        let before = self.view.take();
+        let left = before.iter().flat_map(|before| before.seats.iter().copied());
         let left = left.filter(|seat| view.seat_of(seat.member.node) != Some(*seat));
         self.gone.extend(left.map(|seat| (seat, now_ms)));
         let kept_ms = KEPT * self.times.grace;
@@ -708,7 +780,7 @@ mod tests {
             }
             match views.poll(now_ms) {
                 Some(Ask::Look) => {
-                    let newest = Some(view.clone());
+                    let newest = Some(Arc::new(view.clone()));
                     let found = Found { newest, looks: now_ms, ..Found::default() };
                     views.looked(Some(found), now_ms);
                 }
@@ -742,7 +814,7 @@ mod tests {
         for now_ms in (0..120_000).step_by(10) {
             match views.poll(now_ms) {
                 Some(Ask::Look) => {
-                    let newest = Some(view.clone());
+                    let newest = Some(Arc::new(view.clone()));
                     let left = if has_left { vec![other] } else { Vec::new() };
                     views.looked(Some(Found { newest, left, ..Found::default() }), now_ms);
                 }

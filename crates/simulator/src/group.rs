@@ -15,6 +15,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::sync::Arc;
 
 use forebay_membership::{
     Action, Ask, Found, Member, NodeId, Rank, Seat, Swim, SwimTimer, Times, Tuning, View, Views,
@@ -180,7 +181,7 @@ pub struct GroupOutcome {
     /// Questions to members that look for others.
     pub inquiries: u64,
     /// The views, in order, with the moment at which each was made, in ms.
-    pub views: Vec<(u64, View)>,
+    pub views: Vec<(u64, Arc<View>)>,
     /// When all that live were in one view that all had seen, the first time, in ms.
     pub formed_ms: Option<u64>,
     /// What became of those that were killed and not started again.
@@ -218,6 +219,8 @@ struct Peer {
     me: Member,
     swim: Swim,
     views: Views,
+    /// The view of which the failure detector was told.
+    entered: u32,
     runs: bool,
     is_stopped: bool,
     has_store: bool,
@@ -432,6 +435,12 @@ impl<'a> World<'a> {
 
     fn poll(&mut self, node: u16) {
         let now_ms = self.local_ms(node);
+        let peer = &mut self.peers[usize::from(node)];
+        if let Some(view) = peer.views.view().filter(|view| view.number > peer.entered) {
+            peer.entered = view.number;
+            let actions = peer.swim.entered(view);
+            self.act(node, actions);
+        }
         let views = &mut self.peers[usize::from(node)].views;
         match views.poll(now_ms) {
             Some(Ask::Inquire(to, question)) => {
@@ -471,7 +480,7 @@ impl<'a> World<'a> {
         let number = newest.as_ref().map_or(0, |view| view.number);
         let mut found = Found { newest, ..Found::default() };
         match &ask {
-            Ask::Propose(view) if view.number == number + 1 => self.make(view.clone()),
+            Ask::Propose(view) if view.number == number + 1 => self.make(Arc::new(view.clone())),
             Ask::Propose(view) if view.number > number + 1 => {
                 return Err(format!("view {} follows {number}", view.number));
             }
@@ -481,7 +490,7 @@ impl<'a> World<'a> {
             }
             Ask::Look => {
                 let is_member = |view: &View| view.has(Member::new(node, life));
-                self.looks += u64::from(found.newest.as_ref().is_some_and(is_member));
+                self.looks += u64::from(found.newest.as_deref().is_some_and(is_member));
                 found.looks = self.looks;
                 found.pleas = self.pleas.get(&number).into_iter().flatten().copied().collect();
             }
@@ -491,10 +500,10 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    fn make(&mut self, view: View) {
+    fn make(&mut self, view: Arc<View>) {
         let now_ms = self.now_us / 1000;
         let before = self.outcome.views.last().map(|(_, view)| view.clone());
-        let before = before.iter().flat_map(View::members);
+        let before = before.iter().flat_map(|view| view.members());
         for member in before.filter(|member| !view.has(*member)) {
             let peer = &self.peers[usize::from(member.node.0)];
             if peer.me == member && peer.runs && !peer.is_stopped {
@@ -563,22 +572,26 @@ impl<'a> World<'a> {
     /// Looks whether a promise is broken, and notes what has been reached.
     fn check(&mut self) -> Result<(), String> {
         let now_ms = self.now_us / 1000;
-        // Who has seen the newest view takes over from no member of it, and most have.
-        let newest = self.outcome.views.last().map(|(_, view)| view);
-        let is_behind = |(_, peer): &(u16, &Peer)| {
-            peer.views.view().map(|view| view.number) != newest.map(|view| view.number)
-        };
-        let behind: Vec<(u16, &Peer)> = self.running().filter(is_behind).collect();
-        let all: Vec<(u16, &Peer)> = self.running().collect();
+        // Who has seen a view takes over from no member of it: of all that have seen one as the
+        // newest, one is asked then.
+        let mut by_view = BTreeMap::<u32, Vec<(u16, &Peer)>>::new();
+        for (node, peer) in self.running() {
+            let number = peer.views.view().map_or(0, |view| view.number);
+            by_view.entry(number).or_default().push((node, peer));
+        }
         for (node, peer) in self.running() {
             let acts = peer.views.rank(self.local_ms(node)) == Rank::Inside;
             let Some(seat) = peer.views.seat().filter(|_| acts) else { continue };
             let succeeds = |(other, successor): &(u16, &Peer)| {
                 successor.views.may_take_over(seat, self.local_ms(*other))
             };
-            let is_newest = newest.is_some_and(|view| view.seat_of(NodeId(node)) == Some(seat));
-            let others = if is_newest { &behind } else { &all };
-            if let Some((other, _)) = others.iter().find(|other| succeeds(other)) {
+            let has_seat =
+                |view: &View| view.seat_of(NodeId(node)) == Some(seat) && view.number >= seat.since;
+            let others = by_view.values().flat_map(|peers| {
+                let is_in = peers.first().and_then(|(_, peer)| peer.views.view());
+                &peers[..if is_in.is_some_and(has_seat) { 1 } else { peers.len() }]
+            });
+            if let Some((other, _)) = others.copied().find(succeeds) {
                 return Err(format!("node {other} may take over from {seat:?}, which acts"));
             }
         }
@@ -621,8 +634,13 @@ impl<'a> World<'a> {
     fn is_agreed(&self) -> bool {
         let members: Vec<Member> = self.running().map(|(_, peer)| peer.me).collect();
         let newest = self.outcome.views.last().map(|(_, view)| view);
-        newest.is_some_and(|view| view.members().eq(members))
-            && self.running().all(|(_, peer)| peer.views.view() == newest)
+        let has_seen = |view: &View, newest: &View| std::ptr::eq(view, newest) || view == newest;
+        newest.is_some_and(|newest| {
+            newest.members().eq(members)
+                && self
+                    .running()
+                    .all(|(_, peer)| peer.views.view().is_some_and(|view| has_seen(view, newest)))
+        })
     }
 
     /// What has to be so at the end.
@@ -646,6 +664,7 @@ fn peer(group: &Group, me: Member, clock: (u64, u64), seed: u64, local_ms: u64) 
         me,
         swim: Swim::new(me, &listed, group.tuning, seed),
         views: Views::new(me, group.times, local_ms.max(clock.0)),
+        entered: 0,
         runs: true,
         is_stopped: false,
         has_store: true,

@@ -3,6 +3,7 @@
 
 use forebay_membership::{Member, View};
 use forebay_simulator::group::{Fault, Group, simulate};
+use std::sync::Arc;
 
 /// In CI; `FOREBAY_GROUP_SEEDS` has another number, `FOREBAY_GROUP_SEED` the only one.
 const SEEDS: u64 = 2_000;
@@ -112,7 +113,7 @@ fn the_larger_part_of_a_split_group_goes_on() {
         let (at_ms, _) = views[split];
         assert!((75_000..90_000).contains(&at_ms), "seed {seed}: {at_ms}");
         assert!(sizes[split + 1..].iter().all(|size| *size > 11), "seed {seed}: {sizes:?}");
-        let is_whole = |(_, view): &&(u64, View)| view.seats.len() == 16;
+        let is_whole = |(_, view): &&(u64, Arc<View>)| view.seats.len() == 16;
         let whole_ms = outcome.views.iter().rfind(is_whole).unwrap().0;
         assert!((healed_ms..healed_ms + 20_000).contains(&whole_ms), "seed {seed}: {whole_ms}");
     }
@@ -142,7 +143,7 @@ fn a_group_goes_on_without_members_that_do_not_look() {
     group.faults.push((200_000, Fault::StoreBack(0)));
     let outcome = simulate(&group).unwrap();
     let is_new = |member: &Member| member.incarnation.0 == 2;
-    let goes_on = |(at_ms, view): &(u64, View)| {
+    let goes_on = |(at_ms, view): &(u64, Arc<View>)| {
         (75_000..140_000).contains(at_ms) && view.members().filter(is_new).count() == 2
     };
     assert!(outcome.views.iter().any(goes_on), "{:?}", outcome.views);
@@ -184,4 +185,16 @@ fn a_node_alone_goes_on_at_once() {
     let outcome = simulate(&group).unwrap();
     let at_ms = outcome.views.iter().map(|(at_ms, _)| *at_ms).collect::<Vec<_>>();
     assert!(matches!(at_ms[..], [_, 40_000..45_000]), "{:?}", outcome.views);
+}
+
+/// Each node has seen a view of all soon after the last has begun, and none is left out meanwhile
+/// by one that has not yet been told of all: 512 nodes, whose packets have room for a fifth of it.
+#[test]
+fn a_large_group_forms_as_fast_as_a_small_one() {
+    let outcome = simulate(&Group { length_ms: 30_000, ..Group::of(512) }).unwrap();
+    assert!(outcome.formed_ms.unwrap() < 4_000, "{:?}", outcome.formed_ms);
+    assert_eq!(outcome.left_out_living, []);
+    // Who learns of the others by the view passes them on to nobody.
+    assert!(outcome.bytes / outcome.packets < 600, "{} of {}", outcome.bytes, outcome.packets);
+    assert!(outcome.packets < 512 * 30 * 12, "{}", outcome.packets);
 }

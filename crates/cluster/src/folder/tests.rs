@@ -3,6 +3,7 @@ use super::*;
 use forebay_membership::{Found, Incarnation, NodeId, Seat};
 use std::collections::BTreeMap;
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -183,7 +184,7 @@ fn a_look_counts_first_and_finds_the_newest_view() {
     let views = store.names().into_iter().filter(|name| name.starts_with("view.")).count();
     assert_eq!(views, 32);
     assert!(!store.names().iter().any(|name| name.starts_with("tmp.")));
-    let newest = Some(view(50, &members));
+    let newest = Some(Arc::new(view(50, &members)));
     // Looks of members are counted where the folder is listed.
     let found = |looks| Found { newest: newest.clone(), looks, ..Found::default() };
     assert_eq!(one.look(true), Ok(found(2)));
@@ -223,7 +224,7 @@ fn one_that_has_not_looked_for_long_believes_no_number_that_was_free_again() {
         assert_eq!(link, Ok(Proposed::Won), "{name} was removed");
     }
     for life in [&mut two, &mut late] {
-        assert_eq!(life.look(false).unwrap().newest, Some(view(60, &members)));
+        assert_eq!(life.look(false).unwrap().newest, Some(Arc::new(view(60, &members))));
     }
 }
 

@@ -36,6 +36,8 @@ pub struct Engine {
     tasks: Sender<Task>,
     results: Receiver<Done>,
     swim: Swim,
+    /// The view of which that was told.
+    entered: u32,
     /// The failure detector has begun.
     has_begun: bool,
     /// It begins then at the latest, with the addresses that are known.
@@ -95,6 +97,7 @@ impl Engine {
             tasks,
             results,
             swim: Swim::new(me, &listed, tuning, u64::from_le_bytes(seed)),
+            entered: 0,
             has_begun: false,
             begin_ms: now_ms + least_ms,
             timers: BTreeMap::new(),
@@ -129,6 +132,7 @@ impl Engine {
         // Before timers: who has answered is not to be held for silent.
         self.receive(state);
         self.run_timers(state);
+        self.enter(state);
         let now_ms = now_ms();
         if let Some(ask) = state.views.poll(now_ms) {
             self.ask(state, ask, now_ms);
@@ -154,6 +158,15 @@ impl Engine {
         let finds_ms = finds_ms.filter(|_| !self.find.is_under_way);
         let next_ms = [timer_ms, begin_ms, finds_ms, doubts_ms].into_iter().flatten().min();
         next_ms.unwrap_or(u64::MAX).min(state.views.next_ms(now_ms))
+    }
+
+    /// Tells the failure detector of a view that is new.
+    fn enter(&mut self, state: &mut State) {
+        let view = state.views.view().filter(|view| view.number > self.entered);
+        let Some(view) = view else { return };
+        self.entered = view.number;
+        let actions = self.swim.entered(view);
+        self.act(state, actions);
     }
 
     fn begin(&mut self, state: &mut State) {
