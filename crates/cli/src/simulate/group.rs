@@ -17,6 +17,11 @@ const NODES_MAX: u16 = 10_000;
 const NODES_OPENS: u16 = 256;
 /// Kills of one run: its figures are their medians.
 const KILLS: u16 = 5;
+/// In groups of more nodes none is killed, and only the beginning is simulated: each node keeps a
+/// list of all, and looks through it for each that it hears of for the first time.
+const NODES_KILLED: u16 = 2_048;
+/// How long that is, in ms: the group has formed, and goes on as it will.
+const BEGIN_MS: u64 = 6_000;
 /// The first kill, and from one to the next, in ms: the group has formed, or forgotten the last.
 const KILL_MS: u64 = 60_000;
 
@@ -94,6 +99,9 @@ fn faults(seed: u64, count: u64) -> Result<ExitCode, String> {
 /// A group some of whose nodes are killed, one after the other, the first of all among them: it is
 /// the one that makes views.
 fn group(nodes: u16, loss: u32, seed: u64) -> Group {
+    if nodes > NODES_KILLED {
+        return Group { loss, seed, length_ms: BEGIN_MS, ..Group::of(nodes) };
+    }
     let kills = KILLS.min(nodes.saturating_sub(1) / 2).max(u16::from(nodes > 1));
     let mut group = Group { loss, seed, ..Group::of(nodes) };
     let nodes_killed = (0..kills).map(|kill| kill * (nodes / kills.max(1)));
