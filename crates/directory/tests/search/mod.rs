@@ -21,6 +21,9 @@ pub trait Model {
     fn wrong(&self, state: &Self::State) -> Option<String>;
 }
 
+/// What is wrong, and the steps to it.
+pub type Wrong<S> = (String, Vec<S>);
+
 /// Explores all that can happen in so many steps, or in as many as there are states of. Returns
 /// how many states there were, and the deepest; with a violation, what it is and the steps to it.
 pub fn explore<M: Model>(
@@ -28,7 +31,7 @@ pub fn explore<M: Model>(
     begin: M::State,
     depth: usize,
     most: usize,
-) -> Result<(usize, usize), (String, Vec<M::Step>)> {
+) -> Result<(usize, usize), Wrong<M::Step>> {
     let hash = |state: &M::State| {
         let mut hasher = DefaultHasher::new();
         state.hash(&mut hasher);
