@@ -7,8 +7,8 @@
 //! has left out cannot act any more. Programs write as soon as they may, and copies are made as
 //! soon as they may be: what is wrong shows at once.
 //!
-//! In each state: no two nodes may use what one of them writes; whoever may read a part has the
-//! newest bytes that were acknowledged; and a home grants nothing while a member has what is in
+//! In each state: no two nodes may use what one of them writes; a node that may read a part has
+//! the newest bytes that were acknowledged; and a home grants nothing while a member has what is in
 //! the way, or one that has gone had it to write.
 
 use forebay_directory::{
@@ -339,7 +339,7 @@ impl Model {
                     Of::Part(part) => self.has(&state.nodes[other], part as usize),
                     _ => state.nodes[other].held(object),
                 };
-                // Copies of one that has gone, and cannot use them, are in nobody's way.
+                // Copies of one that has gone, and cannot use them, are in no way.
                 let uses = state.nodes[other].usable(object) != Level::None || has.is_dirty();
                 if uses && has.conflicts(*level) {
                     let of = object.of;

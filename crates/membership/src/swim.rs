@@ -265,8 +265,8 @@ impl Swim {
 
     /// This node is a member of a view that is new to it: the others live, as who made it has heard
     /// of them. Else most nodes of a large group would hold most others for gone until each has
-    /// been told of each, and would leave them out when it is their turn to make a view. Nobody is
-    /// told, as all members learn it so.
+    /// been told of each, and would leave them out when it is their turn to make a view. No
+    /// other node is told, as all members learn it so.
     ///
     /// Who was only heard of so, and is in this view no more, is suspected: the word that it is
     /// down may have passed before this node knew it.

@@ -194,7 +194,7 @@ fn a_large_group_forms_as_fast_as_a_small_one() {
     let outcome = simulate(&Group { length_ms: 30_000, ..Group::of(512) }).unwrap();
     assert!(outcome.formed_ms.unwrap() < 4_000, "{:?}", outcome.formed_ms);
     assert_eq!(outcome.left_out_living, []);
-    // Who learns of the others by the view passes them on to nobody.
+    // Who learns of the others by the view passes them on to no other node.
     assert!(outcome.bytes / outcome.packets < 600, "{} of {}", outcome.bytes, outcome.packets);
     assert!(outcome.packets < 512 * 30 * 12, "{}", outcome.packets);
 }
