@@ -21,7 +21,7 @@ const KILLS: u16 = 5;
 /// list of all, and looks through it for each that it hears of for the first time.
 const NODES_KILLED: u16 = 2_048;
 /// How long that is, in ms: the group has formed, and goes on as it will.
-const BEGIN_MS: u64 = 6_000;
+const BEGIN_MS: u64 = 3_500;
 /// The first kill, and from one to the next, in ms: the group has formed, or forgotten the last.
 const KILL_MS: u64 = 60_000;
 
