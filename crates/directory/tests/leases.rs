@@ -736,11 +736,11 @@ fn parts_behind_those_that_thrashed_are_direct_at_once() {
     let write = |group: &mut Group, node: usize, number| {
         group.pass(5);
         let wanted = group.want_with(node, part(number), Level::Write, Terms::default());
-        let levels = wanted.iter().filter_map(|effect| match effect {
+        let granted = wanted.iter().rev().find_map(|effect| match effect {
             Effect::Granted { object, level, .. } if *object == part(number) => Some(*level),
             _ => None,
         });
-        levels.last().unwrap_or(group.nodes[node].usable(part(number)))
+        granted.unwrap_or(group.nodes[node].usable(part(number)))
     };
     let mut turns = Vec::new();
     for number in 0..4 {
