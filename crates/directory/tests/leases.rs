@@ -728,7 +728,7 @@ fn nodes_that_share_a_file_write_parts_and_give_all_back_with_it() {
 }
 
 /// Small records of two nodes next to each other: after two parts that have thrashed the next ones
-/// are direct from the first write on, whoever comes first, and only as long as that goes on.
+/// are direct from the first write on, of either node, and only as long as that goes on.
 #[test]
 fn parts_behind_those_that_thrashed_are_direct_at_once() {
     let (mut group, whole) = sharing();
