@@ -713,6 +713,47 @@ fn parts_that_two_nodes_write_at_once_are_what_each_has_written() {
     assert!(stored == whole);
 }
 
+/// Of pages that others have written a node reads none to write a part of them: what is larger goes
+/// to the store in one call. What is small, or here already, is buffered.
+#[test]
+fn what_lies_between_records_of_another_node_goes_to_the_store() {
+    const RECORD: usize = 12_000;
+    let (group, store) = Group::new();
+    group.shares.store(true, Ordering::Release);
+    let [one, other] = &*group.hosts;
+    let (a, b) = (one.open("file"), other.open("file"));
+    let stored =
+        |range: Range<usize>| fs::read(store.store().join("file")).unwrap()[range].to_vec();
+    for place in [0, 2, 4] {
+        let at = (place * RECORD) as u64;
+        assert_eq!(write_at(&one.session, a, &[place as u8 + 1; RECORD], at), Ok(RECORD));
+    }
+    let mut expected: Vec<u8> = (1..=6).flat_map(|place| [place; RECORD]).collect();
+    for place in [1, 3] {
+        let at = (place * RECORD) as u64;
+        assert_eq!(write_at(&other.session, b, &[place as u8 + 1; RECORD], at), Ok(RECORD));
+        assert_eq!(stored(place * RECORD..(place + 1) * RECORD), [place as u8 + 1; RECORD]);
+    }
+    assert_eq!(stored(0..5 * RECORD), expected[..5 * RECORD]);
+    // Small.
+    let mut write = |node: &Host, fd, byte: u8, range: Range<usize>| {
+        let bytes = vec![byte; range.len()];
+        assert_eq!(write_at(&node.session, fd, &bytes, range.start as u64), Ok(range.len()));
+        expected[range].fill(byte);
+    };
+    write(other, b, 8, 13_000..13_100);
+    assert_eq!(stored(13_000..13_100), [2; 100]);
+    // Next to what is here.
+    write(other, b, 9, 14_000..26_000);
+    assert_eq!(stored(14_000..26_000), [vec![2; 10_000], vec![3; 2_000]].concat());
+    // Behind all, where the store has nothing to be read.
+    write(other, b, 7, 5 * RECORD..6 * RECORD);
+    assert_eq!(fs::metadata(store.store().join("file")).unwrap().len(), 5 * RECORD as u64);
+    for (node, fd) in [(other, b), (one, a)] {
+        assert!(read_at(&node.session, fd, 0) == expected);
+    }
+}
+
 /// Programs that go from part to part ask for many at a time.
 #[test]
 fn parts_in_a_row_are_asked_for_ahead() {

@@ -92,18 +92,19 @@ impl EnteredFile<'_> {
         let Some(entry) = segment.entry_or_insert(record, part.block, self.owner) else {
             return Ok(None);
         };
+        let offset = part.offset(segment);
         match Entry::decode(entry.load(Ordering::Acquire)) {
-            Entry::Empty => self.write_around(entry, cursor, part),
+            Entry::Empty => {
+                let Some(busy) = BusyEntry::take(entry, self.owner) else { return Ok(None) };
+                let written = self.write_store(cursor, offset, part.bytes);
+                drop(busy);
+                written.map(Some)
+            }
             Entry::Resident { tier: TierId::RAM, .. } => {
                 let held = segment.lock_block_unless_interrupted(entry, self.owner)?;
-                let is_here = |meta: &BucketMeta| {
-                    meta.valid.load(Ordering::Relaxed) & part.pages(segment) != 0
-                };
-                match held {
-                    Some(held) if held.tier().is_ram() && !is_here(held.meta()) => {
-                        self.session.counters().write_around.fetch_add(1, Ordering::Relaxed);
-                        self.write_store(cursor, part.offset(segment), part.bytes).map(Some)
-                    }
+                let Some(held) = held.filter(|held| held.tier().is_ram()) else { return Ok(None) };
+                match held.meta().valid.load(Ordering::Relaxed) & part.pages(segment) {
+                    0 => self.write_store(cursor, offset, part.bytes).map(Some),
                     _ => Ok(None),
                 }
             }
