@@ -221,6 +221,8 @@ fn damaged_pools_are_noticed() {
     left.put_back();
     site.recover().expect(0);
     site.assert_same_files();
+    // Damage may hit what says which file a record is of: then it is nowhere, and set aside.
+    site.drop_removed();
 }
 
 fn words(ran: &Ran) -> String {
