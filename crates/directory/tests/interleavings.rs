@@ -10,10 +10,9 @@
 //! which is the same to the one that gets it. A link delivers in order, but for one message in
 //! each run that a broken link has left behind and that comes at any later time.
 
-use forebay_directory::{Ahead, Body, Directory, Effect, Level, Message, Object, Terms, Tuning};
-use forebay_membership::{FileId, Incarnation, Member, NodeId, Partition, Places, Seat, View};
-use search::{Model as _, most};
-use std::collections::{BTreeMap, VecDeque};
+use forebay_directory::{Effect, Level, Message, Object, Terms};
+use forebay_membership::{Member, Seat, View};
+use search::{Model as _, Network, Traffic, are_safe, file_of_first, most};
 
 mod search;
 
@@ -23,29 +22,19 @@ const STATES: usize = 25_000;
 /// Three nodes and what is on its way between them.
 #[derive(Clone, Hash)]
 struct State {
-    nodes: Vec<Directory>,
-    links: BTreeMap<(usize, usize), VecDeque<Message>>,
-    /// A message that comes late.
-    straggler: Option<(usize, usize, Message)>,
+    network: Network,
     /// What shells have been asked to do and have not done.
     reductions: Vec<(usize, Level)>,
     /// What may still happen.
     wants: Vec<(usize, Level)>,
     releases: u8,
-    repetitions: u8,
-    stragglers: u8,
-    /// The views that each node has not seen yet.
-    views: Vec<u32>,
 }
 
 /// What can happen next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Want(usize),
-    Deliver(usize, usize),
-    Repeat(usize, usize),
-    LeaveBehind(usize, usize),
-    Straggle,
+    Message(Traffic),
     Reduce(usize),
     Release(usize),
     See(usize),
@@ -64,12 +53,7 @@ struct Model {
 impl Model {
     /// Nodes with a file whose home is node 0, and views of which the first is seen by all.
     fn of(count: u16, views: &[&[u16]]) -> Self {
-        let places = Places::of(&(0..count).map(NodeId).collect::<Vec<_>>());
-        let file = |inode| FileId { store: 0, inode, generation: 0 };
-        let is_it = |file: &FileId| {
-            places.of_partition(Partition::of_file(*file))[..2] == [NodeId(0), NodeId(1)]
-        };
-        let file = (1..).map(file).find(is_it).map(Object::whole).unwrap();
+        let file = Object::whole(file_of_first(count));
         let seat = |node: &u16| Seat { member: Member::new(*node, 1), since: 1 };
         let view = |(number, nodes): (u32, &&[u16])| View {
             number,
@@ -79,63 +63,34 @@ impl Model {
     }
 
     fn begin(&self, count: u16, wants: &[(usize, Level)], trouble: u8) -> State {
-        let new = |node| Directory::new(Member::new(node, 1), Incarnation(1), Tuning::default());
         let mut state = State {
-            nodes: (0..count).map(new).collect(),
-            links: BTreeMap::new(),
-            straggler: None,
+            network: Network::of(count, trouble),
             reductions: Vec::new(),
             wants: wants.to_vec(),
             releases: 1,
-            repetitions: trouble,
-            stragglers: trouble,
-            views: vec![1; count.into()],
         };
         // The first view is there; the group has formed.
-        for node in 0..state.nodes.len() {
-            self.see(&mut state, node);
+        for node in 0..state.network.nodes.len() {
+            self.take(&mut state, Step::See(node));
         }
-        while let Some((from, to)) = state.links.keys().next().copied() {
-            self.take(&mut state, Step::Deliver(from, to));
+        while let Some(first) = state.network.first() {
+            self.take(&mut state, Step::Message(first));
         }
         state
     }
 
-    fn see(&self, state: &mut State, node: usize) {
-        let Some(view) = self.views.iter().find(|view| view.number == state.views[node]) else {
-            return;
-        };
-        state.views[node] += 1;
-        state.nodes[node].view(view, 0);
-        self.carry_out(state, node);
-    }
-
     fn deliver(&self, state: &mut State, from: usize, to: usize, message: Message) {
-        if let (true, &Body::Revoke { object, serial, .. }) = (self.is_faulty, &message.body) {
-            let body = Body::Released {
-                object,
-                serial,
-                level: Level::None,
-                facts: None,
-                ahead: Ahead::default(),
-            };
-            let holder = state.nodes[to].me();
-            state.nodes[from].message(holder, Message { view: message.view, body }, 0);
-            self.carry_out(state, from);
-            return;
+        if self.is_faulty && state.network.await_no_holder(from, to, &message) {
+            return self.carry_out(state, from);
         }
-        let from = state.nodes[from].me();
-        state.nodes[to].message(from, message, 0);
+        state.network.deliver(from, to, message);
         self.carry_out(state, to);
     }
 
     fn carry_out(&self, state: &mut State, node: usize) {
-        for effect in state.nodes[node].effects() {
+        for effect in state.network.nodes[node].effects() {
             match effect {
-                Effect::Send(to, message) => {
-                    let link = (node, usize::from(to.node.0));
-                    state.links.entry(link).or_default().push_back(message);
-                }
+                Effect::Send(to, message) => state.network.send(node, to, message),
                 Effect::Reduce { to, .. } => state.reductions.push((node, to)),
                 _ => {}
             }
@@ -150,27 +105,16 @@ impl search::Model for Model {
     fn steps(&self, state: &State) -> Vec<Step> {
         let mut steps = Vec::new();
         steps.extend((0..state.wants.len()).map(Step::Want));
-        for (from, to) in state.links.keys() {
-            steps.push(Step::Deliver(*from, *to));
-            if state.repetitions > 0 {
-                steps.push(Step::Repeat(*from, *to));
-            }
-            if state.stragglers > 0 {
-                steps.push(Step::LeaveBehind(*from, *to));
-            }
-        }
-        if state.straggler.is_some() {
-            steps.push(Step::Straggle);
-        }
+        steps.extend(state.network.traffic().into_iter().map(Step::Message));
         steps.extend((0..state.reductions.len()).map(Step::Reduce));
-        for (node, directory) in state.nodes.iter().enumerate() {
+        for (node, directory) in state.network.nodes.iter().enumerate() {
             if state.releases > 0 && directory.held(self.file) != Level::None {
                 steps.push(Step::Release(node));
             }
-            if self.views.iter().any(|view| view.number == state.views[node]) {
+            if state.network.is_behind(node, &self.views) {
                 steps.push(Step::See(node));
             }
-            if state.stragglers == 0 && state.straggler.is_none() && state.links.is_empty() {
+            if state.network.is_idle() {
                 steps.push(Step::Retry(node));
             }
         }
@@ -178,63 +122,43 @@ impl search::Model for Model {
     }
 
     fn take(&self, state: &mut State, step: Step) {
-        let pop = |state: &mut State, link: (usize, usize)| {
-            let queue = state.links.get_mut(&link).unwrap();
-            let message = queue.pop_front().unwrap();
-            if queue.is_empty() {
-                state.links.remove(&link);
-            }
-            message
-        };
         match step {
             Step::Want(index) => {
                 let (node, level) = state.wants.remove(index);
-                state.nodes[node].want(self.file, level, Terms::default(), 0);
+                state.network.nodes[node].want(self.file, level, Terms::default(), 0);
                 self.carry_out(state, node);
             }
-            Step::Deliver(from, to) => {
-                let message = pop(state, (from, to));
-                self.deliver(state, from, to, message);
-            }
-            Step::Repeat(from, to) => {
-                state.repetitions -= 1;
-                let message = state.links[&(from, to)][0].clone();
-                self.deliver(state, from, to, message);
-            }
-            Step::LeaveBehind(from, to) => {
-                state.stragglers -= 1;
-                let message = pop(state, (from, to));
-                state.straggler = Some((from, to, message));
-            }
-            Step::Straggle => {
-                let (from, to, message) = state.straggler.take().unwrap();
-                self.deliver(state, from, to, message);
+            Step::Message(traffic) => {
+                if let Some((from, to, message)) = state.network.take(traffic) {
+                    self.deliver(state, from, to, message);
+                }
             }
             Step::Reduce(index) => {
                 let (node, to) = state.reductions.remove(index);
-                state.nodes[node].reduced(self.file, to, None, 0);
+                state.network.nodes[node].reduced(self.file, to, None, 0);
                 self.carry_out(state, node);
             }
             Step::Release(node) => {
                 state.releases -= 1;
-                state.nodes[node].release(self.file, 0);
+                state.network.nodes[node].release(self.file, 0);
                 self.carry_out(state, node);
             }
-            Step::See(node) => self.see(state, node),
+            Step::See(node) => {
+                state.network.see(node, &self.views);
+                self.carry_out(state, node);
+            }
             Step::Retry(node) => {
-                if let Some(due_ms) = state.nodes[node].next_timer() {
-                    state.nodes[node].timer(due_ms);
-                    self.carry_out(state, node);
-                }
+                state.network.retry(node);
+                self.carry_out(state, node);
             }
         }
     }
 
     /// At most one node may write the file, and no other may use it then.
     fn wrong(&self, state: &State) -> Option<String> {
-        let levels: Vec<Level> = state.nodes.iter().map(|node| node.usable(self.file)).collect();
-        let is_safe = (0..levels.len()).all(|a| (0..a).all(|b| !levels[a].conflicts(levels[b])));
-        (!is_safe).then(|| format!("two nodes may use what one writes: {levels:?}"))
+        let nodes = state.network.nodes.iter();
+        let levels: Vec<Level> = nodes.map(|node| node.usable(self.file)).collect();
+        (!are_safe(&levels)).then(|| format!("two nodes may use what one writes: {levels:?}"))
     }
 }
 

@@ -11,12 +11,9 @@
 //! the newest bytes that were acknowledged; and a home grants nothing while a member has what is in
 //! the way, or one that has gone had it to write.
 
-use forebay_directory::{
-    Ahead, Body, Directory, Effect, Level, Message, Object, Of, Terms, Tuning,
-};
-use forebay_membership::{FileId, Incarnation, Member, NodeId, Partition, Places, Seat, View};
-use search::{Model as _, explore, most};
-use std::collections::{BTreeMap, VecDeque};
+use forebay_directory::{Ahead, Body, Directory, Effect, Level, Message, Object, Of, Terms};
+use forebay_membership::{FileId, Member, NodeId, Seat, View};
+use search::{Model as _, Network, Traffic, are_safe, explore, file_of_first, most};
 
 mod search;
 
@@ -36,24 +33,17 @@ struct Cached {
 /// Three nodes, their pools, and what is on its way between them.
 #[derive(Clone, Hash)]
 struct State {
-    nodes: Vec<Directory>,
+    network: Network,
     pools: Vec<[Option<Cached>; PARTS]>,
     store: [u8; PARTS],
     /// The newest acknowledged write of each part.
     newest: [u8; PARTS],
-    links: BTreeMap<(usize, usize), VecDeque<Message>>,
-    /// A message that comes late.
-    straggler: Option<(usize, usize, Message)>,
     /// What shells have been asked to do and have not done.
     reductions: Vec<(usize, Object, Level, bool)>,
     /// What may still happen.
     wants: Vec<Want>,
     writes: u8,
     releases: u8,
-    repetitions: u8,
-    stragglers: u8,
-    /// The views that each node has not seen yet.
-    views: Vec<u32>,
     /// What a home did that it must not, when it did it.
     wrong: Option<String>,
 }
@@ -65,10 +55,7 @@ type Want = (usize, Of, Level, Terms);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Want(usize),
-    Deliver(usize, usize),
-    Repeat(usize, usize),
-    LeaveBehind(usize, usize),
-    Straggle,
+    Message(Traffic),
     Reduce(usize),
     Write(usize, usize),
     Release(usize, Object),
@@ -106,12 +93,6 @@ impl Model {
     /// Nodes with a file of which node 0 is the home and node 1 the second place, and views of
     /// which the first is seen by all.
     fn of(views: &[&[u16]]) -> Self {
-        let places = Places::of(&(0..NODES).map(NodeId).collect::<Vec<_>>());
-        let file = |inode| FileId { store: 0, inode, generation: 0 };
-        let is_it = |file: &FileId| {
-            places.of_partition(Partition::of_file(*file))[..2] == [NodeId(0), NodeId(1)]
-        };
-        let file = (1..).map(file).find(is_it).unwrap();
         let mut made: Vec<View> = Vec::new();
         for (number, nodes) in (1..).zip(views) {
             let seat = |node: &u16| {
@@ -121,7 +102,7 @@ impl Model {
             let seats = nodes.iter().map(seat).collect();
             made.push(View { number, seats });
         }
-        Self { file, views: made, planted: None }
+        Self { file: file_of_first(NODES), views: made, planted: None }
     }
 
     fn object(&self, of: Of) -> Object {
@@ -134,25 +115,19 @@ impl Model {
 
     /// The group has formed, and these wants were granted one after the other.
     fn begin(&self, before: &[Want], wants: &[Want], trouble: u8) -> State {
-        let new = |node| Directory::new(Member::new(node, 1), Incarnation(1), Tuning::default());
         let mut state = State {
-            nodes: (0..NODES).map(new).collect(),
+            network: Network::of(NODES, trouble),
             pools: vec![[None; PARTS]; NODES.into()],
             store: [0; PARTS],
             newest: [0; PARTS],
-            links: BTreeMap::new(),
-            straggler: None,
             reductions: Vec::new(),
             wants: Vec::new(),
             writes: 1,
             releases: trouble,
-            repetitions: trouble,
-            stragglers: trouble,
-            views: vec![1; NODES.into()],
             wrong: None,
         };
-        for node in 0..state.nodes.len() {
-            self.see(&mut state, node);
+        for node in 0..state.network.nodes.len() {
+            self.take(&mut state, Step::See(node));
         }
         self.go_on(&mut state);
         for want in before {
@@ -162,7 +137,7 @@ impl Model {
             assert!(self.wrong(&state).is_none());
         }
         for (node, of, level, _) in before {
-            let has = state.nodes[*node].held(self.object(*of));
+            let has = state.network.nodes[*node].held(self.object(*of));
             let is_later = |other: &&Want| other.1 == *of && other.0 != *node;
             assert!(has != Level::None || before.iter().any(|want| is_later(&want)), "{level:?}");
         }
@@ -173,8 +148,8 @@ impl Model {
     /// Delivers what is on its way, and does what is asked, until nothing is left.
     fn go_on(&self, state: &mut State) {
         loop {
-            if let Some((from, to)) = state.links.keys().next().copied() {
-                self.take(state, Step::Deliver(from, to));
+            if let Some(first) = state.network.first() {
+                self.take(state, Step::Message(first));
             } else if !state.reductions.is_empty() {
                 self.take(state, Step::Reduce(0));
             } else {
@@ -187,20 +162,11 @@ impl Model {
     /// back.
     fn under_way(&self, mut state: State) -> State {
         self.take(&mut state, Step::Want(0));
-        while let Some((from, to)) = state.links.keys().next().copied() {
-            self.take(&mut state, Step::Deliver(from, to));
+        while let Some(first) = state.network.first() {
+            self.take(&mut state, Step::Message(first));
         }
         assert!(!state.reductions.is_empty());
         state
-    }
-
-    fn see(&self, state: &mut State, node: usize) {
-        let Some(view) = self.views.iter().find(|view| view.number == state.views[node]) else {
-            return;
-        };
-        state.views[node] += 1;
-        state.nodes[node].view(view, 0);
-        self.carry_out(state, node);
     }
 
     /// What a node has of a part by a lease of that. Where it does not share the whole it may use
@@ -232,7 +198,7 @@ impl Model {
     fn write(&self, state: &mut State, node: usize, part: usize) {
         state.newest[part] += 1;
         let write = state.newest[part];
-        match self.usable(&state.nodes[node], Of::Part(part as u32)) {
+        match self.usable(&state.network.nodes[node], Of::Part(part as u32)) {
             // Through the kernel.
             Level::Direct => state.store[part] = write,
             _ => state.pools[node][part] = Some(Cached { write, is_dirty: true }),
@@ -268,19 +234,14 @@ impl Model {
                 state.pools[node][part] = None;
             }
         }
-        state.nodes[node].reduced(object, to, None, 0);
+        state.network.nodes[node].reduced(object, to, None, 0);
         self.carry_out(state, node);
     }
 
     fn deliver(&self, state: &mut State, from: usize, to: usize, mut message: Message) {
         match (self.planted, &mut message.body) {
-            (Some(Planted::RevokeNotAwaited), &mut Body::Revoke { object, serial, .. })
-                if !object.in_all() =>
-            {
-                let (level, facts, ahead) = (Level::None, None, Ahead::default());
-                let body = Body::Released { object, serial, level, facts, ahead };
-                let holder = state.nodes[to].me();
-                state.nodes[from].message(holder, Message { view: message.view, body }, 0);
+            (Some(Planted::RevokeNotAwaited), Body::Revoke { object, .. }) if !object.in_all() => {
+                state.network.await_no_holder(from, to, &message);
                 return self.carry_out(state, from);
             }
             (Some(Planted::AheadOfOthers), Body::Granted { object, level, ahead, .. })
@@ -290,18 +251,16 @@ impl Model {
             }
             _ => {}
         }
-        let from = state.nodes[from].me();
-        state.nodes[to].message(from, message, 0);
+        state.network.deliver(from, to, message);
         self.carry_out(state, to);
     }
 
     fn carry_out(&self, state: &mut State, node: usize) {
-        for effect in state.nodes[node].effects() {
+        for effect in state.network.nodes[node].effects() {
             match effect {
                 Effect::Send(to, message) => {
                     self.look_at(state, node, usize::from(to.node.0), &message.body);
-                    let link = (node, usize::from(to.node.0));
-                    state.links.entry(link).or_default().push_back(message);
+                    state.network.send(node, to, message);
                 }
                 Effect::Reduce { object, to, may_share } => {
                     state.reductions.push((node, object, to, may_share));
@@ -334,13 +293,14 @@ impl Model {
         let others = (0..63).filter(|bit| bits >> bit & 1 == 1);
         let others = others.map(|bit| self.part((first + stride * (bit + 1)) as usize));
         for object in std::iter::once(*object).chain(others.collect::<Vec<_>>()) {
-            for other in (0..state.nodes.len()).filter(|other| *other != to) {
+            for other in (0..state.network.nodes.len()).filter(|other| *other != to) {
                 let has = match object.of {
-                    Of::Part(part) => self.has(&state.nodes[other], part as usize),
-                    _ => state.nodes[other].held(object),
+                    Of::Part(part) => self.has(&state.network.nodes[other], part as usize),
+                    _ => state.network.nodes[other].held(object),
                 };
                 // Copies of one that has gone, and cannot use them, are in no way.
-                let uses = state.nodes[other].usable(object) != Level::None || has.is_dirty();
+                let uses =
+                    state.network.nodes[other].usable(object) != Level::None || has.is_dirty();
                 if uses && has.conflicts(*level) {
                     let of = object.of;
                     let why = format!("{home} grants {of:?} at {level:?}, {other} has {has:?}");
@@ -370,20 +330,9 @@ impl search::Model for Model {
     fn steps(&self, state: &State) -> Vec<Step> {
         let mut steps = Vec::new();
         steps.extend((0..state.wants.len()).map(Step::Want));
-        for (from, to) in state.links.keys() {
-            steps.push(Step::Deliver(*from, *to));
-            if state.repetitions > 0 {
-                steps.push(Step::Repeat(*from, *to));
-            }
-            if state.stragglers > 0 {
-                steps.push(Step::LeaveBehind(*from, *to));
-            }
-        }
-        if state.straggler.is_some() {
-            steps.push(Step::Straggle);
-        }
+        steps.extend(state.network.traffic().into_iter().map(Step::Message));
         steps.extend((0..state.reductions.len()).map(Step::Reduce));
-        for (node, directory) in state.nodes.iter().enumerate() {
+        for (node, directory) in state.network.nodes.iter().enumerate() {
             let writes = (0..PARTS).filter(|_| state.writes > 0);
             let writes = writes.filter(|part| self.may_write(directory, *part));
             steps.extend(writes.map(|part| Step::Write(node, part)));
@@ -391,15 +340,14 @@ impl search::Model for Model {
                 let held = directory.all_held().into_iter();
                 steps.extend(held.map(|(object, _)| Step::Release(node, object)));
             }
-            if self.views.iter().any(|view| view.number == state.views[node]) {
+            if state.network.is_behind(node, &self.views) {
                 steps.push(Step::See(node));
             }
             // Who is left out has seen it by then, as it may act for half of the time only.
-            let awaited = directory.awaited().into_iter();
-            let is_over =
-                |seat: &Seat| state.views[usize::from(seat.member.node.0)] >= state.views[node];
+            let (awaited, views) = (directory.awaited().into_iter(), &state.network.views);
+            let is_over = |seat: &Seat| views[usize::from(seat.member.node.0)] >= views[node];
             steps.extend(awaited.filter(is_over).map(|seat| Step::Succeed(node, seat)));
-            if state.stragglers == 0 && state.straggler.is_none() && state.links.is_empty() {
+            if state.network.is_idle() {
                 steps.push(Step::Retry(node));
             }
         }
@@ -407,41 +355,20 @@ impl search::Model for Model {
     }
 
     fn take(&self, state: &mut State, step: Step) {
-        let pop = |state: &mut State, link: (usize, usize)| {
-            let queue = state.links.get_mut(&link).unwrap();
-            let message = queue.pop_front().unwrap();
-            if queue.is_empty() {
-                state.links.remove(&link);
-            }
-            message
-        };
         match step {
             Step::Want(index) => {
                 let (node, of, level, terms) = state.wants.remove(index);
-                state.nodes[node].want(self.object(of), level, terms, 0);
+                state.network.nodes[node].want(self.object(of), level, terms, 0);
                 self.carry_out(state, node);
             }
-            Step::Deliver(from, to) => {
-                let message = pop(state, (from, to));
-                self.deliver(state, from, to, message);
-            }
-            Step::Repeat(from, to) => {
-                state.repetitions -= 1;
-                let message = state.links[&(from, to)][0].clone();
-                self.deliver(state, from, to, message);
-            }
-            Step::LeaveBehind(from, to) => {
-                state.stragglers -= 1;
-                let message = pop(state, (from, to));
-                state.straggler = Some((from, to, message));
-            }
-            Step::Straggle => {
-                let (from, to, message) = state.straggler.take().unwrap();
-                self.deliver(state, from, to, message);
+            Step::Message(traffic) => {
+                if let Some((from, to, message)) = state.network.take(traffic) {
+                    self.deliver(state, from, to, message);
+                }
             }
             Step::Reduce(index) => {
                 let (node, object, to, may_share) = state.reductions.remove(index);
-                let shares = may_share && state.nodes[node].held(object) == Level::Write;
+                let shares = may_share && state.network.nodes[node].held(object) == Level::Write;
                 self.reduce(state, node, object, if shares { Level::Shared } else { to });
             }
             Step::Write(node, part) => {
@@ -451,22 +378,23 @@ impl search::Model for Model {
             Step::Release(node, object) => {
                 state.releases -= 1;
                 self.reduce(state, node, object, Level::None);
-                state.nodes[node].release(object, 0);
+                state.network.nodes[node].release(object, 0);
                 self.carry_out(state, node);
             }
-            Step::See(node) => self.see(state, node),
+            Step::See(node) => {
+                state.network.see(node, &self.views);
+                self.carry_out(state, node);
+            }
             Step::Succeed(node, seat) => {
-                state.nodes[node].succeeded(seat, 0);
+                state.network.nodes[node].succeeded(seat, 0);
                 if self.planted == Some(Planted::GoneIsFree) {
-                    state.nodes[node].give_up(seat.member.node, 0);
+                    state.network.nodes[node].give_up(seat.member.node, 0);
                 }
                 self.carry_out(state, node);
             }
             Step::Retry(node) => {
-                if let Some(due_ms) = state.nodes[node].next_timer() {
-                    state.nodes[node].timer(due_ms);
-                    self.carry_out(state, node);
-                }
+                state.network.retry(node);
+                self.carry_out(state, node);
             }
         }
     }
@@ -477,14 +405,13 @@ impl search::Model for Model {
         }
         let parts = (0..PARTS as u32).map(Of::Part);
         for of in [Of::Whole, Of::Size].into_iter().chain(parts) {
-            let levels: Vec<Level> = state.nodes.iter().map(|node| self.usable(node, of)).collect();
-            let is_safe =
-                (0..levels.len()).all(|a| (0..a).all(|b| !levels[a].conflicts(levels[b])));
-            if !is_safe {
+            let levels: Vec<Level> =
+                state.network.nodes.iter().map(|node| self.usable(node, of)).collect();
+            if !are_safe(&levels) {
                 return Some(format!("two nodes may use {of:?}, which one writes: {levels:?}"));
             }
         }
-        for (node, directory) in state.nodes.iter().enumerate() {
+        for (node, directory) in state.network.nodes.iter().enumerate() {
             for part in 0..PARTS {
                 let level = self.usable(directory, Of::Part(part as u32));
                 let pool = state.pools[node][part].filter(|_| level != Level::Direct);
