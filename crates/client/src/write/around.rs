@@ -4,6 +4,7 @@ use super::WrittenPart;
 use crate::access::EnteredFile;
 use crate::changed::raise;
 use crate::open_file::OpenFile;
+use crate::part::Part;
 use crate::sharing::Need;
 use crate::span::{Cursor, Readable};
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -77,22 +78,21 @@ impl EnteredFile<'_> {
     pub(super) fn write_between(
         &self,
         cursor: &mut Cursor<'_, Readable>,
-        part: WrittenPart,
+        part: Part,
     ) -> Result<Option<usize>, Errno> {
         let (record, segment) = (self.record, &self.session.segment);
-        let page = segment.page_bytes();
+        let (page, offset) = (segment.page_bytes(), part.offset(segment));
         let is_whole = part.within.is_multiple_of(page) && part.end().is_multiple_of(page);
         let is_small = part.bytes <= page;
         // The store's file is made longer by flushes; and what journal or slots have of it would be
         // older.
-        let is_theirs = self.session.end_of(part) <= record.stored() && !record.is_tracked();
+        let is_theirs = offset + part.bytes as u64 <= record.stored() && !record.is_tracked();
         if is_whole || is_small || !is_theirs {
             return Ok(None);
         }
         let Some(entry) = segment.entry_or_insert(record, part.block, self.owner) else {
             return Ok(None);
         };
-        let offset = part.offset(segment);
         match Entry::decode(entry.load(Ordering::Acquire)) {
             Entry::Empty => {
                 let Some(busy) = BusyEntry::take(entry, self.owner) else { return Ok(None) };

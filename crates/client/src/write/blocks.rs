@@ -232,11 +232,7 @@ impl EnteredFile<'_> {
             let bytes = (length as u64).min(end - at) as usize;
             return self.write_store(cursor, at, bytes).map(Shared::Written);
         }
-        let part = WrittenPart {
-            part: Part::first(&self.session.segment, at, length),
-            ahead: length as u64,
-            stamp: clock::stamp(clock::realtime_coarse_ns()),
-        };
+        let part = Part::first(&self.session.segment, at, length);
         let written = self.write_between(cursor, part)?;
         Ok(written.map_or(Shared::Buffered, Shared::Written))
     }
