@@ -648,7 +648,8 @@ impl LeaseKeeper {
 /// Has the flushers bring to the store what there is of a file of which another node wants a part:
 /// it will want the next ones, too.
 fn flush_the_rest(node: &Node, file: FileId) {
-    if node.is_pending(file) && !node.segment.file(file).has(FileFlags::TO_FLUSH) {
+    let record = node.segment.file(file);
+    if record.has(FileFlags::DIRTY) && !record.has(FileFlags::TO_FLUSH) {
         node.segment.request_sync(file, None, false);
         node.want_work();
     }
