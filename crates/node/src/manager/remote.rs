@@ -135,6 +135,17 @@ struct Parked {
 }
 
 impl Parked {
+    /// A question of this moment, with its number: for a block, to be given within `budget_ns`.
+    fn new(
+        (from, ticket): (Member, u64),
+        (file, block): (GroupFile, u64),
+        budget_ns: u64,
+        is_find: bool,
+    ) -> Self {
+        let (since, waits_for_tier) = (Instant::now(), false);
+        Self { from, ticket, file, block, since, budget_ns, waits_for_tier, is_find }
+    }
+
     /// Whether the one that asks waits still.
     fn is_awaited(&self) -> bool {
         self.since.elapsed() < PARK.as_duration()
@@ -857,17 +868,8 @@ impl Remote {
                     let block = first + at;
                     let node = self.finder.find(file, block, from.node, not);
                     if budget_ns > 0 && mask == 1 << at && node.is_some() && node == me {
-                        let (since, waits_for_tier, is_find) = (Instant::now(), false, true);
-                        return self.serve(Parked {
-                            from,
-                            ticket,
-                            file,
-                            block,
-                            since,
-                            budget_ns,
-                            waits_for_tier,
-                            is_find,
-                        });
+                        let asked = Parked::new((from, ticket), (file, block), budget_ns, true);
+                        return self.serve(asked);
                     }
                 }
                 self.tell_holders(from, ticket, (file, run));
@@ -877,17 +879,7 @@ impl Remote {
                 self.take_hints(from, (file, run), holders);
             }
             RemoteMessage::Get { ticket, file, block, budget_ns } => {
-                let (since, waits_for_tier, is_find) = (Instant::now(), false, false);
-                self.serve(Parked {
-                    from,
-                    ticket,
-                    file,
-                    block,
-                    since,
-                    budget_ns,
-                    waits_for_tier,
-                    is_find,
-                });
+                self.serve(Parked::new((from, ticket), (file, block), budget_ns, false));
             }
             RemoteMessage::Have { ticket, file, block, bytes, sum, region, offset } => {
                 self.have(from, (ticket, file, block), (bytes, sum), (region, offset));
