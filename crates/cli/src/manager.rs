@@ -47,6 +47,15 @@ pub fn await_leftover(runtime: &Runtime) {
 /// Makes sure that a node manager serves the instance, and holds it. `runtime` is then that
 /// manager's.
 pub fn join(config: &Config, runtime: &mut Runtime) -> Result<(Connection, Joined), String> {
+    join_with(config, runtime, &["--ephemeral"])
+}
+
+/// The same, with the options of a node manager that is started.
+fn join_with(
+    config: &Config,
+    runtime: &mut Runtime,
+    options: &[&str],
+) -> Result<(Connection, Joined), String> {
     let mut watch = Watch::default();
     let mut tries = 0;
     for _ in 0..50 {
@@ -61,7 +70,7 @@ pub fn join(config: &Config, runtime: &mut Runtime) -> Result<(Connection, Joine
         match runtime.lock() {
             Ok(Some(lock)) => {
                 drop(lock);
-                match start(config, runtime, &["--ephemeral"]) {
+                match start(config, runtime, options) {
                     Err(StartError::Died(why)) if tries < START_TRIES => {
                         tries += 1;
                         eprintln!("forebay: {why}; starting another");

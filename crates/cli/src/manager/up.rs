@@ -2,12 +2,10 @@
 //! of a group.
 
 use super::orphans::drain_orphans;
-use super::start::{START_TRIES, StartError, start};
-use super::{hold, look_again, stop};
+use super::{Joined, join_with, stop};
 use crate::group::{GroupArguments, await_part};
 use crate::instance::InstanceArguments;
 use crate::signals;
-use crate::watch::Watch;
 use clap::Args;
 use forebay_node::Config;
 use forebay_node::log::shown;
@@ -67,34 +65,15 @@ fn manager(runtime: &Runtime) -> String {
 
 /// Makes sure that a node manager serves the instance until it is ended; whether it is a new one.
 fn serve(config: &Config, runtime: &mut Runtime) -> Result<bool, String> {
-    for tries in 0.. {
-        look_again(runtime)?;
-        if hold(runtime, &mut Watch::default())?.is_some() {
-            return match ends_with_runs(runtime) {
-                false => Ok(false),
-                true => Err(format!(
-                    "node manager {} was started by a run and ends with the last one: when that has \
-                     ended, or after `forebay stop`, give the command again",
-                    manager(runtime)
-                )),
-            };
-        }
-        runtime.prepare()?;
-        match start(config, runtime, &[]) {
-            Ok(()) => break,
-            Err(StartError::Died(why)) if tries < START_TRIES => {
-                eprintln!("forebay: {why}; starting another");
-            }
-            // Another command's was faster.
-            Err(StartError::Served(_)) if tries < START_TRIES => {}
-            Err(error) => {
-                runtime.remove_unless_used();
-                return Err(error.to_string());
-            }
-        }
+    let (_, joined) = join_with(config, runtime, &[])?;
+    match ends_with_runs(runtime) {
+        false => Ok(matches!(joined, Joined::Started)),
+        true => Err(format!(
+            "node manager {} was started by a run and ends with the last one: when that has ended, or \
+             after `forebay stop`, give the command again",
+            manager(runtime)
+        )),
     }
-    look_again(runtime)?;
-    Ok(true)
 }
 
 /// Whether the instance's node manager ends when no run needs it: its command line says so.
