@@ -3,17 +3,18 @@
 //!
 //! A node is the home of a partition either because it was, in the last view that it has seen, and
 //! knew all leases there, in the same seat; or after all members have said what they hold, in this
-//! view. Either way no other node can know them all at the same time: it would need what this one
-//! holds, in a view that this one has seen.
+//! view: see [`roll`](crate::roll). Either way no other node can know them all at the same time: it
+//! would need what this one holds, in a view that this one has seen.
 
 use crate::directory::{Directory, Group, Task};
 use crate::home::{Hold, Waiter};
 use crate::level::Level;
-use crate::message::{Body, Claim, ITEM_BYTES_MAX, ITEMS_MAX};
+use crate::message::{Body, Claim, ITEMS_MAX, parts_of};
 use crate::object::Object;
 use crate::partitions::Partitions;
 use forebay_membership::{Incarnation, Member, NodeId, PARTITIONS, Partition, Seat, View};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Lives that have ended with nothing: so many are remembered.
 const ENDED_MAX: usize = 1 << 16;
@@ -27,12 +28,10 @@ pub(crate) struct Gone {
     pub is_given_up: bool,
 }
 
-/// A question to a member for what it holds.
+/// A question to a home for what it writes itself: this node is the second place.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Recall {
     partitions: Partitions,
-    /// Whether it is new in the view.
-    is_new: bool,
     attempt: u32,
     /// The next part of the answer.
     next: u16,
@@ -54,10 +53,20 @@ impl Directory {
     /// There is a view, which this node may be in or not. Views come in order; some may be missed.
     pub fn view(&mut self, view: &View, now_ms: u64) {
         let number = self.group.as_ref().map_or(0, |group| group.view.number);
+        if view.number > number {
+            self.enter(&Group::new(view.clone()), now_ms);
+        }
+    }
+
+    /// As [`Directory::view`], with the homes that follow from it: a simulator computes them once
+    /// for all of its nodes.
+    pub fn enter(&mut self, group: &Group, now_ms: u64) {
+        let view = Arc::clone(&group.view);
+        let number = self.group.as_ref().map_or(0, |group| group.view.number);
         if view.number <= number {
             return;
         }
-        let before = self.group.replace(Group::new(view.clone()));
+        let before = self.group.replace(group.clone());
         self.viewed_ms = now_ms;
         self.has_seen = before.is_some();
         self.someone_has_seen = self.has_seen;
@@ -78,11 +87,11 @@ impl Directory {
         self.gone.retain(|seat, _| !is_here(seat));
 
         self.change_places(before.as_ref(), is_same, own);
-        self.ask_members(before.as_ref(), now_ms);
+        self.ask_homes(now_ms);
         if own.is_some() {
             self.hold_on(!is_same, now_ms);
         }
-        self.thaw_when_all_have_answered(now_ms);
+        self.begin_roll(before.as_ref(), is_same, now_ms);
         self.process_all(now_ms);
         self.settle(now_ms);
     }
@@ -198,35 +207,22 @@ impl Directory {
         });
     }
 
-    /// Asks members for what this node has to know.
-    fn ask_members(&mut self, before: Option<&Group>, now_ms: u64) {
-        let unfinished = std::mem::take(&mut self.recalls);
-        self.continued.clear();
+    /// Asks homes for what they write themselves, where this node is the second place and does not
+    /// know it.
+    fn ask_homes(&mut self, now_ms: u64) {
+        self.recalls.clear();
         let Some(group) = self.group.clone().filter(|_| self.seat.is_some()) else { return };
-        if let Some(seat) = self.seat {
-            self.continued.insert(self.me.node, (seat, self.oldest));
-        }
         let every_ms = self.tuning.retry_ms;
-        for seat in group.view.seats.iter().filter(|seat| Some(**seat) != self.seat) {
-            let is_unfinished = unfinished.get(&seat.member).is_some_and(|recall| recall.is_new);
-            let is_new = is_unfinished || before.is_none_or(|before| !before.has(*seat));
-            let mut partitions = self.frozen.clone();
-            if is_new {
-                partitions.add(&self.thawed);
-            }
-            let recall = Recall { partitions, is_new, attempt: 0, next: 0, every_ms, due_ms: 0 };
-            self.recalls.insert(seat.member, recall);
-        }
         let unknown = Partition::all().filter(|partition| {
             group.place(*partition, 1) == self.seat && !self.witnessed.has(*partition)
         });
         for partition in unknown {
-            let home = group.place(partition, 0);
-            if let Some(recall) = home.and_then(|home| self.recalls.get_mut(&home.member)) {
-                recall.partitions.set(partition, true);
-            }
+            let Some(home) = group.place(partition, 0) else { continue };
+            let partitions = Partitions::default();
+            let new = Recall { partitions, attempt: 0, next: 0, every_ms, due_ms: 0 };
+            let recall = self.recalls.entry(home.member).or_insert(new);
+            recall.partitions.set(partition, true);
         }
-        self.recalls.retain(|_, recall| !recall.partitions.is_empty());
         self.recall_due_ms = now_ms;
         self.recall_due(now_ms, now_ms);
     }
@@ -253,42 +249,20 @@ impl Directory {
         asked.into_iter().for_each(|(member, body)| self.send(member, body));
     }
 
-    /// Another member answers for these partitions: tells it what this node knows.
+    /// The second place of these partitions does not know what this node writes in them.
     pub(crate) fn recall(&mut self, to: Member, attempt: u32, partitions: &Partitions) {
-        let items = self.items(partitions);
-        for partition in partitions.iter() {
-            let home = self.group.as_ref().and_then(|group| group.place(partition, 0));
-            if home.is_some_and(|home| home.member == to) {
-                self.handed.set(partition, true);
-            }
-        }
-        let (oldest, has_seen) = (self.oldest, self.has_seen);
-        let mut parts: Vec<Vec<Claim>> = vec![Vec::new()];
-        let mut bytes = 0;
-        for item in items {
-            bytes += item.bytes();
-            let is_full = parts.last().is_none_or(|part| part.len() == ITEMS_MAX);
-            if is_full || bytes > ITEM_BYTES_MAX {
-                bytes = item.bytes();
-                parts.push(Vec::new());
-            }
-            if let Some(part) = parts.last_mut() {
-                part.push(item);
-            }
-        }
+        let items = self.held_in(partitions);
+        let (oldest, parts) = (self.oldest, parts_of(items));
         let last = parts.len() - 1;
         for (index, items) in parts.into_iter().enumerate() {
             let Ok(number) = u16::try_from(index) else { return };
             let is_last = index == last;
-            self.send(
-                to,
-                Body::Claims { attempt, index: number, is_last, has_seen, oldest, items },
-            );
+            self.send(to, Body::Claims { attempt, index: number, is_last, oldest, items });
         }
     }
 
-    /// What this node has to say of these partitions.
-    fn items(&self, partitions: &Partitions) -> Vec<Claim> {
+    /// What this node has of these partitions.
+    fn held_in(&self, partitions: &Partitions) -> Vec<Claim> {
         let Some(own) = self.seat else { return Vec::new() };
         let mut items = Vec::new();
         for (object, held) in self.held.iter().filter(|(_, held)| held.level != Level::None) {
@@ -300,7 +274,14 @@ impl Directory {
                 items.push(Claim::Holds { object, seat, level, serial, is_firm });
             }
         }
-        for (object, seats) in &self.testimony {
+        items
+    }
+
+    /// What this node has of these partitions, and what those had that have gone, of whom it was
+    /// home or second place.
+    pub(crate) fn claims_in(&self, partitions: &Partitions) -> Vec<Claim> {
+        let mut items = self.held_in(partitions);
+        for (object, seats) in self.testimony.iter().filter(|_| self.seat.is_some()) {
             if partitions.has(object.partition()) {
                 let gone = seats.iter().filter(|(seat, _)| !self.is_in(**seat));
                 items.extend(gone.map(|(seat, (serial, level))| {
@@ -309,47 +290,31 @@ impl Directory {
                 }));
             }
         }
-        let acting = self.gone.iter().filter(|(_, gone)| !gone.is_succeeded);
-        items.extend(acting.map(|(seat, _)| Claim::Gone(*seat)));
-        let mut former = self.former.clone();
-        former.keep(partitions);
-        if !former.is_empty() {
-            items.push(Claim::Keeps(former));
-        }
-        for (seat, doubted) in &self.doubts {
-            let mut doubted = doubted.clone();
-            doubted.keep(partitions);
-            if !doubted.is_empty() {
-                items.push(Claim::Doubt(*seat, doubted));
-            }
-        }
         items
     }
 
-    /// A member says what it knows.
+    /// A home says what it writes itself.
     pub(crate) fn claims(
         &mut self,
         from: Seat,
         (attempt, index, is_last): (u32, u16, bool),
         oldest: Incarnation,
         items: &[Claim],
-        now_ms: u64,
     ) {
         let Some(recall) = self.recalls.get_mut(&from.member) else { return };
         if recall.attempt != attempt || recall.next != index {
             return;
         }
-        // Its table is as large as its own; a home that has no room for twice that stays frozen.
-        if self.records.len() + items.len() > 2 * self.tuning.files + ITEMS_MAX {
+        if self.notes.len() + items.len() > 2 * self.tuning.files + ITEMS_MAX {
             self.counts.dropped += 1;
             return;
         }
         recall.next += 1;
-        let recall = recall.clone();
-        self.learn(from, &recall, oldest, items);
-        if is_last {
-            self.recalls.remove(&from.member);
-            self.continued.insert(from.member.node, (from, oldest));
+        self.learn(from, false, oldest, items);
+        if !is_last {
+            return;
+        }
+        if let Some(recall) = self.recalls.remove(&from.member) {
             for partition in recall.partitions.iter() {
                 let group = self.group.as_ref();
                 let place = |at| group.and_then(|group| group.place(partition, at));
@@ -357,32 +322,30 @@ impl Directory {
                     self.witnessed.set(partition, true);
                 }
             }
-            if recall.is_new {
-                self.forget_earlier_lives();
-            }
-            self.thaw_when_all_have_answered(now_ms);
-            if recall.is_new {
-                self.process_all(now_ms);
+        }
+    }
+
+    /// Takes what a member, or this node itself, has to say; whether it is new here.
+    pub(crate) fn learn(&mut self, from: Seat, is_new: bool, oldest: Incarnation, items: &[Claim]) {
+        for item in items {
+            let Claim::Holds { object, seat, level, serial, is_firm } = *item else { continue };
+            if seat == from {
+                let hold = Hold::claimed(level, serial, is_firm);
+                self.learn_own(from, is_new, oldest, object, hold);
+            } else if level.is_dirty()
+                && self.frozen.has(object.partition())
+                && self.notice_gone(seat)
+            {
+                let record = self.records.entry(object).or_default();
+                record.holds.entry(seat).or_insert(Hold::claimed(level, serial, false));
             }
         }
     }
 
-    /// Takes what a member, or this node itself, has to say.
-    fn learn(&mut self, from: Seat, recall: &Recall, oldest: Incarnation, items: &[Claim]) {
+    /// Takes what members know of those that have gone, and of homes.
+    pub(crate) fn learn_of_others(&mut self, items: impl IntoIterator<Item = Claim>) {
         for item in items {
-            match item.clone() {
-                Claim::Holds { object, seat, level, serial, is_firm } if seat == from => {
-                    let hold = Hold::claimed(level, serial, is_firm);
-                    self.learn_own(from, recall, oldest, object, hold);
-                }
-                Claim::Holds { object, seat, level, serial, .. } if level.is_dirty() => {
-                    if self.frozen.has(object.partition()) && self.notice_gone(seat) {
-                        let record = self.records.entry(object).or_default();
-                        let hold = Hold::claimed(level, serial, false);
-                        record.holds.entry(seat).or_insert(hold);
-                    }
-                }
-                Claim::Holds { .. } => {}
+            match item {
                 Claim::Keeps(partitions) => self.kept.add(&partitions),
                 Claim::Gone(seat) => {
                     self.notice_gone(seat);
@@ -393,6 +356,7 @@ impl Directory {
                         self.doubts.entry(seat).or_default().add(&partitions);
                     }
                 }
+                _ => {}
             }
         }
     }
@@ -401,7 +365,7 @@ impl Directory {
     fn learn_own(
         &mut self,
         from: Seat,
-        recall: &Recall,
+        is_new: bool,
         oldest: Incarnation,
         object: Object,
         hold: Hold,
@@ -417,7 +381,7 @@ impl Directory {
         }
         if self.frozen.has(partition) {
             self.records.entry(object).or_default().holds.insert(from, hold);
-        } else if self.thawed.has(partition) && recall.is_new {
+        } else if self.thawed.has(partition) && is_new {
             // What an earlier seat of the node had is the new one's.
             let is_earlier = |seat: &&Seat| {
                 seat.member.node == from.member.node
@@ -463,7 +427,7 @@ impl Directory {
     }
 
     /// A member that another node knows to have gone; whether it has, and was not given up.
-    fn notice_gone(&mut self, seat: Seat) -> bool {
+    pub(crate) fn notice_gone(&mut self, seat: Seat) -> bool {
         let given_up = self.given_up.get(&seat.member.node);
         let is_given_up = given_up
             .is_some_and(|(life, view)| seat.member.incarnation <= *life && seat.since <= *view);
@@ -483,11 +447,12 @@ impl Directory {
     }
 
     /// What a member has said that it holds is all that its earlier lives held, back to one.
-    fn forget_earlier_lives(&mut self) {
-        let continued = &self.continued;
+    pub(crate) fn forget_earlier_lives(&mut self) {
+        let (group, roll) = (self.group.as_ref(), self.roll.as_ref());
+        let Some((group, roll)) = group.zip(roll) else { return };
         let is_over = |seat: &Seat| {
-            let known = continued.get(&seat.member.node);
-            known.is_some_and(|(now, oldest)| seat != now && seat.member.incarnation >= *oldest)
+            let known = roll.continued(group, seat.member.node);
+            known.is_some_and(|(now, oldest)| *seat != now && seat.member.incarnation >= oldest)
         };
         self.gone.retain(|seat, _| !is_over(seat));
         let mut unknown = Vec::new();
@@ -509,23 +474,13 @@ impl Directory {
         }
     }
 
-    /// Grants again in partitions that were frozen, when all members have answered.
-    fn thaw_when_all_have_answered(&mut self, now_ms: u64) {
-        let Some(own) = self.seat else { return };
-        let is_asked = |recall: &Recall| recall.partitions.meets(&self.frozen);
-        if self.frozen.is_empty() || self.recalls.values().any(is_asked) {
-            return;
-        }
-        let items = self.items(&self.frozen);
-        let mine = Recall {
-            partitions: self.frozen.clone(),
-            is_new: false,
-            attempt: 0,
-            next: 0,
-            every_ms: 0,
-            due_ms: 0,
-        };
-        self.learn(own, &mine, self.oldest, &items);
+    /// Grants again in partitions that were frozen: all members have told what they hold there.
+    pub(crate) fn thaw(&mut self, now_ms: u64) {
+        let Some(own) = self.seat.filter(|_| !self.frozen.is_empty()) else { return };
+        let items = self.claims_in(&self.frozen);
+        self.learn(own, false, self.oldest, &items);
+        let former = self.former.clone();
+        self.kept.add(&former);
         let frozen = std::mem::take(&mut self.frozen);
         // Where it may have been the home before, in a view that it missed or that was over too
         // soon, what others wrote that have gone is known to the home before that, if it lives.

@@ -7,6 +7,7 @@ use crate::level::{Facts, Level, Sized, Tuning, Why};
 use crate::message::{Body, KINDS, Message};
 use crate::object::{Object, Run};
 use crate::partitions::Partitions;
+use crate::roll::{Roll, Word};
 use forebay_membership::{FileId, Incarnation, Member, NodeId, Partition, Places, Seat, View};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{Hash, Hasher};
@@ -127,10 +128,10 @@ pub struct Status {
     pub dropped: u64,
 }
 
-/// A view, and the homes that follow from it.
+/// A view, and the homes that follow from it. A copy shares both.
 #[derive(Clone, Debug)]
-pub(crate) struct Group {
-    pub view: View,
+pub struct Group {
+    pub(crate) view: Arc<View>,
     /// The seats of the first node of each partition, and of the second.
     places: Arc<Vec<[Option<Seat>; 2]>>,
 }
@@ -151,7 +152,8 @@ impl Hash for Group {
 }
 
 impl Group {
-    pub(crate) fn new(view: View) -> Self {
+    /// Work: 4096 hashes for each member.
+    pub fn new(view: View) -> Self {
         let nodes: Vec<NodeId> = view.seats.iter().map(|seat| seat.member.node).collect();
         let places = Places::of(&nodes);
         let seats_of = |partition| {
@@ -159,7 +161,7 @@ impl Group {
             [0, 1].map(|place| of.get(place).and_then(|node| view.seat_of(*node)))
         };
         let places = Arc::new(Partition::all().map(seats_of).collect());
-        Self { view, places }
+        Self { view: Arc::new(view), places }
     }
 
     /// The seat of the first node of a partition, or of the second.
@@ -181,6 +183,7 @@ pub(crate) enum Task {
     Direct(Object),
     Peek(u64),
     Recall,
+    Roll,
 }
 
 /// What one node knows of leases: those it has, and those it has given as home. Not for several
@@ -235,8 +238,8 @@ pub struct Directory {
     pub(crate) doubts: BTreeMap<Seat, Partitions>,
     pub(crate) recalls: BTreeMap<Member, Recall>,
     pub(crate) recall_due_ms: u64,
-    /// Since which life members hold what they claim, in this view.
-    pub(crate) continued: BTreeMap<NodeId, (Seat, Incarnation)>,
+    /// That of the newest view, if it is in it.
+    pub(crate) roll: Option<Roll>,
     /// What homes write themselves, for which this node is the second place, with their request.
     pub(crate) notes: BTreeMap<Object, BTreeMap<Seat, (u64, Level)>>,
     /// What others were writing, of partitions whose home is another now: it counts when they have
@@ -309,7 +312,7 @@ impl Directory {
             doubts: BTreeMap::new(),
             recalls: BTreeMap::new(),
             recall_due_ms: 0,
-            continued: BTreeMap::new(),
+            roll: None,
             notes: BTreeMap::new(),
             testimony: BTreeMap::new(),
             peeks: BTreeMap::new(),
@@ -357,6 +360,7 @@ impl Directory {
                 Task::Direct(object) => self.direct_due(object, now_ms),
                 Task::Peek(id) => drop(self.peeks.remove(&id)),
                 Task::Recall => self.recall_due(due_ms, now_ms),
+                Task::Roll => self.roll_due(due_ms, now_ms),
             }
         }
         self.settle(now_ms);
@@ -420,10 +424,20 @@ impl Directory {
                 }
             }
             Body::Recall { attempt, partitions } => self.recall(from.member, attempt, &partitions),
-            Body::Claims { attempt, index, is_last, has_seen, oldest, items } => {
-                self.someone_has_seen |= has_seen;
-                self.claims(from, (attempt, index, is_last), oldest, &items, now_ms);
+            Body::Claims { attempt, index, is_last, oldest, items } => {
+                self.claims(from, (attempt, index, is_last), oldest, &items);
             }
+            Body::Roll { step, is_up, part, parts, has_seen, items } => {
+                let word = Word { step, part, parts, has_seen, items };
+                match is_up {
+                    true => self.roll_from_below(from.member, word, now_ms),
+                    false => self.roll_from_above(from.member, word, now_ms),
+                }
+            }
+            Body::Tell { attempt, index, is_last, oldest, items } => {
+                self.tell(from, (attempt, index, is_last), oldest, &items, now_ms);
+            }
+            Body::Told => self.told(from.member, now_ms),
             Body::Note { object, request, level, is_held, ahead } => {
                 self.note(from, object, (request, level), is_held, ahead);
             }
@@ -535,7 +549,7 @@ impl Directory {
             revoking: holds().filter(|(_, hold)| hold.revoke.is_some()).count(),
             reducing: self.held.values().filter(|held| held.reducing.is_some()).count(),
             partitions: (self.thawed.count() + self.frozen.count(), self.frozen.count()),
-            silent: self.recalls.keys().copied().collect(),
+            silent: self.silent(),
             awaited: self.awaited(),
             lost,
             doubted,

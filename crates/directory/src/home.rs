@@ -184,9 +184,8 @@ impl Directory {
         (level, terms): (Level, Terms),
         now_ms: u64,
     ) {
-        let is_known = self.thawed.has(object.partition())
-            && !self.recalls.contains_key(&from.member)
-            && !self.is_fenced;
+        let is_known =
+            self.thawed.has(object.partition()) && !self.is_unheard(from) && !self.is_fenced;
         if !is_known {
             // It asks again.
             return;
@@ -677,7 +676,7 @@ impl Directory {
                 direct_until_ms = Some(record.direct_until_ms);
             }
         }
-        self.enter(object, seat, hold);
+        self.enter_hold(object, seat, hold);
         match object.of {
             Of::Size => self.outrun_writer(object.file),
             Of::Whole => {
@@ -696,7 +695,7 @@ impl Directory {
             self.at(until_ms, Task::Direct(object));
         }
         for part in ahead.from(object) {
-            self.enter(part, seat, hold);
+            self.enter_hold(part, seat, hold);
             if let Some(record) = self.records.get_mut(&part).filter(|_| is_counted) {
                 record.writer = Some(node);
             }
@@ -713,7 +712,7 @@ impl Directory {
     }
 
     /// Writes down what a node has from now on.
-    fn enter(&mut self, object: Object, seat: Seat, hold: Hold) {
+    fn enter_hold(&mut self, object: Object, seat: Seat, hold: Hold) {
         let record = self.records.entry(object).or_default();
         self.order.remove(&(record.last_serial, object));
         record.last_serial = hold.serial;

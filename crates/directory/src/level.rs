@@ -111,6 +111,9 @@ pub struct Tuning {
     pub files: usize,
     /// Glimpses that are under way at most, as home and as asker each.
     pub glimpses: usize,
+    /// From so many members at most one takes what they and those below them know, when a view has
+    /// changed; all nodes of a group need the same.
+    pub below: usize,
 }
 
 impl Facts {
@@ -131,6 +134,7 @@ impl Default for Tuning {
             part_direct_ms: 1_000,
             files: 1 << 20,
             glimpses: 1 << 12,
+            below: 16,
         }
     }
 }

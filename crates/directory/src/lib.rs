@@ -39,9 +39,10 @@ mod level;
 mod message;
 mod object;
 mod partitions;
+mod roll;
 
-pub use directory::{Directory, Effect, Status};
+pub use directory::{Directory, Effect, Group, Status};
 pub use level::{Facts, Level, Sized, Tuning, Why};
-pub use message::{Body, Claim, DecodeError, KINDS, MESSAGE_MAX, Message};
+pub use message::{Body, Claim, DecodeError, KINDS, MESSAGE_MAX, MESSAGE_VERSION, Message, Step};
 pub use object::{AHEAD_MAX, Ahead, Object, Of, PART_BYTES, Run, Terms};
 pub use partitions::Partitions;

@@ -9,8 +9,8 @@ use std::fmt;
 
 /// Bytes of a message at most.
 pub const MESSAGE_MAX: usize = 64 << 10;
-/// The version of what is written.
-const VERSION: u8 = 2;
+/// The version of what is written, and of what it means: nodes of a group have the same.
+pub const MESSAGE_VERSION: u8 = 3;
 /// Items of one [`Body::Claims`] at most,
 pub(crate) const ITEMS_MAX: usize = 1_400;
 /// and their bytes: what stands before them has less than a KiB.
@@ -89,7 +89,7 @@ pub enum Body {
         /// The same is true of these parts.
         ahead: Ahead,
     },
-    /// The sender answers for these partitions now: what does the receiver have there?
+    /// From the second place of these partitions to their home: what does it write there itself?
     Recall {
         /// Tells the question from others.
         attempt: u32,
@@ -104,13 +104,42 @@ pub enum Body {
         index: u16,
         /// Whether it is the last part.
         is_last: bool,
-        /// Whether it has seen an earlier view: it would know which homes have gone.
-        has_seen: bool,
         /// What the sender says it holds goes back to this life of it without a break.
         oldest: Incarnation,
         /// What it has to say.
         items: Vec<Claim>,
     },
+    /// A part of the roll call of a view: up, what a member and all below it know; down, what all
+    /// members know.
+    Roll {
+        /// Which of its steps.
+        step: Step,
+        /// To the member above, or to those below.
+        is_up: bool,
+        /// Which part, from 0.
+        part: u16,
+        /// Of how many.
+        parts: u16,
+        /// Whether one of them has seen an earlier view: it would know which homes have gone.
+        has_seen: bool,
+        /// What they know.
+        items: Vec<Claim>,
+    },
+    /// To a home: a part of what the sender has of its partitions.
+    Tell {
+        /// Rises when all is told again.
+        attempt: u32,
+        /// From 0, without a gap.
+        index: u16,
+        /// Whether it is the last part.
+        is_last: bool,
+        /// What the sender says it holds goes back to this life of it without a break.
+        oldest: Incarnation,
+        /// What it has.
+        items: Vec<Claim>,
+    },
+    /// The answer to the last part.
+    Told,
     /// From a home to the next place: the home is to write, or share, this itself, or no more.
     Note {
         /// Of what.
@@ -194,13 +223,47 @@ pub enum Claim {
     Gone(Seat),
     /// This node has gone, and all who knew what it wrote in these partitions, too.
     Doubt(Seat, Partitions),
+    /// The homes of these partitions do not know all leases there.
+    Frozen(Partitions),
+    /// Some home has not heard yet those that are members since this view, or a later one.
+    Unheard(u32),
+    /// What this member says it holds goes back to this life of its node without a break.
+    Since(Member, Incarnation),
+}
+
+/// The steps of a roll call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Step {
+    /// Of which partitions do homes have to be told?
+    Ask,
+    /// All has been told.
+    Told,
 }
 
 /// The kinds of messages, for counts.
-pub const KINDS: [&str; 15] = [
+pub const KINDS: [&str; 18] = [
     "open", "granted", "refused", "revoke", "released", "recall", "claims", "note", "noted",
-    "glimpse", "size", "peek", "peeked", "view", "farewell",
+    "glimpse", "size", "peek", "peeked", "view", "farewell", "roll", "tell", "told",
 ];
+
+/// Divides items among messages.
+pub(crate) fn parts_of(items: Vec<Claim>) -> Vec<Vec<Claim>> {
+    let mut parts: Vec<Vec<Claim>> = vec![Vec::new()];
+    let mut bytes = 0;
+    for item in items {
+        bytes += item.bytes();
+        let is_full = parts.last().is_none_or(|part| part.len() == ITEMS_MAX);
+        if is_full || bytes > ITEM_BYTES_MAX {
+            bytes = item.bytes();
+            parts.push(Vec::new());
+        }
+        if let Some(part) = parts.last_mut() {
+            part.push(item);
+        }
+    }
+    parts
+}
 
 impl Claim {
     /// How many bytes it has when it is written.
@@ -210,6 +273,9 @@ impl Claim {
             Claim::Keeps(_) => 1 + PARTITIONS / 8,
             Claim::Gone(_) => 1 + 10,
             Claim::Doubt(..) => 1 + 10 + PARTITIONS / 8,
+            Claim::Frozen(_) => 1 + PARTITIONS / 8,
+            Claim::Unheard(_) => 1 + 4,
+            Claim::Since(..) => 1 + 6 + 4,
         }
     }
 }
@@ -233,6 +299,9 @@ impl Body {
             Body::Peeked { .. } => 12,
             Body::View => 13,
             Body::Farewell => 14,
+            Body::Roll { .. } => 15,
+            Body::Tell { .. } => 16,
+            Body::Told => 17,
         }
     }
 }
@@ -259,7 +328,7 @@ impl fmt::Display for DecodeError {
             DecodeError::Long => write!(to, "the message is too long"),
             DecodeError::Version(version) => write!(
                 to,
-                "the message has version {version}, this is {VERSION}: all nodes of a group need \
+                "the message has version {version}, this is {MESSAGE_VERSION}: all nodes of a group need \
                  the same version of Forebay"
             ),
             DecodeError::Kind(kind) => write!(to, "there is no kind {kind} of message"),
@@ -274,7 +343,7 @@ impl Message {
     /// Appends its bytes, at most [`MESSAGE_MAX`].
     pub fn encode(&self, to: &mut Vec<u8>) {
         let mut to = Writer(to);
-        to.u8(VERSION);
+        to.u8(MESSAGE_VERSION);
         to.u8(self.body.kind() as u8);
         to.u32(self.view);
         match &self.body {
@@ -312,14 +381,21 @@ impl Message {
                 to.u32(*attempt);
                 to.partitions(partitions);
             }
-            Body::Claims { attempt, index, is_last, has_seen, oldest, items } => {
+            Body::Claims { attempt, index, is_last, oldest, items }
+            | Body::Tell { attempt, index, is_last, oldest, items } => {
                 to.u32(*attempt);
                 to.u16(*index);
                 to.u8(u8::from(*is_last));
-                to.u8(u8::from(*has_seen));
                 to.u32(oldest.0);
-                to.u16(items.len() as u16);
-                items.iter().for_each(|item| to.claim(item));
+                to.claims(items);
+            }
+            Body::Roll { step, is_up, part, parts, has_seen, items } => {
+                to.u8(*step as u8);
+                to.u8(u8::from(*is_up));
+                to.u16(*part);
+                to.u16(*parts);
+                to.u8(u8::from(*has_seen));
+                to.claims(items);
             }
             Body::Note { object, request, level, is_held, ahead } => {
                 to.object(*object, *request);
@@ -352,7 +428,7 @@ impl Message {
                 to.object(*object, *request);
                 to.facts(*facts);
             }
-            Body::View | Body::Farewell => {}
+            Body::View | Body::Farewell | Body::Told => {}
         }
     }
 
@@ -366,7 +442,7 @@ impl Message {
         }
         let mut from = Reader(bytes);
         let version = from.u8()?;
-        if version != VERSION {
+        if version != MESSAGE_VERSION {
             return Err(DecodeError::Version(version));
         }
         let kind = from.u8()?;
@@ -454,10 +530,19 @@ impl Writer<'_> {
         }
     }
 
+    fn member(&mut self, member: Member) {
+        self.u16(member.node.0);
+        self.u32(member.incarnation.0);
+    }
+
     fn seat(&mut self, seat: Seat) {
-        self.u16(seat.member.node.0);
-        self.u32(seat.member.incarnation.0);
+        self.member(seat.member);
         self.u32(seat.since);
+    }
+
+    fn claims(&mut self, items: &[Claim]) {
+        self.u16(items.len() as u16);
+        items.iter().for_each(|item| self.claim(item));
     }
 
     fn partitions(&mut self, partitions: &Partitions) {
@@ -485,6 +570,19 @@ impl Writer<'_> {
             Claim::Keeps(partitions) => {
                 self.u8(3);
                 self.partitions(partitions);
+            }
+            Claim::Frozen(partitions) => {
+                self.u8(4);
+                self.partitions(partitions);
+            }
+            Claim::Unheard(view) => {
+                self.u8(5);
+                self.u32(*view);
+            }
+            Claim::Since(member, oldest) => {
+                self.u8(6);
+                self.member(*member);
+                self.u32(oldest.0);
             }
         }
     }
@@ -602,9 +700,27 @@ impl Reader<'_> {
         }
     }
 
+    fn member(&mut self) -> Result<Member, DecodeError> {
+        Ok(Member { node: NodeId(self.u16()?), incarnation: Incarnation(self.u32()?) })
+    }
+
     fn seat(&mut self) -> Result<Seat, DecodeError> {
-        let member = Member { node: NodeId(self.u16()?), incarnation: Incarnation(self.u32()?) };
-        Ok(Seat { member, since: self.u32()? })
+        Ok(Seat { member: self.member()?, since: self.u32()? })
+    }
+
+    fn claims(&mut self) -> Result<Vec<Claim>, DecodeError> {
+        match usize::from(self.u16()?) {
+            count if count > ITEMS_MAX => Err(DecodeError::Value),
+            count => (0..count).map(|_| self.claim()).collect(),
+        }
+    }
+
+    fn step(&mut self) -> Result<Step, DecodeError> {
+        match self.u8()? {
+            0 => Ok(Step::Ask),
+            1 => Ok(Step::Told),
+            _ => Err(DecodeError::Value),
+        }
     }
 
     fn partitions(&mut self) -> Result<Partitions, DecodeError> {
@@ -626,6 +742,9 @@ impl Reader<'_> {
             1 => Ok(Claim::Gone(self.seat()?)),
             2 => Ok(Claim::Doubt(self.seat()?, self.partitions()?)),
             3 => Ok(Claim::Keeps(self.partitions()?)),
+            4 => Ok(Claim::Frozen(self.partitions()?)),
+            5 => Ok(Claim::Unheard(self.u32()?)),
+            6 => Ok(Claim::Since(self.member()?, Incarnation(self.u32()?))),
             _ => Err(DecodeError::Value),
         }
     }
@@ -659,15 +778,13 @@ impl Reader<'_> {
                 Body::Released { object, serial, level, facts, ahead: self.ahead(object)? }
             }
             5 => Body::Recall { attempt: self.u32()?, partitions: self.partitions()? },
-            6 => {
+            6 | 16 => {
                 let (attempt, index, is_last) = (self.u32()?, self.u16()?, self.bool()?);
-                let has_seen = self.bool()?;
-                let (oldest, count) = (Incarnation(self.u32()?), usize::from(self.u16()?));
-                if count > ITEMS_MAX {
-                    return Err(DecodeError::Value);
+                let (oldest, items) = (Incarnation(self.u32()?), self.claims()?);
+                match kind {
+                    6 => Body::Claims { attempt, index, is_last, oldest, items },
+                    _ => Body::Tell { attempt, index, is_last, oldest, items },
                 }
-                let items = (0..count).map(|_| self.claim()).collect::<Result<_, _>>()?;
-                Body::Claims { attempt, index, is_last, has_seen, oldest, items }
             }
             7 => {
                 let (object, request) = self.object()?;
@@ -690,6 +807,15 @@ impl Reader<'_> {
             }
             13 => Body::View,
             14 => Body::Farewell,
+            15 => {
+                let (step, is_up) = (self.step()?, self.bool()?);
+                let (part, parts, has_seen) = (self.u16()?, self.u16()?, self.bool()?);
+                if part >= parts {
+                    return Err(DecodeError::Value);
+                }
+                Body::Roll { step, is_up, part, parts, has_seen, items: self.claims()? }
+            }
+            17 => Body::Told,
             _ => return Err(DecodeError::Kind(kind)),
         })
     }

@@ -16,6 +16,11 @@ impl Default for Partitions {
 }
 
 impl Partitions {
+    /// All of them.
+    pub(crate) fn all() -> Self {
+        Self(Box::new([u64::MAX; WORDS]))
+    }
+
     /// Whether this one is in it.
     pub fn has(&self, partition: Partition) -> bool {
         let number = usize::from(partition.number());
@@ -45,11 +50,6 @@ impl Partitions {
     /// Takes away all that another set has.
     pub(crate) fn take(&mut self, other: &Self) {
         self.0.iter_mut().zip(other.0.iter()).for_each(|(to, from)| *to &= !from);
-    }
-
-    /// Whether another set has one of these.
-    pub(crate) fn meets(&self, other: &Self) -> bool {
-        self.0.iter().zip(other.0.iter()).any(|(a, b)| a & b != 0)
     }
 
     /// How many it has.
@@ -86,10 +86,8 @@ mod tests {
         set.set(Partition::of_number(63).unwrap(), false);
         assert_eq!(set.iter().map(Partition::number).collect::<Vec<_>>(), [0, 7, 64, 4095]);
         assert_eq!(set.count(), 4);
-        assert!(set.meets(&other));
         other.set(Partition::of_number(8).unwrap(), true);
         other.set(Partition::of_number(7).unwrap(), false);
-        assert!(!set.meets(&other));
         set.keep(&other);
         assert!(set.is_empty());
         assert_eq!(Partition::of_number(4096), None);

@@ -1,7 +1,8 @@
 //! Leases of files and of their parts, in groups whose messages arrive at once.
 
 use forebay_directory::{
-    Ahead, Body, Claim, Directory, Effect, Facts, Level, Message, Object, Sized, Terms, Tuning, Why,
+    Ahead, Body, Claim, Directory, Effect, Facts, Level, Message, Object, Partitions, Sized, Step,
+    Terms, Tuning, Why,
 };
 use forebay_membership::{FileId, Incarnation, Member, NodeId, Partition, Places, Seat, View};
 use std::collections::VecDeque;
@@ -643,7 +644,6 @@ fn nonsense_changes_nothing() {
             attempt: 1,
             index: 0,
             is_last: true,
-            has_seen: true,
             oldest: Incarnation(0),
             items: vec![Claim::Holds {
                 object: file,
@@ -652,6 +652,36 @@ fn nonsense_changes_nothing() {
                 serial: 1,
                 is_firm: true,
             }],
+        },
+        Body::Tell {
+            attempt: 1,
+            index: 0,
+            is_last: true,
+            oldest: Incarnation(0),
+            items: vec![Claim::Holds {
+                object: file,
+                seat,
+                level: Level::Write,
+                serial: 1,
+                is_firm: true,
+            }],
+        },
+        Body::Told,
+        Body::Roll {
+            step: Step::Ask,
+            is_up: true,
+            part: 0,
+            parts: 1,
+            has_seen: true,
+            items: vec![Claim::Frozen(Partitions::default()), Claim::Gone(seat)],
+        },
+        Body::Roll {
+            step: Step::Told,
+            is_up: false,
+            part: 0,
+            parts: 1,
+            has_seen: true,
+            items: Vec::new(),
         },
         Body::Note {
             object: file,
@@ -797,4 +827,130 @@ fn a_part_is_lost_by_name_and_others_are_not() {
     assert_eq!(group.want(0, whole, Level::Read), [whole_lost]);
     let shared = group.want_with(0, whole, Level::Read, Terms::share());
     assert_eq!(shared, [granted(whole, Level::Shared)]);
+}
+
+/// A file that this node is the home of, in a group of so many.
+fn file_at(home: u16, count: u16) -> Object {
+    let places = Places::of(&(0..count).map(NodeId).collect::<Vec<_>>());
+    let file = |inode| FileId { store: 0, inode, generation: 0 };
+    let is_it = |file: &FileId| places.home_of_file(*file) == Some(NodeId(home));
+    Object::whole((1..).map(file).find(is_it).unwrap())
+}
+
+/// Members tell homes what they have through each other: a home waits for all of them, also those
+/// that have nothing, and that it knows nothing of but by others.
+#[test]
+fn a_home_waits_until_each_member_has_told_all_homes() {
+    for below in [1, 2, 16] {
+        let mut group = Group::with(8, Tuning { below, ..Tuning::default() });
+        // Of a file of node 7's, which node 6 writes, node 7 tells nothing when it leaves.
+        let file = file_at(7, 8);
+        let taken = Effect::Granted { object: file, level: Level::Write, facts: None };
+        assert_eq!(group.want(6, file, Level::Write), [taken]);
+        let lives: Vec<_> = (0..7).map(|node| (node, 1, 1)).collect();
+        group.cut = vec![6];
+        group.change(2, &lives);
+        group.cut = vec![6, 7];
+        group.pass(5_000);
+        let places = Places::of(&(0..7).map(NodeId).collect::<Vec<_>>());
+        let home = usize::from(places.home_of_file(file.file).unwrap().0);
+        for node in (0..6).filter(|node| *node != home) {
+            assert_eq!(group.want(node, file, Level::Read), [], "{below} below");
+        }
+        let frozen = |group: &Group| {
+            group.nodes[..7]
+                .iter()
+                .filter(|node| {
+                    let (_, frozen) = node.status().partitions;
+                    frozen > 0
+                })
+                .count()
+        };
+        assert_eq!(frozen(&group), 6, "{below} below");
+        // Those that wait for node 6 name it, or one that waits for it.
+        assert!(group.nodes[..6].iter().all(|node| !node.status().silent.is_empty()));
+        assert!(
+            group.nodes[..6]
+                .iter()
+                .any(|node| { node.status().silent.contains(&Member::new(6, 1)) })
+        );
+        group.cut = vec![7];
+        group.show();
+        group.pass(10_000);
+        assert_eq!(frozen(&group), 0, "{below} below");
+        assert!(group.nodes[..7].iter().all(|node| node.status().silent.is_empty()));
+        // The writer has given it back to them by then, if it was not its own home.
+        let seen = group.seen[6].iter().any(|effect| matches!(effect, Effect::Reduce { .. }));
+        assert!(seen, "{below} below: {:?}", group.seen[6]);
+    }
+}
+
+/// Where what is said is lost for a second, all is told all the same.
+#[test]
+fn what_members_tell_homes_is_said_again_until_it_is_heard() {
+    for below in [1, 2, 16] {
+        let mut group = Group::with(6, Tuning { below, ..Tuning::default() });
+        let files: Vec<Object> = (0..6).map(|home| file_at(home, 6)).collect();
+        for (node, file) in files.iter().enumerate() {
+            assert_eq!(group.want((node + 1) % 6, *file, Level::Write).len(), 1);
+        }
+        group.cut = vec![5];
+        let lives: Vec<_> = (0..5).map(|node| (node, 1, 1)).collect();
+        group.view = View { number: 2, seats: seats(&lives) };
+        for node in 0..5 {
+            group.nodes[node].view(&group.view, group.now_ms);
+            // All that it says is lost.
+            let lost = group.nodes[node].effects();
+            assert!(lost.iter().all(|effect| !matches!(effect, Effect::Granted { .. })));
+        }
+        for ms in [250, 500, 750, 1_000] {
+            for node in &mut group.nodes[..5] {
+                node.timer(group.now_ms + ms);
+                node.effects();
+            }
+        }
+        group.now_ms += 1_000;
+        group.pass(20_000);
+        for node in &group.nodes[..5] {
+            let status = node.status();
+            assert_eq!((status.partitions.1, status.silent.len()), (0, 0), "{below} below");
+        }
+        // The file of the one that has gone is its writer's still.
+        assert_eq!(group.nodes[0].usable(files[5]), Level::Write);
+    }
+}
+
+/// A home that is told more than it has room for grants nothing in that view, and no other waits.
+#[test]
+fn a_home_without_room_for_what_it_is_told_grants_nothing() {
+    let mut group = Group::with(3, Tuning { files: 8_192, ..Tuning::default() });
+    let places = Places::of(&[0, 1, 2].map(NodeId));
+    let after = Places::of(&[0, 1].map(NodeId));
+    let moves = |file: &FileId| {
+        places.home_of_file(*file) == Some(NodeId(2))
+            && after.home_of_file(*file) == Some(NodeId(1))
+    };
+    let files = (1..).map(|inode| FileId { store: 0, inode, generation: 0 }).filter(moves);
+    let files: Vec<Object> = files.take(4_096).map(Object::whole).collect();
+    for file in &files {
+        assert_eq!(group.want(0, *file, Level::Read).len(), 1);
+    }
+    // It has begun anew with a table that is smaller than what it is told.
+    group.nodes[1] = Directory::new(
+        Member::new(1, 1),
+        Incarnation(1),
+        Tuning { files: 1_000, ..Tuning::default() },
+    );
+    group.cut = vec![2];
+    group.change(2, &[(0, 1, 1), (1, 1, 1)]);
+    group.pass(5_000);
+    let [full, other] = [1, 0].map(|node| group.nodes[node].status());
+    assert!(full.partitions.1 > 0 && full.dropped > 0, "{full:?}");
+    assert_eq!(other.partitions.1, 0, "{other:?}");
+    let gone = seats(&[(2, 1, 1)])[0];
+    group.nodes[..2].iter_mut().for_each(|node| node.succeeded(gone, 5_000));
+    let refused = Effect::Refused { object: file_at(1, 2), why: Why::Full };
+    assert_eq!(group.want(0, file_at(1, 2), Level::Write), [refused]);
+    let granted = Effect::Granted { object: file_at(0, 2), level: Level::Write, facts: None };
+    assert_eq!(group.want(1, file_at(0, 2), Level::Write), [granted]);
 }

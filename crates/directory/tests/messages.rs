@@ -2,7 +2,7 @@
 
 use forebay_directory::{
     Ahead, Body, Claim, DecodeError, Facts, KINDS, Level, MESSAGE_MAX, Message, Object, Of,
-    Partitions, Sized, Terms, Why,
+    Partitions, Sized, Step, Terms, Why,
 };
 use forebay_membership::{FileId, Incarnation, Member, NodeId, Partition, Seat};
 
@@ -80,7 +80,7 @@ impl Random {
     }
 
     fn claim(&mut self) -> Claim {
-        match self.next() % 4 {
+        match self.next() % 7 {
             0 => {
                 let object = self.object();
                 let (seat, level, serial) = (self.seat(), self.level(object), self.next());
@@ -88,6 +88,9 @@ impl Random {
             }
             1 => Claim::Gone(self.seat()),
             2 => Claim::Doubt(self.seat(), self.partitions()),
+            3 => Claim::Frozen(self.partitions()),
+            4 => Claim::Unheard(self.next() as u32),
+            5 => Claim::Since(self.seat().member, Incarnation(self.next() as u32)),
             _ => Claim::Keeps(self.partitions()),
         }
     }
@@ -123,7 +126,6 @@ impl Random {
                 attempt: self.next() as u32,
                 index: self.next() as u16,
                 is_last: self.is(),
-                has_seen: self.is(),
                 oldest: Incarnation(self.next() as u32),
                 items: (0..self.next() % 200).map(|_| self.claim()).collect(),
             },
@@ -146,7 +148,26 @@ impl Random {
             11 => Body::Peek { object, request },
             12 => Body::Peeked { object, request, facts: self.facts() },
             13 => Body::View,
-            _ => Body::Farewell,
+            14 => Body::Farewell,
+            15 => {
+                let parts = 1 + (self.next() % 9) as u16;
+                Body::Roll {
+                    step: [Step::Ask, Step::Told][(self.next() % 2) as usize],
+                    is_up: self.is(),
+                    part: (self.next() % u64::from(parts)) as u16,
+                    parts,
+                    has_seen: self.is(),
+                    items: (0..self.next() % 50).map(|_| self.claim()).collect(),
+                }
+            }
+            16 => Body::Tell {
+                attempt: self.next() as u32,
+                index: self.next() as u16,
+                is_last: self.is(),
+                oldest: Incarnation(self.next() as u32),
+                items: (0..self.next() % 200).map(|_| self.claim()).collect(),
+            },
+            _ => Body::Told,
         }
     }
 }
@@ -209,7 +230,7 @@ fn the_form_is_the_one_that_other_versions_have() {
     let terms = Terms::strided(7, 8);
     let body = Body::Open { object, request: 4, level, is_claim: true, terms };
     let expected = [
-        &[2, 0, 5, 0, 0, 0][..],
+        &[3, 0, 5, 0, 0, 0][..],
         &[1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0],
         &[4, 0, 0, 0, 0, 0, 0, 0, 2, 6, 0, 0, 0],
         &[3, 1, 0, 7, 8, 0, 0, 0],
@@ -217,7 +238,7 @@ fn the_form_is_the_one_that_other_versions_have() {
     let bytes = bytes(&Message { view: 5, body });
     assert_eq!(bytes, expected.concat());
     assert_eq!(Message::decode(&[1, 0]), Err(DecodeError::Version(1)));
-    assert_eq!(Message::decode(&[2, 15, 0, 0, 0, 0]), Err(DecodeError::Kind(15)));
+    assert_eq!(Message::decode(&[3, 18, 0, 0, 0, 0]), Err(DecodeError::Kind(18)));
     // A part is not shared, a whole has no parts ahead, and none are named without a stride.
     for (at, value) in [(28, 3), (33, 0), (33, 2), (33, 5), (35, 1), (36, 64), (36, 0), (37, 0)] {
         let mut wrong = bytes.clone();

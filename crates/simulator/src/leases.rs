@@ -21,8 +21,8 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 pub use forebay_directory::KINDS;
 use forebay_directory::{
-    Ahead, Body, Claim, Directory, Effect, Facts, Level, Message, Object, Of, Run, Sized, Terms,
-    Tuning, Why,
+    Ahead, Body, Claim, Directory, Effect, Facts, Level, Message, Object, Of, Run, Sized, Step,
+    Terms, Tuning, Why,
 };
 use forebay_membership::{FileId, Incarnation, Member, NodeId, Seat, Times, View};
 use forebay_placement::Random;
@@ -60,6 +60,10 @@ pub enum Planted {
     SizeOfOneForgotten,
     /// Parts that others have are granted ahead.
     AheadOfOthers,
+    /// A member is told that all have told the homes what they have as soon as it has itself.
+    TellersNotAwaited,
+    /// A member takes what it has told a home for heard, whether that has come or not.
+    HomesNotAwaited,
 }
 
 /// How many parts of a file are used.
@@ -78,6 +82,8 @@ pub struct Leases {
     pub has_faults: bool,
     /// Whether nodes share files.
     pub shares: bool,
+    /// How many members one has below it, where all tell homes what they have.
+    pub below: usize,
     /// What is wrong on purpose.
     pub planted: Option<Planted>,
     /// What random choices follow from.
@@ -94,6 +100,7 @@ impl Leases {
             loss: [0, 0, 20, 200][random.index(4)],
             has_faults: !random.one_in(8),
             shares: !random.one_in(4),
+            below: [1, 2, 16][(seed % 3) as usize],
             planted: None,
             seed,
         }
@@ -161,73 +168,6 @@ impl LeasesOutcome {
         let counts = self.messages.iter_mut().zip(&other.messages);
         counts.for_each(|(to, from)| *to += from);
     }
-}
-
-/// What some opens of files cost.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Opens {
-    /// How the nodes use the files.
-    pub pattern: &'static str,
-    /// How many opens there were.
-    pub opens: u64,
-    /// Messages for them, by kind, as [`KINDS`] has them.
-    pub messages: [u64; KINDS.len()],
-}
-
-/// Counts the messages of opens in a group of so many nodes in which nothing goes wrong: of files
-/// that one node has, and of files that all have, each to read and to write. Each node opens 64
-/// files; 256 nodes take some seconds.
-pub fn opens(nodes: u16) -> Vec<Opens> {
-    let patterns = [
-        ("a file of its own, to read", Level::Read, false),
-        ("a file of its own, to write", Level::Write, false),
-        ("a file that all read", Level::Read, true),
-        ("a file that all write in turn", Level::Write, true),
-    ];
-    patterns.map(|(pattern, level, is_shared)| opens_of(nodes, pattern, level, is_shared)).into()
-}
-
-fn opens_of(nodes: u16, pattern: &'static str, level: Level, is_shared: bool) -> Opens {
-    const FILES: u64 = 64;
-    let seats = (0..nodes).map(|node| Seat { member: Member::new(node, 1), since: 1 });
-    let view = View { number: 1, seats: seats.collect() };
-    // A file that changes its writer for each of many nodes would be direct.
-    let tuning = Tuning { thrash: usize::MAX, ..Tuning::default() };
-    let new = |member| Directory::new(member, Incarnation(1), tuning);
-    let mut all: Vec<Directory> = view.members().map(new).collect();
-    all.iter_mut().for_each(|directory| directory.view(&view, 0));
-    let deliver = |all: &mut Vec<Directory>, messages: &mut [u64; KINDS.len()]| {
-        let mut is_quiet = false;
-        while !std::mem::replace(&mut is_quiet, true) {
-            for index in 0..all.len() {
-                for effect in all[index].effects() {
-                    is_quiet = false;
-                    match effect {
-                        Effect::Send(to, message) => {
-                            messages[message.body.kind()] += 1;
-                            let from = all[index].me();
-                            all[usize::from(to.node.0)].message(from, message, 0);
-                        }
-                        Effect::Reduce { object, to, .. } => {
-                            all[index].reduced(object, to, None, 0)
-                        }
-                        _ => {}
-                    }
-                }
-            }
-        }
-    };
-    deliver(&mut all, &mut [0; KINDS.len()]);
-    let mut messages = [0; KINDS.len()];
-    for number in 0..FILES {
-        for node in 0..all.len() {
-            let inode = if is_shared { number } else { number << 16 | node as u64 };
-            let file = FileId { store: 0, inode, generation: 0 };
-            all[node].want(Object::whole(file), level, Terms::default(), 0);
-            deliver(&mut all, &mut messages);
-        }
-    }
-    Opens { pattern, opens: FILES * u64::from(nodes), messages }
 }
 
 /// What programs do.
@@ -401,7 +341,7 @@ impl<'a> World<'a> {
         let random = Random::new(leases.seed ^ 0x7265_6164);
         let seats = (0..leases.nodes).map(|node| Seat { member: Member::new(node, 1), since: 1 });
         let view = View { number: 1, seats: seats.collect() };
-        let new = |member| node(member, 1);
+        let new = |member| node(member, 1, leases.below);
         let files: Vec<FileId> = (0..leases.files)
             .map(|file| FileId { store: 0, inode: leases.seed << 8 | file, generation: 0 })
             .collect();
@@ -1158,8 +1098,21 @@ impl<'a> World<'a> {
                     return None;
                 }
             }
-            (Planted::ClaimsSkipped, Body::Claims { items, .. }) if from.node.0 == 0 => {
+            (Planted::ClaimsSkipped, Body::Claims { items, .. } | Body::Tell { items, .. })
+                if from.node.0 == 0 =>
+            {
                 items.retain(|item| !matches!(item, Claim::Holds { .. }));
+            }
+            (Planted::TellersNotAwaited, Body::Roll { step: Step::Told, is_up, .. }) if *is_up => {
+                self.deliver(soon_us, from, to, message.clone());
+                if let Body::Roll { is_up, .. } = &mut message.body {
+                    *is_up = false;
+                }
+                self.deliver(soon_us, to, from, message);
+                return None;
+            }
+            (Planted::HomesNotAwaited, Body::Tell { is_last: true, .. }) => {
+                self.deliver(soon_us, to, from, Message { view, body: Body::Told });
             }
             (Planted::StaleGrantTaken, Body::Granted { object, .. }) => {
                 self.old_grants.insert((to.node.0, *object), message.clone());
@@ -1265,7 +1218,8 @@ impl<'a> World<'a> {
         }
         // Nothing of it is left, and it will not go on with its pool.
         let old = self.nodes[usize::from(node)].life;
-        let new = Directory::new(Member::new(node, old), Incarnation(old), tuning());
+        let new =
+            Directory::new(Member::new(node, old), Incarnation(old), tuning(self.leases.below));
         let peer = &mut self.nodes[usize::from(node)];
         (peer.directory, peer.pool_since) = (new, old + 1);
         peer.cached.clear();
@@ -1300,7 +1254,8 @@ impl<'a> World<'a> {
             peer.life += 1;
             let me = Member::new(node, peer.life);
             let held = peer.directory.all_held();
-            let mut directory = Directory::new(me, Incarnation(peer.pool_since), tuning());
+            let mut directory =
+                Directory::new(me, Incarnation(peer.pool_since), tuning(self.leases.below));
             held.into_iter().for_each(|(object, level)| directory.adopt(object, level));
             peer.directory = directory;
             peer.runs = true;
@@ -1444,7 +1399,7 @@ impl<'a> World<'a> {
 
     /// Nothing waits for longer than it may.
     fn check_waits(&self) -> Result<(), String> {
-        let wait_ms = tuning().wait_ms + 5_000;
+        let wait_ms = tuning(self.leases.below).wait_ms + 5_000;
         for (number, peer) in self.nodes.iter().enumerate() {
             let is_late = |since_ms: u64| {
                 let is_well = peer.runs && peer.silent_ms.is_none() && !peer.is_stopped;
@@ -1499,13 +1454,13 @@ fn facts(value: u64) -> Facts {
     Facts { size: value, mtime_ns: value as i64 }
 }
 
-fn tuning() -> Tuning {
-    Tuning { wait_ms: 30_000, direct_ms: 3_000, ..Tuning::default() }
+fn tuning(below: usize) -> Tuning {
+    Tuning { wait_ms: 30_000, direct_ms: 3_000, below, ..Tuning::default() }
 }
 
-fn node(member: Member, pool_since: u32) -> Node {
+fn node(member: Member, pool_since: u32, below: usize) -> Node {
     Node {
-        directory: Directory::new(member, Incarnation(pool_since), tuning()),
+        directory: Directory::new(member, Incarnation(pool_since), tuning(below)),
         life: member.incarnation.0,
         pool_since,
         runs: true,

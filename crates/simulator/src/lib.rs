@@ -19,6 +19,7 @@ mod outcome;
 mod scenario;
 mod simulation;
 mod strategy;
+pub mod traffic;
 mod workload;
 
 pub use cluster::{Cluster, Device, Store, Tier};

@@ -1,7 +1,8 @@
 //! Leases of files in groups to which things happen: one writer of each file, reads of the newest
 //! bytes, and losses that have a name.
 
-use forebay_simulator::leases::{Leases, LeasesOutcome, Opens, Planted, opens, simulate};
+use forebay_simulator::leases::{KINDS, Leases, LeasesOutcome, Planted, simulate};
+use forebay_simulator::traffic::{Change, Opens, traffic};
 
 /// In CI; `FOREBAY_LEASES_SEEDS` has another number, `FOREBAY_LEASES_SEED` the only one.
 /// `FOREBAY_LEASES_TRACE` prints what happens in the seed that it names.
@@ -58,6 +59,8 @@ fn planted_faults_are_noticed() {
         (Planted::ExtendsWithoutLease, 20),
         (Planted::SizeOfOneForgotten, 100),
         (Planted::AheadOfOthers, 20),
+        (Planted::TellersNotAwaited, 100),
+        (Planted::HomesNotAwaited, 100),
     ];
     for (planted, seeds) in cases {
         let noticed = noticed(planted, seeds);
@@ -72,7 +75,7 @@ fn planted_faults_are_noticed() {
 fn an_open_costs_two_messages_or_four() {
     let each = |nodes: u16| {
         let sum = |opens: Opens| opens.messages.iter().sum::<u64>() as f64 / opens.opens as f64;
-        opens(nodes).into_iter().map(sum).collect::<Vec<f64>>()
+        traffic(nodes).opens.into_iter().map(sum).collect::<Vec<f64>>()
     };
     assert_eq!(each(1), [0.0; 4]);
     let [own_read, own_write, shared_read, shared_write] = each(8)[..] else { panic!() };
@@ -82,12 +85,38 @@ fn an_open_costs_two_messages_or_four() {
     assert!((3.2..4.1).contains(&shared_write), "{shared_write}");
 }
 
+/// What a change of the view costs is in proportion to the nodes and to what they have, and not to
+/// the pairs of nodes: each says it once up and once down, in two steps.
+#[test]
+fn a_change_of_the_view_costs_each_node_a_few_messages() {
+    let partitions = 4096;
+    for nodes in [2, 16, 100, 600_u16] {
+        for Change { what, messages, most, .. } in traffic(nodes).changes {
+            let of = |kind: &str| messages[KINDS.iter().position(|of| *of == kind).unwrap()];
+            let members = u64::from(nodes) - u64::from(what == "one node leaves");
+            assert_eq!(of("roll"), 4 * (members - 1), "{what} of {nodes}");
+            // Each second place asks a home once at most.
+            assert!(of("recall") <= partitions.min(members * (members - 1)), "{what} of {nodes}");
+            assert_eq!(of("recall"), of("claims"), "{what} of {nodes}");
+            assert_eq!(of("tell"), of("told"), "{what} of {nodes}");
+            if what == "the first view" {
+                assert_eq!(of("tell"), 0, "{what} of {nodes}");
+            } else if nodes >= 100 {
+                // Of the partitions of one node others tell, where they have files.
+                assert!(of("tell") < 4 * partitions, "{what} of {nodes}: {messages:?}");
+            }
+            assert!(most <= 2 * u64::from(nodes) + 100, "{what} of {nodes}: {most} of one node");
+        }
+    }
+}
+
 #[test]
 fn without_faults_everything_is_granted() {
     for (nodes, seed) in [(1, 1), (2, 2), (4, 3), (8, 4)] {
         let shares = seed % 2 == 0;
         let (files, has_faults, planted) = (3, false, None);
-        let leases = Leases { nodes, files, loss: 0, has_faults, shares, planted, seed };
+        let below = 2;
+        let leases = Leases { nodes, files, loss: 0, has_faults, shares, below, planted, seed };
         let outcome = simulate(&leases).unwrap();
         assert_eq!((outcome.lost, outcome.late, outcome.views), (0, 0, 1), "{nodes} nodes");
         assert!(outcome.writes > 100 && outcome.reads > 100, "{outcome:?}");

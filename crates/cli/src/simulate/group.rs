@@ -2,9 +2,11 @@
 //! costs.
 
 use forebay_simulator::group::{Fault, Group, GroupOutcome, Killed, simulate};
-use forebay_simulator::leases::{KINDS, Opens, opens};
+use forebay_simulator::leases::KINDS;
+use forebay_simulator::traffic::{Change, Traffic, traffic};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
+use std::ops::Range;
 use std::process::ExitCode;
 
 /// The name of the scenario.
@@ -13,8 +15,6 @@ pub(super) const NAME: &str = "group";
 const NODES: [u16; 3] = [2, 16, 128];
 /// The largest group.
 const NODES_MAX: u16 = 10_000;
-/// Messages of leases are counted in groups of up to so many.
-const NODES_OPENS: u16 = 256;
 /// Kills of one run: its figures are their medians.
 const KILLS: u16 = 5;
 /// In groups of more nodes none is killed, and only the beginning is simulated: each node keeps a
@@ -125,8 +125,8 @@ struct Row {
     inquiries: f64,
     store_calls: f64,
     left_out_living: usize,
-    /// Messages of leases: for each way to use files, how many of each kind an open costs.
-    opens: Vec<Opens>,
+    /// Messages of leases: what opens cost, and changes of the view.
+    leases: Traffic,
 }
 
 impl Row {
@@ -150,8 +150,29 @@ impl Row {
             inquiries: outcome.inquiries as f64 / nodes / seconds,
             store_calls: outcome.store_calls as f64 / seconds,
             left_out_living: outcome.left_out_living.len(),
-            opens: if group.nodes <= NODES_OPENS { opens(group.nodes) } else { Vec::new() },
+            leases: traffic(group.nodes),
         }
+    }
+
+    /// How many messages an open costs, for each way to use files, by kind.
+    fn per_open(&self) -> Value {
+        let opens = self.leases.opens.iter();
+        let each = opens.map(|opens| (opens.pattern, by_kind(&opens.messages, opens.opens as f64)));
+        Value::Object(each.map(|(name, counts)| (name.to_owned(), counts)).collect())
+    }
+
+    /// How many messages, and bytes, a change of the view costs each node.
+    fn per_view(&self) -> Value {
+        let nodes = f64::from(self.nodes);
+        let each = self.leases.changes.iter().map(|change| {
+            let counts = json!({
+                "messages_per_node": by_kind(&change.messages, nodes),
+                "bytes_per_node": change.bytes as f64 / nodes,
+                "messages_of_one_node_at_most": change.most,
+            });
+            (change.what.to_owned(), counts)
+        });
+        Value::Object(each.collect())
     }
 
     fn json(&self) -> Value {
@@ -168,17 +189,26 @@ impl Row {
             "inquiries_per_node_s": self.inquiries,
             "store_calls_per_s": self.store_calls,
             "left_out_living": self.left_out_living,
-            "messages_per_open": Value::Object(self.opens.iter().map(messages).collect()),
+            "messages_per_open": self.per_open(),
+            "messages_per_view": self.per_view(),
         })
     }
 }
 
-/// How many messages an open of this pattern costs, by kind.
-fn messages(opens: &Opens) -> (String, Value) {
-    let counts = KINDS.iter().zip(&opens.messages).filter(|(_, count)| **count > 0);
-    let each = counts
-        .map(|(kind, count)| ((*kind).to_owned(), Value::from(*count as f64 / opens.opens as f64)));
-    (opens.pattern.to_owned(), Value::Object(each.collect()))
+/// Messages by kind, of which there are any, divided.
+fn by_kind(messages: &[u64; KINDS.len()], by: f64) -> Value {
+    let counts = KINDS.iter().zip(messages).filter(|(_, count)| **count > 0);
+    let each = counts.map(|(kind, count)| ((*kind).to_owned(), Value::from(*count as f64 / by)));
+    Value::Object(each.collect())
+}
+
+fn sum(messages: &[u64; KINDS.len()], kinds: Range<usize>) -> u64 {
+    messages[kinds].iter().sum()
+}
+
+/// The kinds of which there are any.
+fn used(messages: &[u64; KINDS.len()]) -> Vec<usize> {
+    (0..KINDS.len()).filter(|kind| messages[*kind] > 0).collect()
 }
 
 fn table(rows: &[Row]) -> String {
@@ -204,18 +234,34 @@ fn table(rows: &[Row]) -> String {
     line("calls to the store a second, of all", &|row| format!("{:.1}", row.store_calls));
     line("left out though they ran", &|row| row.left_out_living.to_string());
     line("messages of leases for each open:", &|_| String::new());
-    let patterns = rows.iter().map(|row| &row.opens).find(|opens| !opens.is_empty());
+    let patterns = rows.iter().map(|row| &row.leases.opens).next();
     for (index, pattern) in patterns.into_iter().flatten().enumerate() {
-        let is_used = |kind: &usize| pattern.messages[*kind] > 0;
-        let of = |row: &Row, kinds: std::ops::Range<usize>| {
-            let Some(opens) = row.opens.get(index) else { return "-".to_owned() };
-            let count: u64 = opens.messages[kinds].iter().sum();
-            format!("{:.2}", count as f64 / opens.opens as f64)
+        let of = |row: &Row, kinds: Range<usize>| {
+            let Some(opens) = row.leases.opens.get(index) else { return "-".to_owned() };
+            format!("{:.2}", sum(&opens.messages, kinds) as f64 / opens.opens as f64)
         };
         line(&format!("  {}", pattern.pattern), &|row| of(row, 0..KINDS.len()));
-        for kind in (0..KINDS.len()).filter(is_used) {
+        for kind in used(&pattern.messages) {
             line(&format!("    {}", KINDS[kind]), &|row| of(row, kind..kind + 1));
         }
+    }
+    line("messages of leases of each node, for:", &|_| String::new());
+    let changes = rows.iter().map(|row| &row.leases.changes).max_by_key(|changes| changes.len());
+    for (index, change) in changes.into_iter().flatten().enumerate() {
+        let of = |row: &Row, value: &dyn Fn(&Change) -> f64| {
+            let Some(change) = row.leases.changes.get(index) else { return "-".to_owned() };
+            format!("{:.2}", value(change) / f64::from(row.nodes))
+        };
+        let count = |kinds: Range<usize>| {
+            move |change: &Change| sum(&change.messages, kinds.clone()) as f64
+        };
+        line(&format!("  {}", change.what), &|row| of(row, &count(0..KINDS.len())));
+        for kind in used(&change.messages) {
+            line(&format!("    {}", KINDS[kind]), &|row| of(row, &count(kind..kind + 1)));
+        }
+        line("    bytes", &|row| of(row, &|change| change.bytes as f64));
+        let most = |row: &Row| row.leases.changes.get(index).map(|change| change.most.to_string());
+        line("    of one node at most", &|row| most(row).unwrap_or("-".to_owned()));
     }
     text
 }
