@@ -1,5 +1,6 @@
 //! Why a group cannot be joined, or its folder not be used.
 
+use crate::protocol::Protocol;
 use forebay_membership::{NodeId, TextError};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
@@ -82,6 +83,15 @@ pub enum GroupError {
         /// What this node has.
         ours: &'static str,
     },
+    /// Another node has a build whose messages are not those of this one, so it is of another group.
+    Protocol {
+        /// The other host.
+        host: String,
+        /// What it has; `None`: of a build that did not say it.
+        theirs: Option<Protocol>,
+        /// What this node has.
+        ours: Protocol,
+    },
     /// Another node has another list of hosts, so it is of another group.
     List {
         /// The other host.
@@ -163,6 +173,16 @@ impl fmt::Display for GroupError {
                 "host {host} has links by {theirs}, this one by {ours}: give all nodes of the \
                  group the same fabric in [group]"
             ),
+            Self::Protocol { host, theirs, ours } => {
+                match theirs {
+                    Some(theirs) => write!(f, "host {host} has {theirs}")?,
+                    None => write!(f, "host {host} has an earlier build of Forebay")?,
+                }
+                write!(
+                    f,
+                    ", this one {ours}: install the same build of Forebay on all nodes of the group"
+                )
+            }
             Self::List { host, theirs, ours } => {
                 match theirs == ours {
                     true => {

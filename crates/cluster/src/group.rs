@@ -12,6 +12,7 @@ use crate::folder::{GroupFolder, Life, OPENING};
 use crate::leases::{LeaseThread, Sharing};
 use crate::links::{LinkHandler, Links, Post, SendError};
 use crate::packets::{Packets, tag_of};
+use crate::protocol::Protocol;
 use crate::remote::Staging;
 use crate::status::GroupStatus;
 use crate::terms::Terms;
@@ -107,6 +108,8 @@ pub struct GroupConfig {
     /// The name of what programs see of other nodes' files, which all nodes have to have alike;
     /// empty if that need not be.
     pub consistency: &'static str,
+    /// Which messages its nodes have: only those of one version form a group.
+    pub protocol: Protocol,
     /// Periods of the failure detector.
     pub tuning: Tuning,
     /// Periods of views: the same on all nodes.
@@ -136,6 +139,7 @@ impl GroupConfig {
             bind: Ipv4Addr::UNSPECIFIED.into(),
             transport: Transport::default(),
             consistency: "",
+            protocol: Protocol::of_this_build(),
             tuning: Tuning::default(),
             times,
             faults: Faults::default(),
@@ -207,7 +211,7 @@ impl Group {
     pub fn start(config: GroupConfig) -> Result<Self, GroupError> {
         let GroupConfig { hosts, me, host, folder, bind, tuning, times, .. } = config;
         let GroupConfig { faults, tell, mut handler, sharing, staging, transport, .. } = config;
-        let terms = Terms::of(&hosts, config.consistency);
+        let terms = Terms::of(config.protocol, &hosts, config.consistency);
         let said = terms.to_string();
         if hosts.name_of(me).is_none() {
             return Err(GroupError::Unlisted { node: me, hosts: hosts.names().len() });
@@ -402,7 +406,7 @@ fn begin_in(
         false => own.to_string(),
     };
     let address = making.transport.card_address(&at);
-    let life = folder.begin(me, &shared.host, (&address, &terms.to_string()), valid)?;
+    let life = folder.begin(me, &shared.host, (&address, &terms.in_card()), valid)?;
     let member = life.me();
     let fabric = making.fabric(listens, member, &secret, &at)?;
     Ok((life, Begun { me: member, secret, socket, fabric, address }))

@@ -23,6 +23,7 @@ mod leases;
 mod links;
 mod meeting;
 mod packets;
+mod protocol;
 mod remote;
 mod status;
 mod terms;
@@ -38,6 +39,7 @@ pub use group::{Group, GroupConfig, Transport};
 pub use leases::{LeaseCommand, LeaseDesk, LeaseOrder, LeaseQueue, Sharing};
 pub use links::{LinkEvent, LinkHandler, MESH_MAX, Post, SendError};
 pub use meeting::Meeting;
+pub use protocol::Protocol;
 pub use remote::{
     Finder, Hints, Holders, INLINE_MAX, REMOTE, RUN_BLOCKS, RemoteMessage, Staging, holder_of,
 };

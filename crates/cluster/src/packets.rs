@@ -20,7 +20,10 @@ use ring::hkdf::{HKDF_SHA256, KeyType, Prk, Salt};
 use ring::hmac::{self, HMAC_SHA256};
 use std::sync::Arc;
 
+/// Of what nodes of all builds understand: the head, and kind 4.
 const VERSION: u8 = 1;
+/// Of all other packets: one of the parts of [`Protocol`](crate::Protocol).
+pub(crate) const BODIES: u8 = 1;
 const HEAD: usize = 18;
 const SUM: usize = 16;
 /// The largest packet, in bytes: what UDP carries, with room. A view of about 6000 members fits.

@@ -10,6 +10,7 @@ mod staging;
 
 pub use finder::{Finder, RUN_BLOCKS};
 pub use hints::{Hints, Holders, holder_of};
+pub(crate) use message::REMOTE_VERSION;
 pub use message::{INLINE_MAX, RemoteMessage};
 pub use staging::Staging;
 

@@ -4,12 +4,14 @@
 //! differ do not hear each other before a card was read.
 
 use crate::error::GroupError;
+use crate::protocol::Protocol;
 use forebay_membership::HostList;
 use std::fmt;
 
-/// Of one node. `Display` writes what its card says.
+/// Of one node. `Display` writes what has to be alike.
 #[derive(Clone, Debug)]
 pub(crate) struct Terms {
+    protocol: Protocol,
     /// How many hosts its list has, and the sum of their names.
     hosts: (usize, u32),
     /// The name of what its programs see of other nodes' files; empty where that is not to be
@@ -18,17 +20,32 @@ pub(crate) struct Terms {
 }
 
 impl Terms {
-    pub fn of(hosts: &HostList, consistency: &'static str) -> Self {
-        Self { hosts: (hosts.names().len(), hosts.sum()), consistency }
+    pub fn of(protocol: Protocol, hosts: &HostList, consistency: &'static str) -> Self {
+        Self { protocol, hosts: (hosts.names().len(), hosts.sum()), consistency }
     }
 
-    /// Why the node of this host, whose card says these terms, is of another group. What it does
-    /// not say, or what is not known here, counts for nothing.
+    /// What the card says: what has to be alike, and what people are told.
+    pub fn in_card(&self) -> String {
+        format!("{self};build/{}", self.protocol.build)
+    }
+
+    /// Why the node of this host, whose card says these terms, is of another build with which this
+    /// one forms no group. Those of builds that named no protocol have another one.
+    pub fn protocol_differs(&self, host: &str, theirs: &str) -> Option<GroupError> {
+        let version = term(theirs, "protocol");
+        if version.as_ref() == Some(&self.protocol.version) {
+            return None;
+        }
+        let build = term(theirs, "build").unwrap_or_default();
+        let theirs = version.map(|version| Protocol { build, version });
+        let (host, ours) = (host.to_owned(), self.protocol.clone());
+        Some(GroupError::Protocol { host, theirs, ours })
+    }
+
+    /// Why the node of this host, whose card says these terms, is of another group though it is of
+    /// the same build. What it does not say, or what is not known here, counts for nothing.
     pub fn differ(&self, host: &str, theirs: &str) -> Option<GroupError> {
-        let of = |key: &str| {
-            let mut all = theirs.split(';').filter_map(|term| term.split_once('/'));
-            all.find(|(name, _)| *name == key).map(|(_, value)| value.to_owned())
-        };
+        let of = |key: &str| term(theirs, key);
         let host = host.to_owned();
         let hosts = of("hosts").filter(|theirs| *theirs != self.hosts());
         if let Some(hosts) = hosts {
@@ -46,9 +63,15 @@ impl Terms {
     }
 }
 
+/// What a card's terms say of one thing.
+fn term(terms: &str, key: &str) -> Option<String> {
+    let mut all = terms.split(';').filter_map(|term| term.split_once('/'));
+    all.find(|(name, _)| *name == key).map(|(_, value)| value.to_owned())
+}
+
 impl fmt::Display for Terms {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "hosts/{}", self.hosts())?;
+        write!(f, "protocol/{};hosts/{}", self.protocol.version, self.hosts())?;
         match self.consistency {
             "" => Ok(()),
             name => write!(f, ";consistency/{name}"),
@@ -61,7 +84,8 @@ mod tests {
     use super::*;
 
     fn terms(hosts: &str, consistency: &'static str) -> Terms {
-        Terms::of(&HostList::of_expression(hosts).unwrap(), consistency)
+        let hosts = HostList::of_expression(hosts).unwrap();
+        Terms::of(Protocol::of_this_build(), &hosts, consistency)
     }
 
     #[test]
@@ -84,6 +108,35 @@ mod tests {
             let list = said(&terms(hosts, "auto").to_string()).unwrap();
             assert!(list.contains(wanted), "{list}");
             assert!(list.ends_with("or each group a folder of its own"), "{list}");
+        }
+    }
+
+    #[test]
+    fn another_protocol_is_named_and_another_build_of_the_same_is_none() {
+        let own = terms("a,b", "auto");
+        let said = |theirs: &str| own.protocol_differs("c", theirs).map(|error| error.to_string());
+        let ours = Protocol::of_this_build();
+        let of = |build: &str, version: &str| {
+            let (build, version) = (build.to_owned(), version.to_owned());
+            let hosts = HostList::of_expression("a,b").unwrap();
+            Terms::of(Protocol { build, version }, &hosts, "auto")
+        };
+        let later = of("9.0.0", &ours.version);
+        assert_eq!(said(&later.in_card()), None);
+        // They hear each other: the keys of their packets follow from this.
+        assert_eq!(later.to_string(), own.to_string());
+        let other = said(&of("9.0.0", "9.9.9.9").in_card()).unwrap();
+        let remedy = "install the same build of Forebay on all nodes of the group";
+        assert_eq!(
+            other,
+            format!("host c has Forebay 9.0.0 with protocol 9.9.9.9, this one {ours}: {remedy}")
+        );
+        for earlier in ["", "hosts/2.00000000;consistency/auto"] {
+            let earlier = said(earlier).unwrap();
+            assert_eq!(
+                earlier,
+                format!("host c has an earlier build of Forebay, this one {ours}: {remedy}")
+            );
         }
     }
 }

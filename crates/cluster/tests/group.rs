@@ -2,7 +2,7 @@
 
 mod support;
 
-use forebay_cluster::{Group, GroupConfig, GroupError, GroupStatus, Standing};
+use forebay_cluster::{Group, GroupConfig, GroupError, GroupStatus, Protocol, Standing};
 use forebay_membership::{Card, GroupFile, HostList, Incarnation, Member, NodeId, Rank};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -272,6 +272,12 @@ fn those_of_a_large_group_ask_one_that_looks() {
     wait_agreed(&groups);
 }
 
+/// The card of a life of this build.
+fn card(life: Member, address: &str, host: &str) -> Card {
+    let terms = format!("protocol/{}", Protocol::of_this_build().version);
+    Card::new(life, address, host).unwrap().with_terms(&terms).unwrap()
+}
+
 #[test]
 fn others_are_found_by_the_names_of_their_hosts() {
     let site = Site::of(3);
@@ -288,7 +294,7 @@ fn others_are_found_by_the_names_of_their_hosts() {
     for (address, why) in [("udp/n2", "udp/n2: "), ("tls/127.0.0.1:1", "no part begins with udp/")]
     {
         let life = Member::new(2, 1);
-        let card = Card::new(life, address, "n2").unwrap();
+        let card = card(life, address, "n2");
         std::fs::write(site.folder.join("member.2.1.0"), card.to_text()).unwrap();
         wait("the error is told", &groups, |all| {
             all.iter().all(|status| {
@@ -305,7 +311,7 @@ fn capture(site: &Site, life: Member, from: u16) -> (UdpSocket, Vec<u8>) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let address = format!("udp/{}", socket.local_addr().unwrap());
-    let card = Card::new(life, &address, &format!("n{}", life.node.0)).unwrap();
+    let card = card(life, &address, &format!("n{}", life.node.0));
     let name = GroupFile::Member(life, 0).to_string();
     std::fs::write(site.folder.join(name), card.to_text()).unwrap();
     let mut packet = vec![0; 2000];
@@ -360,7 +366,7 @@ fn rubbish_changed_and_strange_packets_are_counted_and_change_nothing() {
     // Another group, which is told that a node of its own is at this address.
     let other = Site::of(2);
     let stranger = other.start(0);
-    let card = Card::new(Member::new(1, 1), &group.status().address, "n1").unwrap();
+    let card = card(Member::new(1, 1), &group.status().address, "n1");
     std::fs::write(other.folder.join("member.1.1.0"), card.to_text()).unwrap();
     wait("packets of the other group", [&group], |all| all[0].packets.group > counted.group);
     wait_agreed([&stranger]);
@@ -444,6 +450,40 @@ fn nodes_with_other_consistency_are_named_on_both_sides() {
     // Its next life may be of the group again, and nothing is said of it then.
     other.stop();
     let again = Group::start(of(2, "auto")).unwrap();
+    let statuses = wait_agreed(groups.iter().chain([&again]));
+    assert!(statuses.iter().all(|status| refusals(status).is_empty()), "{statuses:?}");
+}
+
+#[test]
+fn nodes_of_builds_with_other_messages_are_named_on_both_sides() {
+    let site = Site::of(3);
+    let of = |node, protocol: &Protocol| {
+        let protocol = protocol.clone();
+        GroupConfig { protocol, ..site.config(node) }
+    };
+    let own = Protocol::of_this_build();
+    let groups = [Group::start(of(0, &own)).unwrap(), Group::start(of(1, &own)).unwrap()];
+    wait_agreed(&groups);
+    let later = Protocol { build: "9.1.0".to_owned(), version: format!("{}.1", own.version) };
+    let other = Group::start(of(2, &later)).unwrap();
+    let said = |host: &str, theirs: &Protocol, ours: &Protocol| {
+        format!(
+            "host {host} has {theirs}, this one {ours}: install the same build of Forebay on all \
+             nodes of the group"
+        )
+    };
+    wait("both sides say so", groups.iter().chain([&other]), |all| {
+        let wanted = [said("n0", &own, &later), said("n1", &own, &later)];
+        all[..2].iter().all(|one| refusals(one) == [said("n2", &later, &own)])
+            && refusals(&all[2]) == wanted
+    });
+    assert_ne!(other.rank(), Rank::Inside);
+    assert!(other.status().links.is_empty());
+    wait_agreed(&groups);
+    other.stop();
+    // Another build with the same messages is of the group.
+    let again = Protocol { build: "9.2.0".to_owned(), ..own };
+    let again = Group::start(of(2, &again)).unwrap();
     let statuses = wait_agreed(groups.iter().chain([&again]));
     assert!(statuses.iter().all(|status| refusals(status).is_empty()), "{statuses:?}");
 }

@@ -2,11 +2,11 @@
 //! store that hangs, or a folder that is refused, leaves the node alone, and its programs go on.
 
 use crate::config::{Config, Consistency, Group as Settings, Hosts};
+use crate::devices::faults::Faults as ScriptedFaults;
 use crate::remote::{RemoteEvent, RemotePost};
 use forebay_cluster::{
     Faults, Group, GroupConfig, GroupError, GroupStatus, LeaseDesk, LeaseOrder, LeaseQueue,
-    LinkFaults, LinkState, LinkStatus, LookStatus, NodeStatus, PacketCounters, Sharing, Standing,
-    StoreError,
+    LinkState, LinkStatus, LookStatus, NodeStatus, PacketCounters, Sharing, Standing, StoreError,
 };
 use forebay_directory::{Object, Status, Tuning};
 use forebay_membership::{Incarnation, Member, NodeId, Rank, Seat};
@@ -230,9 +230,9 @@ impl Grouping {
         self.settings.hosts.as_ref().map(|hosts| hosts.node)
     }
 
-    /// Begins a life in the group of several hosts, on a thread of its own. `faults` is what goes
-    /// wrong on its links.
-    pub fn begin(&self, pool: PoolLife, faults: Option<LinkFaults>) {
+    /// Begins a life in the group of several hosts, on a thread of its own. `faults` say what
+    /// goes wrong on purpose.
+    pub fn begin(&self, pool: PoolLife, faults: Option<&ScriptedFaults>) {
         let Settings { hosts: Some(hosts), bind, fabric, consistency, .. } = &self.settings else {
             return;
         };
@@ -248,9 +248,14 @@ impl Grouping {
             None => (None, of.handler, None),
         };
         let bind = bind.unwrap_or(of.bind);
-        let (transport, faults) = (*fabric, Faults { links: faults, ..of.faults });
+        let mut protocol = of.protocol.clone();
+        if let Some(version) = faults.and_then(ScriptedFaults::protocol) {
+            protocol.version = version;
+        }
+        let links = faults.map(ScriptedFaults::links);
+        let (transport, faults) = (*fabric, Faults { links, ..of.faults });
         let config = GroupConfig { bind, transport, tell, sharing, staging, handler, faults, ..of };
-        let config = GroupConfig { consistency: consistency.name(), ..config };
+        let config = GroupConfig { consistency: consistency.name(), protocol, ..config };
         let patience = (*consistency == Consistency::Auto).then(|| PATIENCE.as_duration());
         *lock(&self.part) = Part::Beginning;
         let (part, nameless) = (Arc::clone(&self.part), Arc::clone(&self.nameless));

@@ -359,6 +359,42 @@ fn nodes_that_differ_name_each_other_and_the_later_one_runs_on_alone() {
     assert!(!nodes.root().join("group").exists());
 }
 
+/// The same of a node whose build has other messages.
+#[test]
+fn nodes_of_other_builds_name_each_other_and_the_later_one_runs_on_alone() {
+    let Some(nodes) = Nodes::new(2) else { return };
+    let config = nodes.configure("lazy.toml", LAZY, "");
+    let hosts = ["--hosts", "n[0-1]"];
+    let first = begin(&nodes, 0, &config, &hosts);
+    agree(&nodes, &[0], LONG);
+    let faults = nodes.out.join("faults");
+    fs::write(&faults, "group protocol 9.9\n").unwrap();
+    let script = "seq 100000 > of-n1; step end; cksum < of-n1";
+    let variable = format!("FOREBAY_FAULTS={}", faults.display());
+    let run = ["env", &variable, harness::FOREBAY, "run", "--config", &config, "--hosts", "n[0-1]"];
+    let step = "step() { : > $OUT/at-$1; while [ ! -e $OUT/past-$1 ]; do sleep 0.01; done; }";
+    let script = format!("{step}; {script}");
+    let second = nodes[1].spawn(&[&run[..], &["--", "bash", "-c", &script]].concat());
+    wait_for("that it is alone", LONG, || (group(&nodes[1])["state"] == "failed").then_some(()));
+    let shown = nodes[1].status().text;
+    let remedy = "install the same build of Forebay on all nodes of the group";
+    let parts = ["NONE, the node is alone: host n0 has Forebay ", "with protocol 9.9: ", remedy];
+    assert!(parts.iter().all(|part| shown.contains(part)), "{shown}");
+    wait_for("that the first one names it", LONG, || {
+        let found = notices(&nodes[0]);
+        let is_it = |said: &String| {
+            said.starts_with("host n1 has Forebay ")
+                && said.contains(" with protocol 9.9, this one Forebay ")
+                && said.ends_with(remedy)
+        };
+        found.iter().any(is_it).then_some(())
+    });
+    let shown = nodes[0].status().text;
+    assert!(shown.contains("    WRONG    host n1 has Forebay "), "{shown}");
+    agree(&nodes, &[0], LONG);
+    end(&nodes, vec![(0, first), (1, second)]);
+}
+
 #[test]
 fn what_is_shown_of_nodes_that_do_not_come_and_that_have_ended() {
     let Some(nodes) = Nodes::new(3) else { return };

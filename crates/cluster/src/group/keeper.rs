@@ -143,6 +143,11 @@ impl Keeper {
 
     /// Why a card is none of this node's group.
     fn refusal(&self, card: &Card) -> Option<GroupError> {
+        // What else a card of another build says may mean something else.
+        let by_protocol = self.terms.protocol_differs(card.host(), card.terms());
+        if by_protocol.is_some() {
+            return by_protocol;
+        }
         let (theirs, ours) = (Transport::name_in_card(card.address()), self.transport.name());
         let host = card.host().to_owned();
         let by_links = (theirs != ours).then_some(GroupError::Transport { host, theirs, ours });

@@ -6,6 +6,10 @@ use forebay_membership::{FileId, NodeId};
 /// Blocks of so many bytes at most go in the answer itself.
 pub const INLINE_MAX: usize = 16 << 10;
 
+/// The number of the form of these messages: one of the parts of
+/// [`Protocol`](crate::Protocol), which all nodes of a group have alike. No message has it.
+pub(crate) const REMOTE_VERSION: u8 = 1;
+
 /// A message of kind [`super::REMOTE`]. `ticket` is a number of the one that asks, which comes back
 /// with the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -298,6 +302,10 @@ mod tests {
             RemoteMessage::Kept { file, run: 5, mask: 1 << 63 },
             RemoteMessage::Holders { file, run: 0, holders: vec![(NodeId(1), u64::MAX)] },
         ];
+        // What other nodes of this version understand: another form needs another version.
+        let bytes: Vec<u8> = all.iter().flat_map(RemoteMessage::encode).collect();
+        let sum = ring::digest::digest(&ring::digest::SHA256, &bytes);
+        assert_eq!((REMOTE_VERSION, &sum.as_ref()[..4]), (1, &[156, 209, 125, 179][..]));
         for message in all {
             let body = message.encode();
             assert_eq!(RemoteMessage::decode(&body), Some(message.clone()));

@@ -18,11 +18,16 @@ pub(crate) const STORE: &str = "store";
 /// What scripts call the links to other nodes, all of them.
 const LINKS: &str = "links";
 
+/// What scripts call the node's part in its group.
+const GROUP: &str = "group";
+
 /// A script that is read again whenever its file has changed.
 pub(crate) struct Faults {
     path: PathBuf,
     devices: Vec<(String, FaultScript)>,
     links: LinkFaults,
+    /// The version of another build's messages, as which the node begins in its group.
+    protocol: Mutex<Option<String>>,
     seen: Mutex<Seen>,
     /// Where each hit is noted, if anywhere; locked as long as hits are taken and not yet noted.
     log: Mutex<Option<PathBuf>>,
@@ -46,8 +51,8 @@ impl Faults {
         let devices = devices.map(|name| (name.to_owned(), FaultScript::new())).collect();
         let log = std::env::var_os("FOREBAY_FAULTS_LOG").filter(|path| !path.is_empty());
         let log = Mutex::new(log.map(PathBuf::from));
-        let (seen, links) = (Mutex::new(None), LinkFaults::new());
-        let faults = Faults { path: path.into(), devices, links, seen, log };
+        let (seen, links, protocol) = (Mutex::new(None), LinkFaults::new(), Mutex::default());
+        let faults = Faults { path: path.into(), devices, links, protocol, seen, log };
         faults.read()?;
         eprintln!("faults are injected as {} says", faults.path.display());
         Ok(Some(Arc::new(faults)))
@@ -56,6 +61,11 @@ impl Faults {
     /// What goes wrong on links, for the group.
     pub fn links(&self) -> LinkFaults {
         self.links.clone()
+    }
+
+    /// As which protocol's node this one is to begin in its group.
+    pub fn protocol(&self) -> Option<String> {
+        self.protocol.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Reads the script if it has changed. One that cannot be understood changes nothing.
@@ -76,15 +86,23 @@ impl Faults {
         let wrong = |line: usize, what: &str| {
             format!("FOREBAY_FAULTS: {}:{line}: {what}", self.path.display())
         };
-        // Lines of links have words of their own. All lines keep their numbers.
-        let of_links = |line: &str| {
+        // Lines of links, and of the group, have words of their own. All lines keep their numbers.
+        let of = |name: &str, line: &str| {
             let (device, rest) = line.trim_start().split_once(char::is_whitespace)?;
-            (device == LINKS).then(|| rest.to_owned())
+            (device == name).then(|| rest.trim().to_owned())
         };
         let lines = |of: &dyn Fn(&str) -> String| text.lines().map(of).collect::<Vec<_>>();
-        let links = lines(&|line| of_links(line).unwrap_or_default()).join("\n");
+        let links = lines(&|line| of(LINKS, line).unwrap_or_default()).join("\n");
         let links = parse_link_faults(&links).map_err(|error| wrong(error.line, &error.what))?;
-        let devices = lines(&|line| match of_links(line) {
+        let mut protocol = None;
+        for (line, words) in (1..).zip(text.lines().map(|line| of(GROUP, line))) {
+            let Some(words) = words else { continue };
+            let version = words.strip_prefix("protocol ").map(str::trim);
+            let version = version.filter(|version| !version.is_empty());
+            protocol =
+                Some(version.ok_or_else(|| wrong(line, "group protocol VERSION"))?.to_owned());
+        }
+        let devices = lines(&|line| match of(LINKS, line).or_else(|| of(GROUP, line)) {
             Some(_) => String::new(),
             None => line.to_owned(),
         });
@@ -97,6 +115,7 @@ impl Faults {
             return Err(wrong(*line, &format!("unknown device {name}; one of {known}")));
         }
         self.links.replace(links);
+        *self.protocol.lock().unwrap_or_else(PoisonError::into_inner) = protocol;
         for (device, script) in &self.devices {
             let of_device = rules.iter().filter(|(_, name, _)| name == device);
             script.replace(of_device.map(|(.., rule)| rule.clone()).collect());

@@ -229,8 +229,7 @@ pub fn serve(
     let warnings = warnings.chain(unbuffered(&node.segment)).collect();
     ready(Started { rebuilt, warnings })?;
     fresh.into_iter().for_each(Fresh::keep);
-    let links = node.faults.as_ref().map(|faults| faults.links());
-    node.group.begin(pool_life(&node), links);
+    node.group.begin(pool_life(&node), node.faults.as_deref());
     let ending = Manager { node: &node, options, signals }.run(&mut control);
     end_workers(&node, &requests, workers);
     node.group.end();
