@@ -11,22 +11,37 @@
 //! | .. | what it says |
 //! | last 16 | the first half of HMAC-SHA256 over all before |
 //!
-//! Numbers are little-endian. A packet that is recorded and sent again passes: the failure detector
+//! Numbers are little-endian, or, in views and pleas, of as many bytes as they need (7 bits each, the
+//! lowest first, the highest bit set in all but the last). These are written as runs: of nodes that
+//! follow each other, in a view with one life and one seat alike,
+//!
+//! | number | of a run |
+//! |---|---|
+//! | first | twice how many nodes are left out before it, and 1 more if it has several nodes |
+//! | second | how many more than two it has then |
+//! | of a view | its incarnation; since how many views before this one |
+//!
+//! So 10,000 nodes that have begun together take 10 bytes, and 20,000 of which each is different
+//! 60,000, as long as lives and views are below 128; a view that no packet carries is not sent.
+//!
+//! The version is that of the table and of kind 4, by which nodes of different builds find each other:
+//! what else differs between builds is told by their [`Protocol`](crate::Protocol). A packet that is recorded and sent again passes: the failure detector
 //! and [`forebay_membership::Views`] take one of an earlier life, of an earlier state or of another
 //! question for what it is, and decide nothing that the folder does not.
 
 use forebay_membership::{Found, Incarnation, Member, NodeId, Seat, View};
 use ring::hkdf::{HKDF_SHA256, KeyType, Prk, Salt};
 use ring::hmac::{self, HMAC_SHA256};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Of what nodes of all builds understand: the head, and kind 4.
+/// Of what nodes of all builds understand.
 const VERSION: u8 = 1;
 /// Of all other packets: one of the parts of [`Protocol`](crate::Protocol).
-pub(crate) const BODIES: u8 = 1;
+pub(crate) const BODIES: u8 = 2;
 const HEAD: usize = 18;
 const SUM: usize = 16;
-/// The largest packet, in bytes: what UDP carries, with room. A view of about 6000 members fits.
+/// The largest packet, in bytes: what UDP carries, with room.
 pub(crate) const PACKET_MAX: usize = 60 << 10;
 
 const SWIM: u8 = 1;
@@ -242,22 +257,56 @@ fn put_seen(packet: &mut Vec<u8>, seen: Option<&(u64, Seen)>) {
     let Some((age_ms, Seen { newest, pleas, looks })) = seen else { return };
     packet.extend(age_ms.to_le_bytes());
     packet.extend(looks.to_le_bytes());
-    // No more than there are numbers of nodes.
-    packet.extend((pleas.len() as u16).to_le_bytes());
-    pleas.iter().for_each(|node| packet.extend(node.0.to_le_bytes()));
+    let pleas: BTreeSet<NodeId> = pleas.iter().copied().collect();
+    put_runs(packet, &pleas.into_iter().map(|node| (node, ())).collect::<Vec<_>>(), |_, ()| {});
     match newest {
         Newest::None => packet.push(NO_VIEW),
         Newest::Same => packet.push(SAME_VIEW),
         Newest::Whole(view) => {
             packet.push(WHOLE_VIEW);
             packet.extend(view.number.to_le_bytes());
-            packet.extend((view.seats.len() as u16).to_le_bytes());
-            for seat in &view.seats {
-                put_member(packet, seat.member);
-                packet.extend(seat.since.to_le_bytes());
-            }
+            let seats = view.seats.iter().map(|seat| {
+                let ago = view.number.saturating_sub(seat.since);
+                (seat.member.node, (seat.member.incarnation, ago))
+            });
+            put_runs(packet, &seats.collect::<Vec<_>>(), |packet, (incarnation, ago)| {
+                put_number(packet, incarnation.0);
+                put_number(packet, ago);
+            });
         }
     }
+}
+
+/// Nodes in ascending order with what is said of them, which is written once for each run.
+fn put_runs<T: Copy + PartialEq>(
+    packet: &mut Vec<u8>,
+    nodes: &[(NodeId, T)],
+    put: impl Fn(&mut Vec<u8>, T),
+) {
+    let follows = |(before, said): &(NodeId, T), (node, other): &(NodeId, T)| {
+        before.0.checked_add(1) == Some(node.0) && said == other
+    };
+    let runs: Vec<&[(NodeId, T)]> = nodes.chunk_by(follows).collect();
+    put_number(packet, runs.len() as u32);
+    let mut next = 0;
+    for run in runs {
+        let ((first, said), length) = (run[0], run.len() as u32);
+        let left_out = u32::from(first.0) - next;
+        put_number(packet, left_out << 1 | u32::from(length > 1));
+        if length > 1 {
+            put_number(packet, length - 2);
+        }
+        put(packet, said);
+        next = u32::from(first.0) + length;
+    }
+}
+
+fn put_number(packet: &mut Vec<u8>, mut number: u32) {
+    while number >= 0x80 {
+        packet.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    packet.push(number as u8);
 }
 
 /// What is left of a packet.
@@ -297,25 +346,63 @@ impl Reader<'_> {
             _ => return None,
         }
         let (age_ms, looks) = (self.u64()?, self.u64()?);
-        let pleas: Option<Vec<_>> = (0..self.u16()?).map(|_| self.u16().map(NodeId)).collect();
+        let pleas = self.runs(|_| Some(()))?.into_iter().map(|(node, ())| node).collect();
         let newest = match self.u8()? {
             NO_VIEW => Newest::None,
             SAME_VIEW => Newest::Same,
             WHOLE_VIEW => Newest::Whole(self.view()?),
             _ => return None,
         };
-        Some(Some((age_ms, Seen { newest, pleas: pleas?, looks })))
+        Some(Some((age_ms, Seen { newest, pleas, looks })))
     }
 
-    /// A view that can be: with a seat at least, by ascending node, each since a view up to it.
+    /// One that is written with as few bytes as it needs.
+    fn number(&mut self) -> Option<u32> {
+        let mut number = 0;
+        for shift in (0..u32::BITS).step_by(7) {
+            let byte = self.u8()?;
+            let bits = u32::from(byte & 0x7f);
+            number |= bits.checked_shl(shift).filter(|shifted| shifted >> shift == bits)?;
+            if byte < 0x80 {
+                return (byte > 0 || shift == 0).then_some(number);
+            }
+        }
+        None
+    }
+
+    /// Nodes in ascending order with what is said of each, in as few runs as it can be.
+    fn runs<T: Copy + PartialEq>(
+        &mut self,
+        said: impl Fn(&mut Self) -> Option<T>,
+    ) -> Option<Vec<(NodeId, T)>> {
+        let mut nodes: Vec<(NodeId, T)> = Vec::new();
+        let mut next = 0;
+        for _ in 0..self.number()? {
+            let head = self.number()?;
+            let first = u32::checked_add(next, head >> 1)?;
+            let length = if head & 1 == 0 { 1 } else { self.number()?.checked_add(2)? };
+            let last = u16::try_from(first.checked_add(length - 1)?).ok()?;
+            let said = said(self)?;
+            let is_same = nodes.last().is_some_and(|(_, before)| *before == said);
+            if is_same && head >> 1 == 0 {
+                return None;
+            }
+            nodes.extend((first as u16..=last).map(|node| (NodeId(node), said)));
+            next = u32::from(last) + 1;
+        }
+        Some(nodes)
+    }
+
+    /// A view that can be: with a seat at least, each since a view up to it.
     fn view(&mut self) -> Option<View> {
         let number = self.u32()?;
-        let count = self.u16()?;
-        let seat = |_| Some(Seat { member: self.member()?, since: self.u32()? });
-        let seats: Vec<_> = (0..count).map(seat).collect::<Option<_>>()?;
-        let is_sorted = seats.windows(2).all(|two| two[0].member.node < two[1].member.node);
-        let is_since = seats.iter().all(|seat| (1..=number).contains(&seat.since));
-        (is_sorted && is_since && !seats.is_empty()).then_some(View { number, seats })
+        let nodes = self.runs(|reader| Some((Incarnation(reader.number()?), reader.number()?)))?;
+        let seat = |(node, (incarnation, ago)): (NodeId, (Incarnation, u32))| {
+            let since = number.checked_sub(ago).filter(|since| *since > 0)?;
+            Some(Seat { member: Member { node, incarnation }, since })
+        };
+        let seats: Vec<Seat> = nodes.into_iter().map(seat).collect::<Option<_>>()?;
+        (!seats.is_empty()).then_some(View { number, seats })
     }
 }
 
@@ -439,9 +526,34 @@ mod tests {
         };
         let seat = |node, since| Seat { member: Member::new(node, 1), since };
         assert!(answer(View { number: 2, seats: vec![seat(1, 1), seat(2, 2)] }).is_ok());
-        for seats in [vec![], vec![seat(2, 1), seat(1, 1)], vec![seat(1, 3)], vec![seat(1, 0)]] {
+        for seats in [vec![], vec![seat(1, 0)]] {
             assert_eq!(answer(View { number: 2, seats }), Err(Refusal::Malformed));
         }
+        // What is said of a view, after that it is the second one: its runs, and of each what is left
+        // out before it, its length, its life, and since when. Each has one form only.
+        let said = |runs: &[u8]| {
+            let head = [&1_u64.to_le_bytes()[..], &[1], &[0; 16], &[0, WHOLE_VIEW], &[2, 0, 0, 0]];
+            other.open(&seal(ANSWER, &[&head.concat()[..], runs].concat())).map(|_| ())
+        };
+        assert_eq!(said(&[1, 5, 0, 1, 0]), Ok(()));
+        assert_eq!(said(&[1, 0x81, 0x80, 8, 0xfd, 0xff, 3, 1, 0]), Err(Refusal::Malformed));
+        let wrong: [&[u8]; 9] = [
+            // Since a later view, or none; cut; a number in more bytes than it needs, and too large.
+            &[1, 0, 1, 2],
+            &[1, 0, 1],
+            &[2, 0, 1, 0],
+            &[1, 0x80, 0, 1, 0],
+            &[1, 0, 0xff, 0xff, 0xff, 0xff, 0x1f, 0],
+            &[1, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0],
+            // Two runs that are one, behind the last node, and more than there are.
+            &[2, 0, 1, 0, 0, 1, 0],
+            &[1, 0x80, 0x80, 8, 1, 0],
+            &[1, 1, 0xff, 0xff, 0xff, 0xff, 0xf, 1, 0],
+        ];
+        for runs in wrong {
+            assert_eq!(said(runs), Err(Refusal::Malformed), "{runs:?}");
+        }
+        assert_eq!(said(&[1, 0xfe, 0xff, 7, 1, 0]), Ok(()));
     }
 
     #[test]
@@ -470,16 +582,55 @@ mod tests {
         assert_eq!(other.open(&forged), Err(Refusal::Group));
     }
 
+    /// A packet with an answer that has this view, and how it is understood.
+    fn carried(view: &View) -> Option<usize> {
+        let (one, other) = two();
+        let (newest, pleas) = (Newest::Whole(view.clone()), vec![NodeId(3), NodeId(65_535)]);
+        let seen = Seen { newest, pleas, looks: u64::MAX };
+        let message = Message::Answer { question: 1, seen: Some((1, seen)) };
+        let packet = one.seal(NodeId(5), &message)?;
+        assert_eq!(other.open(&packet), Ok((Member::new(3, 9), message)));
+        Some(packet.len())
+    }
+
+    #[test]
+    fn views_of_twenty_thousand_members_fit_into_a_packet() {
+        let view = |number, seat: &mut dyn FnMut(u16) -> (u32, u32)| {
+            let seats = (0..20_000).map(|node| {
+                let (incarnation, since) = seat(node);
+                Seat { member: Member::new(node, incarnation), since }
+            });
+            View { number, seats: seats.collect() }
+        };
+        let together = carried(&view(1, &mut |_| (1, 1))).unwrap();
+        assert!(together < 100, "{together}");
+        for seed in 0..20 {
+            let (mut random, _seed) = (SmallRng::seed_from_u64(seed), Seed(seed));
+            // One of ten was started again at some time.
+            let worn = carried(&view(5_000, &mut |_| match random.random_range(0..10) {
+                0 => (random.random_range(2..500), random.random_range(2..=5_000)),
+                _ => (1, 1),
+            }));
+            assert!(worn.unwrap() < 30_000, "{worn:?}");
+            // Each is in another life, since another view.
+            let number = random.random_range(128..=u32::MAX);
+            let all = carried(&view(number, &mut |_| {
+                (random.random_range(1..128), number - random.random_range(0..128))
+            }));
+            assert!(all.is_some());
+        }
+        let every_second =
+            (0..20_000).map(|node| Seat { member: Member::new(2 * node, 1), since: 1 });
+        assert!(carried(&View { number: 1, seats: every_second.collect() }).is_some());
+    }
+
     #[test]
     fn a_view_that_no_packet_carries_is_not_sent() {
-        let (one, _) = two();
-        let answer = |count| {
-            let seats = (0..count).map(|node| Seat { member: Member::new(node, 1), since: 1 });
-            let newest = Newest::Whole(View { number: 1, seats: seats.collect() });
-            let seen = Seen { newest, pleas: Vec::new(), looks: 1 };
-            one.seal(NodeId(5), &Message::Answer { question: 1, seen: Some((1, seen)) })
-        };
-        assert!(answer(6000).is_some());
-        assert_eq!(answer(7000), None);
+        let seats = (0..20_000)
+            .map(|node| Seat { member: Member::new(node, 70_000 + u32::from(node)), since: 1 });
+        let seats: Vec<Seat> = seats.collect();
+        assert_eq!(carried(&View { number: 70_000, seats: seats.clone() }), None);
+        // Of lives with numbers so large, and as many seats, 8000 fit.
+        assert!(carried(&View { number: 70_000, seats: seats[..8_000].to_vec() }).is_some());
     }
 }
