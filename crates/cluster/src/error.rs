@@ -83,7 +83,7 @@ pub enum GroupError {
         /// What this node has.
         ours: &'static str,
     },
-    /// Another node has a build whose messages are not those of this one, so it is of another group.
+    /// Another node has a build whose messages are not those of this one: it is of another group.
     Protocol {
         /// The other host.
         host: String,

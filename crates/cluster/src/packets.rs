@@ -11,9 +11,9 @@
 //! | .. | what it says |
 //! | last 16 | the first half of HMAC-SHA256 over all before |
 //!
-//! Numbers are little-endian, or, in views and pleas, of as many bytes as they need (7 bits each, the
-//! lowest first, the highest bit set in all but the last). These are written as runs: of nodes that
-//! follow each other, in a view with one life and one seat alike,
+//! Numbers are little-endian, or, in views and pleas, of as many bytes as they need (7 bits each,
+//! the lowest first, the highest bit set in all but the last). These are written as runs: of nodes
+//! that follow each other, in a view with one life and one seat alike,
 //!
 //! | number | of a run |
 //! |---|---|
@@ -24,8 +24,10 @@
 //! So 10,000 nodes that have begun together take 10 bytes, and 20,000 of which each is different
 //! 60,000, as long as lives and views are below 128; a view that no packet carries is not sent.
 //!
-//! The version is that of the table and of kind 4, by which nodes of different builds find each other:
-//! what else differs between builds is told by their [`Protocol`](crate::Protocol). A packet that is recorded and sent again passes: the failure detector
+//! The version is that of the table and of kind 4, by which nodes of different builds find each
+//! other: what else differs between builds is told by their [`Protocol`](crate::Protocol).
+//!
+//! A packet that is recorded and sent again passes: the failure detector
 //! and [`forebay_membership::Views`] take one of an earlier life, of an earlier state or of another
 //! question for what it is, and decide nothing that the folder does not.
 
@@ -529,8 +531,8 @@ mod tests {
         for seats in [vec![], vec![seat(1, 0)]] {
             assert_eq!(answer(View { number: 2, seats }), Err(Refusal::Malformed));
         }
-        // What is said of a view, after that it is the second one: its runs, and of each what is left
-        // out before it, its length, its life, and since when. Each has one form only.
+        // What is said of a view, after that it is the second one: its runs, and of each what is
+        // left out before it, its length, its life, and since when. Each has one form only.
         let said = |runs: &[u8]| {
             let head = [&1_u64.to_le_bytes()[..], &[1], &[0; 16], &[0, WHOLE_VIEW], &[2, 0, 0, 0]];
             other.open(&seal(ANSWER, &[&head.concat()[..], runs].concat())).map(|_| ())
@@ -538,7 +540,7 @@ mod tests {
         assert_eq!(said(&[1, 5, 0, 1, 0]), Ok(()));
         assert_eq!(said(&[1, 0x81, 0x80, 8, 0xfd, 0xff, 3, 1, 0]), Err(Refusal::Malformed));
         let wrong: [&[u8]; 9] = [
-            // Since a later view, or none; cut; a number in more bytes than it needs, and too large.
+            // Since a later view, or none; cut; a number in too many bytes, and one too large.
             &[1, 0, 1, 2],
             &[1, 0, 1],
             &[2, 0, 1, 0],

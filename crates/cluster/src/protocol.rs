@@ -8,8 +8,8 @@ use std::fmt;
 /// Which form the messages of a build have. Nodes of two builds that differ in `version` form no
 /// group: each is told why by the other's card, and goes on as where the other is not there.
 ///
-/// There is one rule for all that nodes say to each other: what changes the form or the meaning of a
-/// message changes the number of its part, and so the version.
+/// There is one rule for all that nodes say to each other: what changes the form or the meaning of
+/// a message changes the number of its part, and so the version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Protocol {
     /// The build, for people. Two of one version may differ in it.

@@ -7,8 +7,10 @@
 //!
 //! | step | up, of a member and all below it | down, of all |
 //! |---|---|---|
-//! | ask | the partitions whose homes do not know all leases; what is known of those that have gone | the same; each member then tells those homes what it has there, if it has anything |
-//! | told | the homes have answered | so a home has heard all that there is, and grants |
+//! | ask | partitions whose homes do not know all leases; who has gone | the same |
+//! | told | the homes have answered | a home has heard all, and grants |
+//!
+//! Between the steps each member tells those homes what it has of those partitions, if anything.
 //!
 //! A member that is new in the view tells all homes what it has, at once. What went up is sent
 //! again until something comes down, and that until it is not asked for any more. With n members
