@@ -9,7 +9,7 @@ use forebay_node::markers::WHY;
 use forebay_node::profile::{bandwidth, latency};
 use forebay_node::runtime::Runtime;
 use forebay_node::status::Observer;
-use forebay_placement::schema::{Lifetime, Mode};
+use forebay_placement::schema::{Consistency, Lifetime, Mode};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -108,6 +108,13 @@ fn show(observer: &Observer, runtime: &Runtime, found: &Explanation, all: bool) 
     }
     rules(line, found);
     let _ = writeln!(line, "  in force  {}", in_force(&found.in_force));
+    if let Some(consistency) = found.consistency {
+        let seen = match consistency {
+            Consistency::Strict => "other nodes see what is written at once",
+            Consistency::Commit => "other nodes see what was synced or closed",
+        };
+        let _ = writeln!(line, "  nodes     consistency {}: {seen}", consistency.name());
+    }
     extents(line, &found.extents, all);
     if !found.bypass && !found.unbufferable {
         placement(line, observer, &found.placement);
@@ -180,6 +187,7 @@ fn json(observer: &Observer, runtime: &Runtime, found: &Explanation) -> Value {
         "file": file,
         "rules": rules.collect::<Vec<_>>(),
         "settings": settings(found),
+        "consistency": found.consistency.map(Consistency::name),
         "extents": extents.collect::<Vec<_>>(),
         "placement": {
             "policy": placement.policy,
@@ -240,6 +248,7 @@ fn settings(found: &Explanation) -> String {
     part("mode", set.mode.map(|mode| mode.name()));
     part("trigger", set.trigger.map(|trigger| trigger.name()));
     part("durability", set.durability.map(|durability| durability.name()));
+    part("consistency", set.consistency.map(|consistency| consistency.name()));
     let lifetime = match set.lifetime {
         Some(Lifetime::KeepVersions(count)) => Some(format!("keep-versions {count}")),
         Some(Lifetime::OverwriteWhenRead) => Some("overwrite-when-read true".to_owned()),

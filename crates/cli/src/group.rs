@@ -287,6 +287,7 @@ fn leases(leases: &Value) -> Option<String> {
         of("direct")
     );
     for (what, count) in [
+        ("of those under commit", number(&leases["committed"])),
         ("wanted", number(&leases["wanted"])),
         ("LOST with nodes that are gone", number(&leases["lost"])),
         ("partitions frozen", number(&leases["partitions"]["frozen"])),

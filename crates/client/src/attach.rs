@@ -15,7 +15,7 @@ use crate::session::{Front, KEPT_READERS, Session, root};
 use crate::spawn::{Managed, Told};
 use crate::waiting::surely;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use forebay_placement::schema::Mode;
+use forebay_placement::schema::{Consistency, Mode};
 use forebay_pool::clock::{self, Timer};
 use forebay_pool::layout::*;
 use forebay_pool::private::Wrong;
@@ -265,11 +265,14 @@ impl Session {
         let process = process_for(&segment).map(Arc::new);
         let scratch = |rule: &RuleRecord| rule.settings().mode == Some(Mode::Scratch);
         let has_scratch_rules = segment.rules().iter().any(scratch);
+        let commits = |rule: &RuleRecord| rule.settings().consistency == Some(Consistency::Commit);
+        let has_commit_rules = segment.rules().iter().any(commits);
         let session = Session {
             segment,
             attachment,
             process,
             has_scratch_rules,
+            has_commit_rules,
             slot: AtomicU32::new(slot),
             table: Sparse::new(DESCRIPTORS),
             references: Sparse::new(descriptions as usize),

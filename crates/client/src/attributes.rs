@@ -108,6 +108,10 @@ impl OpenFile<'_> {
             KnownHere::All if lease.held() == Lease::Shared => {
                 return Ok(record.size.load(Ordering::Acquire));
             }
+            // What is written here is ahead of the store, what others have written is there.
+            KnownHere::All if self.commits() => {
+                Glimpsed::AtLeast { size: record.size.load(Ordering::Acquire) }
+            }
             KnownHere::All | KnownHere::Stored => Glimpsed::Stored,
             KnownHere::Nothing => self.session.glimpse(self.session.group_name(record))?,
         };

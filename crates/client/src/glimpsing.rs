@@ -48,7 +48,7 @@ impl Session {
     /// What this node knows of the size of the file of a record that has this lease.
     pub(crate) fn known_here(&self, file: FileId, lease: LeaseWord) -> KnownHere {
         match (lease.held(), lease.granted()) {
-            _ if lease.allows(Access::Read) => KnownHere::All,
+            _ if lease.allows(Access::Read) || lease.commits() => KnownHere::All,
             _ if lease.is_unsure() => KnownHere::Nothing,
             // One that was not taken up yet says nothing: others may have left more on the store.
             (Lease::Shared, _) => {

@@ -102,7 +102,7 @@ impl OpenFile<'_> {
                 return Err(Errno::BADF);
             }
             // Else it has what it needs, of the whole or of parts, and looks once it is inside.
-            if lease.allows(need.access()) || lease.granted().is_none() {
+            if lease.allows(need.access()) || lease.commits() || lease.granted().is_none() {
                 return Ok(());
             }
             self.take_up()?;
@@ -124,6 +124,11 @@ impl OpenFile<'_> {
                 }
                 // What others have made of it is on the store.
                 Lease::Shared => self.learn_stored_size()?,
+                // Copies may be older than what they are from now on.
+                Lease::Commit if grant != Grant::Commit => {
+                    file.clean()?;
+                    file.resize_from_store()?;
+                }
                 _ => {}
             }
             if grant == Grant::Direct {
@@ -165,7 +170,7 @@ impl Session {
 /// What processes have to wait for before they do that.
 fn lacks(session: &Session, file: FileId, lease: LeaseWord, need: &Need) -> Option<Lacking> {
     match (lease.held(), lease.granted()) {
-        _ if lease.allows(need.access()) => None,
+        _ if lease.allows(need.access()) || lease.commits() => None,
         (_, Some(_)) => None,
         (Lease::Shared, None) if !lease.is_unsure() => session.lacking(file, need),
         (_, None) => Some(Lacking::Whole(need.access())),

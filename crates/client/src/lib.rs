@@ -12,6 +12,7 @@ mod attach;
 mod attachment;
 mod attributes;
 mod changed;
+mod committing;
 mod copy;
 mod descriptors;
 mod dir_cache;

@@ -306,15 +306,16 @@ impl Session {
         if file.record.has(FileFlags::UNMAPPED) {
             file.buffer_again();
         }
+        file.refresh(stat.st_size as u64, mtime_ns(stat))?;
+        // Only the kernel can say that no process was faster.
+        let created = flags.contains(OFlags::CREATE | OFlags::EXCL);
+        file.find_rule(created);
         let writes = flags & OFlags::RWMODE != OFlags::RDONLY;
         if writes && stat.st_size == 0 && self.shares_files() {
             // There is nothing to be read.
             file.ask_to_write();
         }
-        file.refresh(stat.st_size as u64, mtime_ns(stat))?;
-        // Only the kernel can say that no process was faster.
-        let created = flags.contains(OFlags::CREATE | OFlags::EXCL);
-        file.find_rule(created);
+        file.look_afresh()?;
         if recording::is_on() {
             self.note_open(fd, stat, flags.contains(OFlags::TRUNC));
         }
@@ -457,6 +458,7 @@ impl Session {
                 record.set(FileFlags::DIRECT);
             } else if self.shares_files() {
                 record.lease.begin(Lease::Nothing);
+                record.consistency.store(self.consistency_of(path, store), Ordering::Relaxed);
             }
         };
         forebay_pool::crash::point("open.seen");
@@ -634,6 +636,8 @@ impl OpenFile<'_> {
             let mut buffer = core::mem::MaybeUninit::uninit();
             let (path, store) = session.managed_path(self.fd, &mut buffer);
             session.note_name(record, path, store);
+            let consistency = store.map_or(0, |store| session.consistency_of(path, store));
+            record.consistency.store(consistency, Ordering::Relaxed);
             start_as_stored(record, stat, session.user);
             record.handle.store(0, Ordering::Release);
             record.intent.store(0, Ordering::Release);

@@ -67,6 +67,7 @@ impl OpenFile<'_> {
             })
         } else if action.is_empty() {
             let extend = |file: &ExclusiveFile<'_>| {
+                file.settle_committing()?;
                 file.clean_up_store()?;
                 self.session.segment.clear_tail(self.id, range.end, file.owner, self.session)?;
                 file.lengthening(|| {
@@ -78,7 +79,10 @@ impl OpenFile<'_> {
             };
             self.session.restarting(|| self.exclusively_for(Need::Whole(Access::Alone), extend))
         } else if action == FallocateFlags::PUNCH_HOLE || action == FallocateFlags::ZERO_RANGE {
-            let punch = |file: &ExclusiveFile<'_>| file.punch(range.clone(), keeps_size, call);
+            let punch = |file: &ExclusiveFile<'_>| {
+                file.settle_committing()?;
+                file.punch(range.clone(), keeps_size, call)
+            };
             self.session.restarting(|| self.exclusively_for(Need::Whole(Access::Alone), punch))
         } else {
             self.with_clean(call)?

@@ -4,7 +4,7 @@ use crate::open_file::OpenFile;
 use crate::process::Process;
 use crate::session::Session;
 use core::sync::atomic::Ordering;
-use forebay_placement::schema::{FileMeta, Mode, Settings, first_match, next_review};
+use forebay_placement::schema::{FileMeta, Mode, Settings, consistency, first_match, next_review};
 use forebay_pool::FileId;
 use forebay_pool::layout::*;
 use forebay_pool::segment::text;
@@ -133,7 +133,22 @@ impl Session {
     /// What fsync of a file waits for: as its rule says, else as configured.
     pub(crate) fn durability(&self, record: &FileRecord) -> Durability {
         let set = self.settings(record).durability;
-        set.unwrap_or_else(|| self.segment.header().fsync_durability())
+        match set.unwrap_or_else(|| self.segment.header().fsync_durability()) {
+            // Other nodes do not see what only a tier of this one has.
+            Durability::NonVolatile if record.lease.load().commits() => Durability::Store,
+            durability => durability,
+        }
+    }
+
+    /// When other nodes see what is written to the file at `path`, in store `store`, whichever
+    /// process opens it: the code for its record.
+    pub(crate) fn consistency_of(&self, path: &[u8], store: usize) -> u8 {
+        if !self.has_commit_rules {
+            return 0;
+        }
+        let directory = text(&self.segment.header().store[store].path).to_bytes();
+        let rules = self.segment.rules().iter().map(RuleRecord::rule);
+        consistency(rules, path, directory) as u8
     }
 
     /// The run that this process belongs to.

@@ -64,6 +64,8 @@ pub struct Session {
     pub(crate) process: Option<Arc<Process>>,
     /// Some rule makes files scratch.
     pub(crate) has_scratch_rules: bool,
+    /// Some rule has files be under commit.
+    pub(crate) has_commit_rules: bool,
     /// Descriptors for reading of our own (upper half), and the descriptions (plus one) that they
     /// are for; see `readers.rs`.
     pub(crate) readers: [AtomicU64; KEPT_READERS],

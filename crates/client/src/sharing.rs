@@ -180,6 +180,9 @@ impl OpenFile<'_> {
         let (record, leases) = (self.record, self.session.segment.part_leases());
         loop {
             let lease = record.lease.load();
+            if lease.commits() {
+                return self.has_committing(need);
+            }
             if lease.held() != Lease::Shared || lease.is_unsure() {
                 return Ok(false);
             }

@@ -23,7 +23,10 @@ use forebay_pool::slot_record::{INDEX_END, JOURNAL_END, RECORD_BYTES, SLOTS_END}
 use forebay_posix::{FileSlots, Positional, PosixStore, whole};
 use rustix::fd::{AsFd, AsRawFd, RawFd};
 use rustix::fs::OFlags;
-use rustix::io::Errno;
+use rustix::io::{Errno, IoSlice, ReadWriteFlags, pwritev2};
+
+/// Pieces of an append that are written in one go.
+const APPENDED: usize = 16;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Direction {
@@ -214,6 +217,44 @@ impl OpenFile<'_> {
         self.session.occupy_store(self.record, Direction::Write, from.len());
         self.record.clear(FileFlags::SYNCED);
         result
+    }
+}
+
+impl OpenFile<'_> {
+    /// Has the kernel write the first `length` bytes of `pieces` to the end of the store's file, in
+    /// one go where they are few. `end` is where it ended a moment ago. Returns the bytes written;
+    /// on an error after some, their number.
+    ///
+    /// # Errors
+    /// The store's errno.
+    pub(crate) fn store_append(
+        &self,
+        pieces: &[Span<'_, Readable>],
+        length: usize,
+        end: u64,
+    ) -> Result<usize, Errno> {
+        let (mut done, mut at) = (0, 0);
+        while done < length {
+            let mut slices = [IoSlice::new(&[]); APPENDED];
+            let (mut bytes, mut number) = (0, 0);
+            for (slice, piece) in slices.iter_mut().zip(pieces.get(at..).unwrap_or_default()) {
+                let piece = piece.first(length - done - bytes);
+                *slice = IoSlice::new(piece.bytes());
+                (bytes, number) = (bytes + piece.len(), number + 1);
+            }
+            power_loss::writing(borrow(self.fd), end + done as u64, bytes as u64);
+            // Not at an offset, and the description's stays what it is.
+            let put = pwritev2(borrow(self.fd), &slices[..number], 0, ReadWriteFlags::APPEND);
+            self.session.occupy_store(self.record, Direction::Write, bytes);
+            self.record.clear(FileFlags::SYNCED);
+            match put {
+                Err(errno) if done == 0 => return Err(errno),
+                Ok(put) if put == bytes => (done, at) = (done + put, at + number),
+                Ok(put) => return Ok(done + put),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
     }
 }
 

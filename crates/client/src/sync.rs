@@ -24,6 +24,12 @@ impl OpenFile<'_> {
     /// Does what a close of the last descriptor of a description asks for.
     pub(crate) fn closing(&self) {
         self.note_close();
+        // A flush that is under way has cleared `DIRTY`.
+        let is_ahead =
+            self.may(DescriptionFlags::WRITE) && self.record.has(FileFlags::METADATA_DIRTY);
+        if is_ahead && self.commits() {
+            return self.publish_closed();
+        }
         let written = self.may(DescriptionFlags::WRITE) && self.record.has(FileFlags::DIRTY);
         if !written {
             return;
@@ -53,7 +59,10 @@ impl OpenFile<'_> {
     /// # Errors
     /// The store's errno, once for each description and error.
     pub fn sync(&self, durable: bool) -> Result<(), Errno> {
-        self.session.restarting(|| self.sync_once(durable, None))
+        self.session.restarting(|| {
+            self.sync_once(durable, None)?;
+            self.look_afresh()
+        })
     }
 
     fn sync_once(&self, durable: bool, written: Option<&Range<u64>>) -> Result<(), Errno> {
@@ -65,6 +74,10 @@ impl OpenFile<'_> {
         // A handler that ran while this process tried it itself ends the wait for the manager.
         let wait = Wait::begin();
         let flushed = match durable.then(|| self.session.durability(record)) {
+            // Whatever it says of what survives, others are to see it.
+            durability if self.commits() => {
+                self.publish(durability == Some(Durability::Store), &wait)
+            }
             // What ends with its job needs no safety beyond it.
             _ if record.has(FileFlags::SCRATCH) => Ok(()),
             // A program that uses it through the kernel means the kernel's.
@@ -92,7 +105,8 @@ impl OpenFile<'_> {
     /// # Errors
     /// As of [`OpenFile::sync`].
     pub fn sync_written(&self, durable: bool) -> Result<(), Errno> {
-        self.sync(durable).map_err(of_done_write)
+        let sync = || self.sync_once(durable, None);
+        self.session.restarting(sync).map_err(of_done_write)
     }
 
     /// The same where O_SYNC or O_DSYNC asks for it: of `range`, which was written.

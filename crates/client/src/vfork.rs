@@ -126,6 +126,7 @@ impl Session {
             attachment: self.attachment.again(),
             process: self.process.clone(),
             has_scratch_rules: self.has_scratch_rules,
+            has_commit_rules: self.has_commit_rules,
             slot: AtomicU32::new(fork.slot()),
             table: self.table.again(),
             references: self.references.again(),

@@ -110,6 +110,11 @@ pub enum GroupError {
         /// What this node has.
         ours: &'static str,
     },
+    /// The rules of another node have other files be under commit, so it is of another group.
+    Rules {
+        /// The other host.
+        host: String,
+    },
     /// Processes of a job that was to meet have not come, or more than it has.
     Unmet {
         /// The group's folder.
@@ -202,6 +207,11 @@ impl fmt::Display for GroupError {
                 f,
                 "host {host} has consistency = {theirs:?}, this one {ours:?}: give all nodes of \
                  the group the same consistency in [group]"
+            ),
+            Self::Rules { host } => write!(
+                f,
+                "host {host} has other rules that set consistency than this one: give all nodes of \
+                 the group the same rules that set it, in one order"
             ),
             Self::Unmet { folder, waited_ms, all, came } => {
                 let came: Vec<_> =

@@ -110,6 +110,9 @@ pub struct GroupConfig {
     pub consistency: &'static str,
     /// Which messages its nodes have: only those of one version form a group.
     pub protocol: Protocol,
+    /// A sum of the rules that say so of single files, which all nodes have to have alike where
+    /// they have to in `consistency`; 0 without any.
+    pub rules: u32,
     /// Periods of the failure detector.
     pub tuning: Tuning,
     /// Periods of views: the same on all nodes.
@@ -140,6 +143,7 @@ impl GroupConfig {
             transport: Transport::default(),
             consistency: "",
             protocol: Protocol::of_this_build(),
+            rules: 0,
             tuning: Tuning::default(),
             times,
             faults: Faults::default(),
@@ -211,7 +215,7 @@ impl Group {
     pub fn start(config: GroupConfig) -> Result<Self, GroupError> {
         let GroupConfig { hosts, me, host, folder, bind, tuning, times, .. } = config;
         let GroupConfig { faults, tell, mut handler, sharing, staging, transport, .. } = config;
-        let terms = Terms::of(config.protocol, &hosts, config.consistency);
+        let terms = Terms::of(config.protocol, &hosts, config.consistency, config.rules);
         let said = terms.to_string();
         if hosts.name_of(me).is_none() {
             return Err(GroupError::Unlisted { node: me, hosts: hosts.names().len() });

@@ -17,11 +17,18 @@ pub(crate) struct Terms {
     /// The name of what its programs see of other nodes' files; empty where that is not to be
     /// alike.
     consistency: &'static str,
+    /// The sum of the rules that say so of single files; 0 without any.
+    rules: u32,
 }
 
 impl Terms {
-    pub fn of(protocol: Protocol, hosts: &HostList, consistency: &'static str) -> Self {
-        Self { protocol, hosts: (hosts.names().len(), hosts.sum()), consistency }
+    pub fn of(
+        protocol: Protocol,
+        hosts: &HostList,
+        consistency: &'static str,
+        rules: u32,
+    ) -> Self {
+        Self { protocol, hosts: (hosts.names().len(), hosts.sum()), consistency, rules }
     }
 
     /// What the card says: what has to be alike, and what people are told.
@@ -53,9 +60,19 @@ impl Terms {
             let (theirs, ours) = (count(&hosts), count(&self.hosts()));
             return Some(GroupError::List { host, theirs, ours });
         }
-        let consistency = of("consistency").filter(|_| !self.consistency.is_empty());
-        let theirs = consistency.filter(|theirs| theirs != self.consistency)?;
-        Some(GroupError::Consistency { host, theirs, ours: self.consistency })
+        if self.consistency.is_empty() {
+            return None;
+        }
+        let consistency = of("consistency").filter(|theirs| theirs != self.consistency);
+        if let Some(theirs) = consistency {
+            return Some(GroupError::Consistency { host, theirs, ours: self.consistency });
+        }
+        let is_other = of("rules") != self.rules();
+        (is_other && of("consistency").is_some()).then_some(GroupError::Rules { host })
+    }
+
+    fn rules(&self) -> Option<String> {
+        (self.rules != 0).then(|| format!("{:08x}", self.rules))
     }
 
     fn hosts(&self) -> String {
@@ -73,8 +90,12 @@ impl fmt::Display for Terms {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         write!(f, "protocol/{};hosts/{}", self.protocol.version, self.hosts())?;
         match self.consistency {
-            "" => Ok(()),
-            name => write!(f, ";consistency/{name}"),
+            "" => {}
+            name => write!(f, ";consistency/{name}")?,
+        }
+        match self.rules() {
+            Some(rules) if !self.consistency.is_empty() => write!(f, ";rules/{rules}"),
+            _ => Ok(()),
         }
     }
 }
@@ -85,7 +106,26 @@ mod tests {
 
     fn terms(hosts: &str, consistency: &'static str) -> Terms {
         let hosts = HostList::of_expression(hosts).unwrap();
-        Terms::of(Protocol::of_this_build(), &hosts, consistency)
+        Terms::of(Protocol::of_this_build(), &hosts, consistency, 0)
+    }
+
+    #[test]
+    fn other_rules_for_consistency_are_named() {
+        let of = |rules| Terms { rules, ..terms("a,b", "auto") };
+        let said = |own: u32, theirs: u32| {
+            of(own).differ("c", &of(theirs).to_string()).map(|error| error.to_string())
+        };
+        assert_eq!(of(0).to_string(), terms("a,b", "auto").to_string());
+        assert_eq!([said(0, 0), said(7, 7)], [None, None]);
+        for (own, theirs) in [(0, 7), (7, 0), (7, 8)] {
+            let said = said(own, theirs).unwrap();
+            let wanted = "host c has other rules that set consistency than this one";
+            assert!(said.contains(wanted), "{said}");
+        }
+        // Where files are not shared they mean nothing.
+        let open = Terms { rules: 7, ..terms("a,b", "") };
+        assert_eq!(open.to_string(), terms("a,b", "").to_string());
+        assert!(open.differ("c", &of(8).to_string()).is_none());
     }
 
     #[test]
@@ -119,7 +159,7 @@ mod tests {
         let of = |build: &str, version: &str| {
             let (build, version) = (build.to_owned(), version.to_owned());
             let hosts = HostList::of_expression("a,b").unwrap();
-            Terms::of(Protocol { build, version }, &hosts, "auto")
+            Terms::of(Protocol { build, version }, &hosts, "auto", 0)
         };
         let later = of("9.0.0", &ours.version);
         assert_eq!(said(&later.in_card()), None);

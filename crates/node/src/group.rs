@@ -1,7 +1,7 @@
 //! This node's part in its group. It is begun beside everything else, and nothing waits for it: a
 //! store that hangs, or a folder that is refused, leaves the node alone, and its programs go on.
 
-use crate::config::{Config, Consistency, Group as Settings, Hosts};
+use crate::config::{Config, Consistency, Group as Settings, Hosts, Rule};
 use crate::devices::faults::Faults as ScriptedFaults;
 use crate::remote::{RemoteEvent, RemotePost};
 use forebay_cluster::{
@@ -65,6 +65,8 @@ pub(crate) enum LeaseEvent {
 /// See the module. Used by several threads.
 pub(crate) struct Grouping {
     settings: Settings,
+    /// A sum of the rules that say when other nodes see what is written.
+    rules: u32,
     folder: Option<PathBuf>,
     part: Arc<Mutex<Part>>,
     /// Its other end goes with the thread that begins the group.
@@ -177,6 +179,7 @@ impl Grouping {
         };
         Self {
             settings: config.group.clone(),
+            rules: if config.shares_files() { sum_of_rules(&config.rules) } else { 0 },
             folder: config.group_folder(),
             part: Arc::new(Mutex::new(part)),
             beginning: Mutex::default(),
@@ -255,7 +258,8 @@ impl Grouping {
         let links = faults.map(ScriptedFaults::links);
         let (transport, faults) = (*fabric, Faults { links, ..of.faults });
         let config = GroupConfig { bind, transport, tell, sharing, staging, handler, faults, ..of };
-        let config = GroupConfig { consistency: consistency.name(), protocol, ..config };
+        let (consistency_name, rules) = (consistency.name(), self.rules);
+        let config = GroupConfig { consistency: consistency_name, protocol, rules, ..config };
         let patience = (*consistency == Consistency::Auto).then(|| PATIENCE.as_duration());
         *lock(&self.part) = Part::Beginning;
         let (part, nameless) = (Arc::clone(&self.part), Arc::clone(&self.nameless));
@@ -352,9 +356,13 @@ impl Grouping {
     }
 
     /// Writes the report as JSON into a file in memory that a command has sent: no other kind,
-    /// which may make its writer wait. Whether it is there.
-    pub fn report_to(&self, file: OwnedFd) -> bool {
-        let Some(report) = self.report() else { return false };
+    /// which may make its writer wait. Of the files that are used beside other nodes, `committed`
+    /// are under commit. Whether it is there.
+    pub fn report_to(&self, file: OwnedFd, committed: usize) -> bool {
+        let Some(mut report) = self.report() else { return false };
+        if report["leases"].is_object() {
+            report["leases"]["committed"] = json!(committed);
+        }
         let is_memory = rustix::fs::fcntl_get_seals(&file).is_ok();
         is_memory && File::from(file).write_all_at(report.to_string().as_bytes(), 0).is_ok()
     }
@@ -422,6 +430,15 @@ impl Watch<'_> {
             }
         }
     }
+}
+
+/// A sum of all that rules say of consistency, in order; 0 if they say nothing of it.
+fn sum_of_rules(rules: &[Rule]) -> u32 {
+    let said = rules.iter().filter_map(|rule| Some((&rule.path, rule.set.consistency?)));
+    said.fold(0, |sum, (path, consistency)| {
+        let text = format!("{} {path}\n", consistency.name());
+        crc32c::crc32c_append(sum, text.as_bytes())
+    })
 }
 
 /// Whether there is anything to be looked at.

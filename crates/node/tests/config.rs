@@ -801,7 +801,20 @@ fn impossible_rules() {
             "pth = 'a'",
             "13: rule[0].pth: unknown key; known here: name, path, size_min, size_max, dataset, \
              user, process, ranks, policy, tier, pin, mode, trigger, priority, keep_versions, \
-             overwrite_when_read, expires, durability, reserve",
+             overwrite_when_read, expires, durability, reserve, consistency",
+        ),
+        (
+            "path = 'a'\nconsistency = 'open'",
+            "14: rule[0].consistency: \"open\" is unknown; give one of \"strict\", \"commit\"",
+        ),
+        (
+            "size_min = 1\npath = 'a'\nconsistency = 'commit'",
+            "15: rule[0].consistency: goes with path alone, as all nodes have to find the same for a \
+             file; remove it, or site.toml:13: rule[0].size_min",
+        ),
+        (
+            "mode = 'bypass'\nconsistency = 'commit'",
+            "14: rule[0].consistency: has no meaning with mode bypass; remove one",
         ),
         (
             "path = '/elsewhere/*'",

@@ -90,6 +90,17 @@ named! {
     }
 }
 
+named! {
+    /// When programs of other nodes see what was written, where nodes share files.
+    Consistency {
+        /// At once: a node asks the group before it writes what others may have.
+        Strict = 1 "strict",
+        /// Once its writer has synced or closed the file, and the reader has opened or synced it
+        /// after that. Nodes write what they like beside each other, and ask for none of it.
+        Commit = 2 "commit",
+    }
+}
+
 /// When buffered data is no longer needed (Hermes section 3.2.1, non-persistent mode).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lifetime {
@@ -176,6 +187,8 @@ pub struct Settings {
     pub durability: Option<Durability>,
     /// Bytes that are set aside in each job for the files that match; 0 is none.
     pub reserve: u64,
+    /// When other nodes see what was written. Looked for by [`consistency`], in all rules.
+    pub consistency: Option<Consistency>,
 }
 
 /// A rule of the schema.
@@ -254,6 +267,37 @@ pub fn first_match<'a>(
     file_meta: &FileMeta<'_>,
 ) -> Option<usize> {
     rules.into_iter().position(|rule| matches(&rule.when, file_meta))
+}
+
+/// When other nodes see what is written to the file at `path`, which lies in the managed directory
+/// `directory`: as the first rule says that says anything of that and whose path matches, whether
+/// that rule [holds](first_match) for the rest or not. Nothing else of the file or of its process
+/// counts, so that all nodes find the same.
+///
+/// ```
+/// use forebay_placement::schema::{Conditions, Consistency, Rule, Settings, consistency};
+///
+/// let rule = |path, consistency| Rule {
+///     when: Conditions { path, ..Conditions::default() },
+///     set: Settings { consistency, ..Settings::default() },
+/// };
+/// let rules = [rule(&b"**"[..], None), rule(b"out/*", Some(Consistency::Commit))];
+/// assert_eq!(consistency(rules, b"/pfs/out/a", b"/pfs"), Consistency::Commit);
+/// assert_eq!(consistency(rules, b"/pfs/in/a", b"/pfs"), Consistency::Strict);
+/// ```
+pub fn consistency<'a>(
+    rules: impl IntoIterator<Item = Rule<'a>>,
+    path: &[u8],
+    directory: &[u8],
+) -> Consistency {
+    let file_meta = FileMeta { path, directory, ..FileMeta::default() };
+    let is_meant = |rule: &Rule<'_>| {
+        let when = Conditions { path: rule.when.path, ..Conditions::default() };
+        matches(&when, &file_meta)
+    };
+    let said = rules.into_iter().filter(|rule| rule.set.consistency.is_some());
+    let mut meant = said.filter(is_meant).filter_map(|rule| rule.set.consistency);
+    meant.next().unwrap_or(Consistency::Strict)
 }
 
 /// The least size above `size` at which another rule may hold; `u64::MAX` if there is none. A
@@ -357,6 +401,30 @@ mod tests {
             assert_eq!(at(size), expected, "{size}");
         }
         assert_eq!(first_match([], &file_meta()), None);
+    }
+
+    #[test]
+    fn consistency_is_that_of_the_first_rule_that_says_it_of_the_path() {
+        let rule = |path, size_min, consistency| Rule {
+            when: Conditions { path, size_min, ..Conditions::default() },
+            set: Settings { consistency, ..Settings::default() },
+        };
+        let (strict, commit) = (Some(Consistency::Strict), Some(Consistency::Commit));
+        let rules = [
+            rule(&b"**"[..], 0, None),
+            rule(b"run/exact.h5", 0, strict),
+            // No size keeps it from holding.
+            rule(b"run/*.h5", 1 << 40, commit),
+        ];
+        let of = |name: &str| {
+            consistency(rules, format!("/lustre/me/run/{name}").as_bytes(), b"/lustre/me")
+        };
+        assert_eq!(of("a.h5"), Consistency::Commit);
+        assert_eq!(of("exact.h5"), Consistency::Strict);
+        assert_eq!(of("a.nc"), Consistency::Strict);
+        assert_eq!(consistency([], b"/a", b"/"), Consistency::Strict);
+        let all = [rule(b"", 0, commit)];
+        assert_eq!(consistency(all, b"/a", b"/"), Consistency::Commit);
     }
 
     #[test]

@@ -218,9 +218,10 @@ impl FileFlags {
     /// A hint: no mapping of it is left, and a process that uses it may buffer it again. Counts
     /// only beside `MAPPED`, and is looked into before it is believed.
     pub const UNMAPPED: FileFlags = FileFlags(1 << 30);
-    /// Calls look at its lease: several nodes write it (it is [`crate::lease::Lease::Shared`]), or
-    /// what this node has beside others may be out of date. The store's file is others' as well,
-    /// and its size is what is known of it at least. Cleared while the file is held exclusively.
+    /// Calls look at its lease: several nodes write it (it is [`crate::lease::Lease::Shared`] or
+    /// [`crate::lease::Lease::Commit`]), or what this node has beside others may be out of date.
+    /// The store's file is others' as well, and its size is what is known of it at least. Cleared
+    /// while the file is held exclusively.
     pub const SHARED: FileFlags = FileFlags(1 << 31);
 }
 

@@ -52,6 +52,10 @@ pub enum Lease {
     /// Several nodes read and write it: each may do with a part of it, and with its size, what
     /// [`crate::parts`] says.
     Shared,
+    /// Several nodes read and write it, and each keeps what it likes: what others have written it
+    /// sees once they have synced it and it has opened or synced the file after that. Only bytes
+    /// that this node has written are dirty.
+    Commit,
 }
 
 /// What the group has granted, and no process has taken up yet.
@@ -65,6 +69,16 @@ pub enum Grant {
     Direct,
     /// [`Lease::Shared`].
     Shared,
+    /// [`Lease::Commit`].
+    Commit,
+}
+
+impl Lease {
+    /// Whether other nodes may write the file at the same time, and this one keeps something of it:
+    /// calls look at the lease, and the store's file is never cut or given times by a flush.
+    pub const fn is_beside_writers(self) -> bool {
+        matches!(self, Lease::Shared | Lease::Commit)
+    }
 }
 
 impl Grant {
@@ -75,6 +89,7 @@ impl Grant {
             Self::Whole => Lease::Whole,
             Self::Direct => Lease::Direct,
             Self::Shared => Lease::Shared,
+            Self::Commit => Lease::Commit,
         }
     }
 }
@@ -120,6 +135,7 @@ impl LeaseWord {
             1 => Lease::Read,
             2 => Lease::Nothing,
             3 => Lease::Direct,
+            5 => Lease::Commit,
             _ => Lease::Shared,
         }
     }
@@ -131,8 +147,13 @@ impl LeaseWord {
             Lease::Whole => true,
             Lease::Direct => !self.is_unsure(),
             Lease::Read => matches!(access, Access::Read) && !self.is_unsure(),
-            Lease::Nothing | Lease::Shared => false,
+            Lease::Nothing | Lease::Shared | Lease::Commit => false,
         }
+    }
+
+    /// Whether this node has the file as [`Lease::Commit`], and may use it so.
+    pub const fn commits(self) -> bool {
+        matches!(self.held(), Lease::Commit) && !self.is_unsure()
     }
 
     /// Whether what this node has beside others may be out of date, see [`AtomicLease::doubt`].
@@ -157,6 +178,7 @@ impl LeaseWord {
             1 => Some(Grant::Read),
             2 => Some(Grant::Whole),
             3 => Some(Grant::Direct),
+            5 => Some(Grant::Commit),
             _ => Some(Grant::Shared),
         }
     }
@@ -245,6 +267,7 @@ impl AtomicLease {
             Grant::Whole => (2, asked_bits(Access::Alone)),
             Grant::Direct => (3, asked_bits(Access::Alone)),
             Grant::Shared => (4, asked_bits(Access::Write)),
+            Grant::Commit => (5, asked_bits(Access::Alone)),
         };
         self.change(|word| {
             let left = if ASKED.of(word) <= enough { 0 } else { ASKED.of(word) };
@@ -287,6 +310,7 @@ const fn held_bits(lease: Lease) -> u32 {
         Lease::Nothing => 2,
         Lease::Direct => 3,
         Lease::Shared => 4,
+        Lease::Commit => 5,
     }
 }
 
@@ -357,6 +381,23 @@ mod tests {
         lease.grant(Grant::Whole);
         lease.take_up();
         assert_eq!((lease.load().held(), lease.load().asked()), (Lease::Whole, None));
+    }
+
+    #[test]
+    fn a_file_under_commit_is_enough_for_all_and_calls_look() {
+        let lease = AtomicLease::default();
+        lease.begin(Lease::Nothing);
+        assert!(lease.ask(Access::Alone));
+        lease.grant(Grant::Commit);
+        assert_eq!(lease.load().asked(), None);
+        assert!(!lease.load().commits(), "until it is taken up");
+        lease.take_up();
+        assert!(lease.load().commits() && lease.load().held().is_beside_writers());
+        assert!(!lease.load().allows(Access::Read), "the usual read does not do");
+        lease.doubt();
+        assert!(!lease.load().commits());
+        lease.trust();
+        assert!(lease.load().commits());
     }
 
     #[test]

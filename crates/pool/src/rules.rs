@@ -5,7 +5,8 @@ use crate::layout::RuleRecord;
 use crate::segment::{set_text, text};
 use forebay_placement::PolicyId;
 use forebay_placement::schema::{
-    Conditions, Durability, Lifetime, Mode, RANK_RANGES_MAX, RankRange, Rule, Settings, Trigger,
+    Conditions, Consistency, Durability, Lifetime, Mode, RANK_RANGES_MAX, RankRange, Rule,
+    Settings, Trigger,
 };
 
 /// "Not given" where 0 has a meaning.
@@ -17,8 +18,9 @@ const KEEP_VERSIONS: u8 = 1;
 const OVERWRITE_WHEN_READ: u8 = 2;
 const EXPIRES: u8 = 3;
 
-/// Flags of [`RuleRecord::flags`].
+/// Flags of [`RuleRecord::flags`], and where the code of its consistency begins there.
 const PIN: u8 = 1;
+const CONSISTENCY_AT: u32 = 1;
 
 /// Stores a pattern; it must fit with its terminating zero.
 fn pattern(place: &mut [u8], value: &[u8], what: &'static str) -> Result<(), &'static str> {
@@ -57,7 +59,8 @@ impl RuleRecord {
             durability: set.durability.map_or(0, |durability| durability as u8),
             lifetime,
             priority: set.priority,
-            flags: if set.pin { PIN } else { 0 },
+            flags: (if set.pin { PIN } else { 0 })
+                | set.consistency.map_or(0, |consistency| consistency as u8) << CONSISTENCY_AT,
             reserve: set.reserve,
             path: [0; _],
             process: [0; _],
@@ -97,6 +100,7 @@ impl RuleRecord {
             lifetime,
             durability: Durability::from_code(self.durability),
             reserve: self.reserve,
+            consistency: Consistency::from_code(self.flags >> CONSISTENCY_AT),
         }
     }
 
@@ -157,6 +161,7 @@ mod tests {
                 lifetime,
                 durability: Some(Durability::Memory),
                 reserve: u64::MAX,
+                consistency: Some(Consistency::Commit),
             },
         }
     }

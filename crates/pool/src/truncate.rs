@@ -395,6 +395,44 @@ impl Segment {
         empty
     }
 
+    /// Drops every page of `file` that is clean, also of blocks in which others are not: what other
+    /// nodes have written since is read from the store. The caller has the file exclusively.
+    /// Returns whether nothing is left.
+    ///
+    /// # Errors
+    /// As of [`Segment::ends_wait_in_time`]: some may be left that are clean.
+    pub fn drop_clean_pages(
+        &self,
+        file: FileId,
+        owner: Owner,
+        files: &impl SlotFiles,
+    ) -> Result<bool, Errno> {
+        let (mut empty, mut result) = (true, Ok(()));
+        self.for_each_entry(self.file(file), 0, |_, place| {
+            let block = match self.lock_block_looking(place, owner, Segment::ends_wait_in_time) {
+                Ok(Some(block)) => block,
+                Ok(None) => return true,
+                Err(errno) => {
+                    result = Err(errno);
+                    return false;
+                }
+            };
+            let meta = block.meta();
+            let kept = meta.pending_under_lock() & meta.valid.load(Ordering::Acquire);
+            if kept == 0 {
+                self.discard_block(place, block);
+                return true;
+            }
+            empty = false;
+            if meta.valid.fetch_and(kept, Ordering::AcqRel) & !kept != 0 {
+                crash::point("drop-clean.valid");
+                self.unlock_changed(block, files);
+            }
+            true
+        });
+        result.map(|()| empty)
+    }
+
     /// Drops every block of `file`, dirty or not: no process can ever read it again. The caller has
     /// the file exclusively.
     pub fn drop_all_blocks(&self, file: FileId, owner: Owner, files: &impl SlotFiles) {
@@ -509,6 +547,36 @@ mod tests {
         // SAFETY: within the bucket, and no other thread is there.
         let at = |page: usize| unsafe { *segment.bucket_data(bucket).add(page * PAGE as usize) };
         Some((0..64).map(|page| (valid >> page & 1 == 1).then(|| at(page))).collect())
+    }
+
+    #[test]
+    fn of_blocks_with_dirty_pages_the_clean_ones_are_dropped() {
+        for tier in [TierId::RAM, TierId::new(1)] {
+            let (segment, _memory, me) = full_on(tier);
+            let (file, store) = (FileId::from_raw(3), Store::default());
+            let meta = |block| {
+                let word = segment.entry(segment.file(file), block)?.load(Ordering::Relaxed);
+                let Entry::Resident { bucket, .. } = Entry::decode(word) else { return None };
+                segment.bucket(bucket)
+            };
+            meta(0).unwrap().pages.reset(0);
+            meta(1).unwrap().pages.reset(0b1010);
+            meta(2).unwrap().pages.reset(0b0111);
+            meta(2).unwrap().pages.begin_writeback(0b0001);
+            let version = meta(1).unwrap().lock.read_begin().unwrap();
+            assert_eq!(segment.drop_clean_pages(file, me, &store), Ok(false));
+            assert!(meta(0).is_none());
+            assert!(meta(1).unwrap().lock.read_retry(version), "readers look again");
+            let valid = [1, 2].map(|block| meta(block).unwrap().valid.load(Ordering::Relaxed));
+            assert_eq!(valid, [0b1010, 0b0111]);
+            let said = store.said.take();
+            assert_eq!(said.is_empty(), tier.is_ram(), "{said:?}");
+            for block in [1, 2] {
+                meta(block).unwrap().pages.reset(0);
+            }
+            assert_eq!(segment.drop_clean_pages(file, me, &store), Ok(true));
+            assert!(meta(1).is_none() && meta(2).is_none());
+        }
     }
 
     #[test]

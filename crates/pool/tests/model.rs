@@ -338,6 +338,7 @@ mod layout {
             rule: AtomicU16,
             mode: AtomicU8,
             trigger: AtomicU8,
+            consistency: AtomicU8,
             intent: AtomicU64,
             path_length: AtomicU32,
             placed: AtomicU32,

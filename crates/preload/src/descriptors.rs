@@ -123,11 +123,11 @@ pub(crate) unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: *mu
         }
         libc::F_SETLK | libc::F_SETLKW => {
             file.locking_process();
-            call(argument)
+            file.around_lock(|| call(argument))
         }
         libc::F_OFD_SETLK | libc::F_OFD_SETLKW => {
             file.locking();
-            call(argument)
+            file.around_lock(|| call(argument))
         }
         libc::F_SETLEASE => {
             file.leasing();
@@ -140,10 +140,10 @@ pub(crate) unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: *mu
 /// The lock is the kernel's; it belongs to the description, and must end with it.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn flock(fd: c_int, operation: c_int) -> c_int {
-    if let Some(file) = managed(fd) {
-        file.locking();
-    }
-    real!(c"flock"(fd => c_int, operation => c_int) -> c_int)
+    let call = || real!(c"flock"(fd => c_int, operation => c_int) -> c_int);
+    let Some(file) = managed(fd) else { return call() };
+    file.locking();
+    file.around_lock(call)
 }
 
 /// Ends all locks that belong to a description.
@@ -162,10 +162,11 @@ pub(crate) fn unlock(fd: c_int) {
 /// A lock of the process's, as F_SETLK takes it: glibc's lockf does not come by our fcntl.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn lockf64(fd: c_int, command: c_int, length: libc::off64_t) -> c_int {
-    if let Some(file) = managed(fd) {
-        file.locking_process();
-    }
-    real!(c"lockf64"(fd => c_int, command => c_int, length => libc::off64_t) -> c_int)
+    let call =
+        || real!(c"lockf64"(fd => c_int, command => c_int, length => libc::off64_t) -> c_int);
+    let Some(file) = managed(fd) else { return call() };
+    file.locking_process();
+    file.around_lock(call)
 }
 
 #[unsafe(no_mangle)]

@@ -315,6 +315,13 @@ fn nodes_that_differ_name_each_other_and_the_later_one_runs_on_alone() {
             "consistency = \"open\", this one \"auto\"",
             "consistency",
         ),
+        (
+            1,
+            "n[0-1]",
+            "[[rule]]\npath = \"a\"\nconsistency = \"commit\"\n",
+            "other rules that set consistency than this one",
+            "give all nodes of the group the same rules",
+        ),
         (2, "n[0-2]", "", "a list of 3 hosts, this one a list of 2", list),
         (2, "n0,n9,n2", "", "a list of 3 hosts, this one a list of 2", list),
     ];

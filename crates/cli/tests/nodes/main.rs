@@ -3,6 +3,7 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 
+mod commit;
 mod demo;
 mod failures;
 mod groups;

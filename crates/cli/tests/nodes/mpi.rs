@@ -6,6 +6,7 @@
 //! run ROMIO. With Open MPI's own OMPIO, whose atomic mode mixes data without Forebay, too, writes
 //! have waited in vain for leases: `FOREBAY_TEST_OMPIO=1` runs it.
 
+use crate::commit::commit;
 use crate::groups::{agree, folders, linked};
 use crate::harness::{self, LONG, Running, skip, wait_for};
 use crate::namespaces::{Nodes, SWITCH};
@@ -188,6 +189,7 @@ fn patterns(mpi: &Mpi, nodes: &Nodes, consistency: &str, ranks: usize, names: &[
     }
     let config = match consistency {
         "strict" => strict(nodes, nodes.iter().count()),
+        "commit" => commit(nodes, ""),
         _ => open(nodes),
     };
     let program = nodes.out.join("mpi_patterns");
@@ -280,6 +282,17 @@ fn ranks_of_which_only_some_run_under_forebay_say_so_and_go_on_alone() {
     assert!(ran.stderr.contains("this node goes on alone"), "{ran:?}");
     assert_eq!(harness::sees(&nodes.store.join("file")), "text\n");
     assert!(folders(&nodes).is_empty());
+}
+
+/// All files are under commit: a writer syncs, and after a barrier a reader does. Data sieving
+/// holds a lock of fcntl while it reads bytes of other ranks and writes them back.
+#[test]
+fn ranks_of_two_nodes_share_files_under_commit() {
+    let (Some(mpi), Some(nodes)) = (Mpi::mpich(), Nodes::new(2)) else { return };
+    let posix = ["posix_own", "posix_segmented", "posix_strided", "posix_records", "posix_append"];
+    let simple = ["posix_replaced", "mpi_own", "mpi_segmented", "mpi_strided", "mpi_records"];
+    let views = ["mpi_view", "mpi_sieving", "mpi_collective", "mpi_collective_off"];
+    patterns(&mpi, &nodes, "commit", 4, &[&posix[..], &simple, &views].concat());
 }
 
 /// Without strict consistency, what one node has synced and closed another one reads from an open

@@ -1,8 +1,8 @@
 /*
- * What parallel programs do to files, by MPI ranks of several nodes: mpi_patterns strict|open PATTERN...
+ * What parallel programs do to files, by MPI ranks of several nodes: mpi_patterns strict|commit|open PATTERN...
  * Each pattern writes files of its own in the working directory, lets other ranks read and overwrite them, and
- * compares every byte; the command AT_END, if there is one, is run by each rank then. "strict": what was written is seen by all at once. "open": a writer syncs and closes, and a reader
- * opens after that. Rank 0 prints "NAME ok" for each pattern; the first wrong byte ends all ranks.
+ * compares every byte; the command AT_END, if there is one, is run by each rank then. "strict": what was written is seen by all at once. "commit": a writer syncs,
+ * and then a reader does. "open": a writer syncs and closes, and a reader opens after that. Rank 0 prints "NAME ok" for each pattern; the first wrong byte ends all ranks.
  * What is left depends on the pattern and the number of ranks alone, but for the order of records in
  * files named *.anyorder (of RECORD bytes).
  */
@@ -20,7 +20,7 @@
 
 #define RECORD 3001
 
-static int me, ranks, is_strict;
+static int me, ranks, is_strict, is_commit;
 static const char *pattern = "start";
 static char host[256];
 
@@ -131,6 +131,14 @@ static int turn(int fd, const char *name)
 {
 	if (is_strict) {
 		barrier();
+		return fd;
+	}
+	if (is_commit) {
+		if (fsync(fd))
+			fail("%s: sync", name);
+		barrier();
+		if (fsync(fd))
+			fail("%s: sync before reading", name);
 		return fd;
 	}
 	if (fsync(fd) || close(fd))
@@ -349,6 +357,11 @@ static MPI_File mpi_turn(MPI_File file, MPI_Comm comm, const char *name, struct 
 		return file;
 	}
 	need(MPI_File_sync(file), "MPI_File_sync");
+	if (is_commit) {
+		barrier();
+		need(MPI_File_sync(file), "MPI_File_sync before reading");
+		return file;
+	}
 	need(MPI_File_close(&file), "MPI_File_close");
 	barrier();
 	return file_of(comm, name, MPI_MODE_RDWR, hints);
@@ -539,11 +552,12 @@ static void mpi_ordered(void)
 
 int main(int count, char **words)
 {
-	if (count < 3 || (strcmp(words[1], "strict") && strcmp(words[1], "open"))) {
-		fprintf(stderr, "usage: mpi_patterns strict|open PATTERN...\n");
+	if (count < 3 || (strcmp(words[1], "strict") && strcmp(words[1], "commit") && strcmp(words[1], "open"))) {
+		fprintf(stderr, "usage: mpi_patterns strict|commit|open PATTERN...\n");
 		return 2;
 	}
 	is_strict = !strcmp(words[1], "strict");
+	is_commit = !strcmp(words[1], "commit");
 	MPI_Init(&count, &words);
 	MPI_Comm_rank(MPI_COMM_WORLD, &me);
 	MPI_Comm_size(MPI_COMM_WORLD, &ranks);

@@ -222,7 +222,7 @@ impl ExclusiveFile<'_> {
 
     /// Before the kernel changes a file in ways of its own: what journal and slots have of it
     /// counts no more. The caller has it exclusively, and clean.
-    fn checkpoint(&self) -> Result<(), Errno> {
+    pub(crate) fn checkpoint(&self) -> Result<(), Errno> {
         let record = self.record;
         if !record.is_tracked() {
             return Ok(());

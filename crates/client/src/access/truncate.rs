@@ -76,6 +76,7 @@ impl OpenFile<'_> {
 
     fn set_size_once(&self, size: u64) -> Result<(), Errno> {
         self.exclusively_for(Need::Whole(Access::Alone), |file| {
+            file.settle_committing()?;
             file.clean_up_store()?;
             file.bring_failing_up(size)?;
             self.record.set(FileFlags::STORE_WRITTEN);

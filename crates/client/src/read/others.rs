@@ -34,7 +34,7 @@ impl OpenFile<'_> {
             && match self.record.lease.load().held() {
                 Lease::Read => true,
                 Lease::Shared => self.part_level(offset) == PartLevel::Read,
-                Lease::Whole | Lease::Nothing | Lease::Direct => false,
+                Lease::Whole | Lease::Nothing | Lease::Direct | Lease::Commit => false,
             }
             && !self.record.has(FileFlags::DIRECT)
     }

@@ -22,7 +22,10 @@ impl EnteredFile<'_> {
             let known = record.stored().min(record.size.load(Ordering::Acquire));
             (known.saturating_sub(start) as usize).min(bytes)
         };
-        if length() == 0 {
+        // What is behind the end may be another node's, which makes the file longer: of a file
+        // under commit only whole pages are kept.
+        let commits = record.lease.load().commits();
+        if length() == 0 || commits && length() < self.session.segment.page_bytes() {
             return false;
         }
         let Some(entry) = self.session.segment.entry_or_insert(record, block, self.owner) else {
@@ -64,7 +67,8 @@ impl EnteredFile<'_> {
         data.first(end).after(got).zero();
         let now = clock::realtime_coarse_ns();
         held.meta().written.store(clock::stamp(now), Ordering::Relaxed);
-        let pages = Part { block, within: 0, bytes: end }.pages(&self.session.segment);
+        let kept = if commits { got / page * page } else { end };
+        let pages = Part { block, within: 0, bytes: kept }.pages(&self.session.segment);
         held.meta().valid.store(pages, Ordering::Release);
         if !self.is_emulated() && self.has_come_from_device(block) {
             // The kernel has it because of us: one copy in memory is enough.

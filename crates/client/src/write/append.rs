@@ -34,6 +34,13 @@ impl OpenFile<'_> {
             drop(inside);
             self.exclusively(|file| file.clean_up_store())?;
         };
+        if self.commits() {
+            drop(inside);
+            return match self.append_committed(pieces)? {
+                Some(done) => Ok(done),
+                None => self.append_locked(pieces),
+            };
+        }
         let start = if record.has(FileFlags::DIRECT) {
             crate::store::stat(self.fd).map(|stat| stat.size)
         } else {

@@ -139,7 +139,10 @@ impl EnteredFile<'_> {
         let meta = self.session.segment.bucket(bucket).ok_or(Errno::IO)?;
         let data = self.session.ram(bucket);
         let touched = part.pages(&self.session.segment);
-        let valid = meta.valid.load(Ordering::Relaxed);
+        let valid = match self.record.has(FileFlags::SHARED) {
+            false => meta.valid.load(Ordering::Relaxed),
+            true => self.forget_written_over(meta, touched),
+        };
         if valid & touched != touched {
             // A page that is written in part needs the rest of its content first.
             self.fill_borders(data, part, valid)?;

@@ -14,11 +14,11 @@ use forebay_pool::{Entry, clock, crash};
 use rustix::io::Errno;
 
 /// How a write to a file goes on that several nodes write.
-enum Shared {
+pub(super) enum Shared {
     /// The thread was outside of it.
     Changed,
-    /// Its block is buffered.
-    Buffered,
+    /// So many bytes are buffered, as far as they lie in one block.
+    Buffered(usize),
     /// So many bytes were written.
     Written(usize),
 }
@@ -120,17 +120,18 @@ impl EnteredFile<'_> {
                 continue;
             }
             let at = offset + done as u64;
+            let mut left = length - done;
             if !record.allows(Access::Write) {
                 if done > 0 {
                     // It may not be entered again.
                     self.touch(now);
                 }
-                match self.write_shared(cursor, at, length - done) {
+                match self.write_shared(cursor, at, left, clock::stamp(now)) {
                     Ok(Shared::Written(written)) => {
                         done += written;
                         continue;
                     }
-                    Ok(Shared::Buffered) => {}
+                    Ok(Shared::Buffered(bytes)) => left = bytes,
                     Ok(Shared::Changed) => {
                         // It may have been given back, and its descriptor closed.
                         self.register_inside();
@@ -160,7 +161,7 @@ impl EnteredFile<'_> {
                 continue;
             }
             let part = WrittenPart {
-                part: Part::first(&self.session.segment, at, length - done),
+                part: Part::first(&self.session.segment, at, left),
                 ahead: (length - done) as u64,
                 stamp: clock::stamp(now),
             };
@@ -224,9 +225,14 @@ impl EnteredFile<'_> {
         cursor: &mut Cursor<'_, Readable>,
         at: u64,
         length: usize,
+        stamp: u32,
     ) -> Result<Shared, Errno> {
         if self.hold(&Need::write(at, length))? {
             return Ok(Shared::Changed);
+        }
+        if self.record.lease.load().commits() {
+            let part = Part::first(&self.session.segment, at, length);
+            return self.write_committed(cursor, WrittenPart { part, ahead: length as u64, stamp });
         }
         if let Some(end) = self.direct_part(at) {
             let bytes = (length as u64).min(end - at) as usize;
@@ -234,7 +240,7 @@ impl EnteredFile<'_> {
         }
         let part = Part::first(&self.session.segment, at, length);
         let written = self.write_between(cursor, part)?;
-        Ok(written.map_or(Shared::Buffered, Shared::Written))
+        Ok(written.map_or(Shared::Buffered(length), Shared::Written))
     }
 
     /// Cleans up after killed processes while this thread is not inside the file. After an error it

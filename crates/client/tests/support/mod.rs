@@ -2,7 +2,7 @@
 
 use forebay_client::{Front, Itself, OpenFlags, Session, StartError};
 use forebay_pool::Segment;
-use forebay_pool::layout::{Geometry, Header};
+use forebay_pool::layout::{Geometry, Header, RuleRecord};
 use forebay_pool::segment::{self, set_text};
 use rustix::fd::{AsFd, RawFd};
 use rustix::fs::{AtFlags, CWD, Mode, StatxFlags, statx};
@@ -29,6 +29,17 @@ impl Site {
 
     /// With a pool in `folder`.
     pub fn over(folder: tempfile::TempDir, store: PathBuf) -> Site {
+        Site::with_rules(folder, store, &[], 0)
+    }
+
+    /// The same with a schema of these rules, and a store of this latency, which is emulated if it
+    /// has one.
+    pub fn with_rules(
+        folder: tempfile::TempDir,
+        store: PathBuf,
+        rules: &[RuleRecord],
+        latency_ns: u64,
+    ) -> Site {
         let site = Site { folder, store };
         let device = fs::metadata(site.store()).unwrap().dev();
         let path = site.store().canonicalize().unwrap();
@@ -40,10 +51,11 @@ impl Site {
             // As a node manager does: what is opened through another one may be a store's file.
             header.store[0].mount = mount.into();
             header.store[0].device = device;
+            header.store[0].emulation.latency_ns = latency_ns;
             set_text(&mut header.store[0].path, path.as_os_str().as_bytes());
         };
         let geometry = Geometry::for_tiers(4096, &[16 << 20]);
-        let segment = Segment::create(pool.as_fd(), &geometry, describe).unwrap();
+        let segment = Segment::create_with_rules(pool.as_fd(), &geometry, rules, describe).unwrap();
         while segment.grow(pool.as_fd(), 2 << 20).unwrap() > 0 {}
         site
     }

@@ -14,7 +14,8 @@ use super::errors::Errors;
 use super::types::{ConfigError, Result, Rule, Tier, quoted};
 use super::units::{TIME_UNITS, quantity, size_of};
 use forebay_placement::schema::{
-    self, Conditions, Durability, Lifetime, Mode, RANK_RANGES_MAX, RULES_MAX, RankRange, Trigger,
+    self, Conditions, Consistency, Durability, Lifetime, Mode, RANK_RANGES_MAX, RULES_MAX,
+    RankRange, Trigger,
 };
 use forebay_placement::{PolicyId, glob, names as policies};
 use std::ffi::{CStr, CString};
@@ -101,6 +102,7 @@ const fn names<T: Copy, const N: usize>(all: &[(&'static str, T)]) -> [&'static 
 
 const MODES: &[&str] = &names::<_, { Mode::ALL.len() }>(Mode::ALL);
 const TRIGGERS: &[&str] = &names::<_, { Trigger::ALL.len() }>(Trigger::ALL);
+const CONSISTENCIES: &[&str] = &names::<_, { Consistency::ALL.len() }>(Consistency::ALL);
 const DURABILITIES: &[&str] = &names::<_, { Durability::ALL.len() }>(Durability::ALL);
 
 /// All keys of a rule.
@@ -124,6 +126,7 @@ pub const KEYS: &[Key] = &[
     key("expires", Part::Set, Values::Time),
     key("durability", Part::Set, Values::OneOf(DURABILITIES)),
     key("reserve", Part::Set, Values::Size),
+    key("consistency", Part::Set, Values::OneOf(CONSISTENCIES)),
 ];
 
 /// The names of all keys, as TOML has them.
@@ -181,6 +184,7 @@ impl Rule {
             ("mode", self.set.mode.map_or("", Mode::name).to_owned()),
             ("trigger", self.set.trigger.map_or("", Trigger::name).to_owned()),
             ("durability", self.set.durability.map_or("", Durability::name).to_owned()),
+            ("consistency", self.set.consistency.map_or("", Consistency::name).to_owned()),
         ];
         if let Some(tier) = self.set.tier {
             let tier = tiers.get(usize::from(tier)).map_or("", |tier| &tier.name);
@@ -280,6 +284,7 @@ pub(crate) fn interpret(raw: &RawRule, tiers: &[Tier]) -> Result<Rule> {
                 lifetimes.push(item);
             }
             "reserve" => set.reserve = item.size()?,
+            "consistency" => set.consistency = Some(item.one_of(Consistency::ALL)?),
             "durability" => {
                 set.durability = Some(item.one_of(Durability::ALL)?);
                 let keeps_journal = |tier: &Tier| tier.properties().keeps_journal();
@@ -307,6 +312,23 @@ impl RawRule {
         self.items.iter().find(|item| item.key == key)
     }
 
+    /// All nodes have to find the same for a file, whatever process opens it, and when.
+    fn check_consistency(&self) -> Result<()> {
+        let Some(item) = self.item("consistency") else { return Ok(()) };
+        let is_other = |other: &&Item| {
+            let is_match = |key: &Key| key.name == other.key && matches!(key.part, Part::Match);
+            other.key != "path" && KEYS.iter().any(is_match)
+        };
+        match self.items.iter().find(is_other) {
+            Some(other) => Err(item.error(format_args!(
+                "goes with path alone, as all nodes have to find the same for a file; remove it, \
+                 or {}",
+                other.place
+            ))),
+            None => Ok(()),
+        }
+    }
+
     /// What contradicts itself.
     fn check_together(&self, rule: &mut Rule) -> Result<()> {
         let at = |key: &str| self.item(key).map_or(&self.place, |item| &item.place);
@@ -318,14 +340,15 @@ impl RawRule {
             );
             return Err(ConfigError::new(at("size_min"), problem));
         }
+        self.check_consistency()?;
         let set = &mut rule.set;
         // What a mode leaves no room for.
         let moot: &[&str] = match set.mode {
-            Some(Mode::Bypass) => &["policy", "tier", "pin", "trigger", "reserve"],
+            Some(Mode::Bypass) => &["policy", "tier", "pin", "trigger", "reserve", "consistency"],
             Some(Mode::Sync) => &["trigger"],
             // What a file is, is decided when it is made, and empty.
             Some(Mode::Scratch) if rule.size_min > 0 => &["trigger", "size_min"],
-            Some(Mode::Scratch) => &["trigger", "durability"],
+            Some(Mode::Scratch) => &["trigger", "durability", "consistency"],
             Some(Mode::Async) | None => &[],
         };
         if let Some(item) = moot.iter().find_map(|key| self.item(key)) {

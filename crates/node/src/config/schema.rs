@@ -16,7 +16,7 @@ pub const XSD: &str = include_str!("../../schema/forebay.xsd");
 const FILE_MAX: u64 = 256 << 10;
 /// Elements, attributes and texts of a file: more than the largest schema has.
 const NODES_MAX: u32 = 16 << 10;
-/// Attributes of a file, as far as `=` tells: 128 rules with all keys have 2304.
+/// Attributes of a file, as far as `=` tells: 128 rules with all keys have 2560.
 const ATTRIBUTES_MAX: usize = 8 << 10;
 /// Attributes of this namespace say where the XSD is.
 const INSTANCE: &str = "http://www.w3.org/2001/XMLSchema-instance";
@@ -217,7 +217,9 @@ mod tests {
     use super::*;
     use crate::config::rules::{Values, interpret};
     use crate::config::{Rule, Speed, Tier, TierKind};
-    use forebay_placement::schema::{Durability, Lifetime, Mode, RankRange, Settings, Trigger};
+    use forebay_placement::schema::{
+        Consistency, Durability, Lifetime, Mode, RankRange, Settings, Trigger,
+    };
     use forebay_placement::{PolicyId, Random};
     use std::process::Command;
 
@@ -260,7 +262,7 @@ mod tests {
              <set policy='user-defined' tier='nvme' pin='true' mode='async' trigger='per-file' \
              priority='200' keep-versions='2' durability='store' reserve='1KiB'/></rule>\n\
              <rule><set mode='bypass' expires='90min'/></rule>\
-             <rule><set overwrite-when-read='true'/></rule>",
+             <rule><match path='a'/><set overwrite-when-read='true' consistency='commit'/></rule>",
         );
         let expected = Rule {
             name: "ckpt".into(),
@@ -285,12 +287,14 @@ mod tests {
                 lifetime: Some(Lifetime::KeepVersions(2)),
                 durability: Some(Durability::Store),
                 reserve: 1024,
+                consistency: None,
             },
         };
         let found = rules(&text).unwrap();
         assert_eq!(found[0], expected);
         assert_eq!(found[1].set.lifetime, Some(Lifetime::Expires(5_400_000_000_000)));
         assert_eq!(found[2].set.lifetime, Some(Lifetime::OverwriteWhenRead));
+        assert_eq!(found[2].set.consistency, Some(Consistency::Commit));
         assert_eq!(rules(&with("")).unwrap(), []);
     }
 
@@ -306,6 +310,20 @@ mod tests {
             (
                 "<rule><set\n tier='tape'/></rule>",
                 "3:2: rule[0]/set/@tier: \"tape\" is unknown; give one of \"ram\", \"nvme\"",
+            ),
+            (
+                "<rule><set consistency='open'/></rule>",
+                "2:12: rule[0]/set/@consistency: \"open\" is unknown; give one of \"strict\", \
+                 \"commit\"",
+            ),
+            (
+                "<rule><match path='a' process='b'/><set consistency='commit'/></rule>",
+                "2:41: rule[0]/set/@consistency: goes with path alone, as all nodes have to find \
+                 the same for a file; remove it, or s.xml:2:23: rule[0]/match/@process",
+            ),
+            (
+                "<rule><set mode='scratch' consistency='commit'/></rule>",
+                "2:27: rule[0]/set/@consistency: has no meaning with mode scratch; remove one",
             ),
             (
                 "<rule><set pin='yes'/></rule>",
@@ -354,7 +372,7 @@ mod tests {
                 "<rule><set size_min='1'/></rule>",
                 "2:12: rule[0]/set/@size_min: unknown attribute; known here: policy, tier, pin, \
                  mode, trigger, priority, keep-versions, overwrite-when-read, expires, durability, \
-                 reserve",
+                 reserve, consistency",
             ),
             (
                 "<rule><when/></rule>",

@@ -91,7 +91,8 @@ fn ahead_of_store(record: &FileRecord) -> Option<Facts> {
     let is_ahead = match record.lease.load().held() {
         Lease::Whole => record.has(FileFlags::METADATA_DIRTY) || goal.is_some(),
         Lease::Shared => true,
-        Lease::Read | Lease::Nothing | Lease::Direct => false,
+        // What is not committed yet, no other node is to see.
+        Lease::Read | Lease::Nothing | Lease::Direct | Lease::Commit => false,
     };
     let facts = facts_of(record);
     is_ahead.then(|| Facts { size: goal.unwrap_or(facts.size), ..facts })

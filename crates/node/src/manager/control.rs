@@ -1,6 +1,7 @@
 //! The node manager's socket: descriptors from clients, requests from commands.
 
 use crate::manager::jobs::Beginning;
+use crate::manager::leases::committed;
 use crate::node::Node;
 use crate::observe::trace::Recording;
 use crate::organize::stage::{Request, Requests};
@@ -501,7 +502,7 @@ impl Receiver<'_> {
                 }
                 Message::Group => {
                     let told = Message::Told.encode();
-                    sent.pop().is_some_and(|file| node.group.report_to(file))
+                    sent.pop().is_some_and(|file| node.group.report_to(file, committed(node)))
                         && rustix::net::send(&peer.socket, &told, SendFlags::NOSIGNAL).is_ok()
                 }
                 Message::AwaitEnd => {

@@ -142,7 +142,7 @@ impl LeaseKeeper {
                 Lease::Whole => Level::Write,
                 Lease::Read => Level::Read,
                 Lease::Shared => Level::Shared,
-                Lease::Direct => Level::Direct,
+                Lease::Direct | Lease::Commit => Level::Direct,
                 // It was being made direct everywhere.
                 Lease::Nothing if record.has(FileFlags::DIRECT) => Level::Direct,
                 Lease::Nothing => Level::None,
@@ -214,6 +214,8 @@ impl LeaseKeeper {
             }
             // What a mapping changes here needs no lease: others may not keep copies of it.
             Some(_) if record.has(FileFlags::DIRECT) => (Level::Direct, false),
+            // Others may write it as they like, under commit too, or through the kernel.
+            Some(_) if record.is_to_commit() => (Level::Direct, false),
             Some(Access::Read) => (Level::Read, self.may_share(record)),
             Some(Access::Write) => (Level::Write, self.may_share(record)),
             Some(Access::Alone) => (Level::Write, false),
@@ -339,8 +341,10 @@ impl LeaseKeeper {
                 Lease::Nothing | Lease::Read if grant == Grant::Shared => leases.remove_all(found),
                 _ => {}
             }
-            record.lease.grant(grant);
-            (found, record.has(FileFlags::DIRECT))
+            let is_direct = record.has(FileFlags::DIRECT);
+            let commits = grant == Grant::Direct && !is_direct && record.is_to_commit();
+            record.lease.grant(if commits { Grant::Commit } else { grant });
+            (found, is_direct)
         });
         let Some((found, is_direct)) = granted else { return self.release(file) };
         if level == Level::Direct && is_direct {
@@ -552,7 +556,10 @@ impl LeaseKeeper {
             let (left, lease);
             (left, lease, level) = match to {
                 _ if shares => (Left::Nothing, Lease::Shared, Level::Shared),
-                Level::Read if held != Lease::Shared => (Left::Copies, Lease::Read, Level::Read),
+                // What others have written there, copies of such a file do not have.
+                Level::Read if !held.is_beside_writers() => {
+                    (Left::Copies, Lease::Read, Level::Read)
+                }
                 _ => (Left::Nothing, Lease::Nothing, Level::None),
             };
             let outcome = clean_held(&node, flusher, found, owner, left);
@@ -653,6 +660,13 @@ fn flush_the_rest(node: &Node, file: FileId) {
         node.segment.request_sync(file, None, false);
         node.want_work();
     }
+}
+
+/// How many files are under commit here.
+pub(super) fn committed(node: &Node) -> usize {
+    let segment = &node.segment;
+    let is_it = |file: &FileId| segment.file(*file).lease.load().held() == Lease::Commit;
+    segment.files().live().filter(is_it).count()
 }
 
 /// Whether a file was granted to be written, and no program has taken that up yet.

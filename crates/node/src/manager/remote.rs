@@ -232,7 +232,7 @@ fn is_read_by_several(segment: &Segment, file: FileId, block: u64) -> bool {
             let level = |part| segment.part_leases().load(file, part).level();
             part.is_some_and(|part| level(part) == PartLevel::Read)
         }
-        Lease::Whole | Lease::Nothing | Lease::Direct => false,
+        Lease::Whole | Lease::Nothing | Lease::Direct | Lease::Commit => false,
     };
     record.state.load(Ordering::Acquire) == file_state::LIVE
         && is_read()

@@ -8,7 +8,7 @@ use crate::observe::markers::{are_refused, taken_by};
 use crate::observe::status::Observer;
 use forebay_client::{hierarchy, question};
 use forebay_placement::cost::Speeds;
-use forebay_placement::schema::{FileMeta, Mode, Settings, mismatch};
+use forebay_placement::schema::{Consistency, FileMeta, Mode, Settings, consistency, mismatch};
 use forebay_placement::{Destination, Piece, Plan, Policy};
 use forebay_pool::layout::*;
 use forebay_pool::segment::text;
@@ -43,6 +43,8 @@ pub struct Explanation {
     pub settings: Settings,
     /// Policy, mode and trigger, and who says so.
     pub in_force: InForce,
+    /// When programs of other nodes see what is written; `None` where nodes do not share files.
+    pub consistency: Option<Consistency>,
     /// Where the bytes are.
     pub extents: Vec<Extent>,
     /// Where new bytes would go.
@@ -203,6 +205,8 @@ impl Observer {
             rules,
             in_force: InForce::of(segment, record, &settings, Some(store)),
             settings,
+            consistency: (header.shares_files.load(Ordering::Acquire) != 0)
+                .then(|| consistency_of(segment, record, path, &folder(&stores[store]))),
             extents: record.map_or_else(Vec::new, |record| extents(segment, record, size)),
             placement: Placement {
                 policy: policy.name(),
@@ -286,6 +290,24 @@ fn judge(
     let verdicts = rules.iter().zip(&mismatches).enumerate().map(verdict).collect();
     let settings = holds.and_then(|rule| rules.get(rule)).map(RuleRecord::settings);
     (verdicts, settings.unwrap_or_default())
+}
+
+/// When other nodes see what is written to a file: as was found when its record began, else as the
+/// rules say of its path.
+fn consistency_of(
+    segment: &Segment,
+    record: Option<&FileRecord>,
+    path: &Path,
+    directory: &Path,
+) -> Consistency {
+    match record {
+        Some(record) if record.is_to_commit() => Consistency::Commit,
+        Some(_) => Consistency::Strict,
+        None => {
+            let rules = segment.rules().iter().map(RuleRecord::rule);
+            consistency(rules, path.as_os_str().as_bytes(), directory.as_os_str().as_bytes())
+        }
+    }
 }
 
 /// Where the bytes of a file are; neighbours that differ only in what is dirty stay apart.

@@ -4,6 +4,7 @@ use crate::files::Identity;
 use crate::layout::{FileFlags, FileRecord, TierId, file_state};
 use crate::lease::{Access, AtomicLease, Grant, Lease};
 use crate::sync::{AtomicU32, Ordering, fence};
+use forebay_placement::schema::Consistency;
 use rustix::fd::AsFd;
 
 /// The bits of [`FileRecord::error`] that are the errno, and the one that says that a program has
@@ -76,13 +77,20 @@ impl FileRecord {
         self.change_lease(Some(left), |lease| lease.reduce(left));
     }
 
+    /// Whether nodes that share it see what others have written once that is committed, see
+    /// [`Lease::Commit`]: its rule says so, and it is to be on the store at all.
+    pub fn is_to_commit(&self) -> bool {
+        self.consistency.load(Ordering::Relaxed) == Consistency::Commit as u8
+            && !self.has(FileFlags::SCRATCH)
+    }
+
     /// A process that dies in the middle leaves it marked as shared, which stops no call.
     fn change_lease(&self, to: Option<Lease>, change: impl FnOnce(&AtomicLease)) {
-        if to == Some(Lease::Shared) {
+        if to.is_some_and(Lease::is_beside_writers) {
             self.set(FileFlags::SHARED);
         }
         change(&self.lease);
-        if to.is_some_and(|to| to != Lease::Shared) {
+        if to.is_some_and(|to| !to.is_beside_writers()) {
             self.clear(FileFlags::SHARED);
             // It doubts the lease first, and marks the record then: one of both sees the other.
             fence(Ordering::SeqCst);
@@ -193,6 +201,7 @@ impl FileRecord {
         self.rule.store(0, Ordering::Relaxed);
         self.mode.store(0, Ordering::Relaxed);
         self.trigger.store(0, Ordering::Relaxed);
+        self.consistency.store(0, Ordering::Relaxed);
     }
 
     /// Whether the node manager may have the file open for writing, or will without looking at it

@@ -104,6 +104,10 @@ pub struct FileRecord {
     /// Owners that are giving the store's file bytes behind its end, before the record says so, or
     /// [`LENGTHENER_LEFT`]; 0 is a free place, see `tail.rs`.
     pub lengtheners: [AtomicU32; LENGTHENERS],
+    /// When other nodes see what is written to it, as the rules say of its path when the record
+    /// begins: the code of a [`forebay_placement::schema::Consistency`]. Other names that it gets
+    /// change nothing.
+    pub consistency: AtomicU8,
     /// Canonical path when opened, if that is short: see `files/paths.rs`.
     pub path: [AtomicU8; SHORT_PATH_BYTES],
 }

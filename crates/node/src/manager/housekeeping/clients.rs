@@ -2,8 +2,10 @@
 
 use super::intents::finish_truncate;
 use super::{Housekeeper, mark_pending_files};
+use crate::node::Node;
 use crate::observe::mappers;
 use forebay_pool::layout::*;
+use forebay_pool::lease::Lease;
 use forebay_pool::{crash, liveness};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
@@ -163,6 +165,23 @@ impl Housekeeper {
         if inside {
             mark_pending_files(&node);
         }
+        commit_files(&node);
         node.want_work();
+    }
+}
+
+/// What a process has written to files under commit, and has not closed, is brought to the store
+/// when it has gone and no other one writes them: the end of a process closes its files.
+fn commit_files(node: &Node) {
+    let segment = &node.segment;
+    for file in segment.files().touched() {
+        let record = segment.file(file);
+        let is_left = record.lease.load().held() == Lease::Commit
+            && record.has(FileFlags::METADATA_DIRTY)
+            && node.is_pending(file)
+            && !segment.descriptions().is_open_for_writing(file);
+        if is_left {
+            segment.request_sync(file, None, false);
+        }
     }
 }
