@@ -270,7 +270,7 @@ pub enum Ended {
 /// Tells a manager to drain and end, and waits until it has, or only programs keep it.
 pub fn stop(connection: &Connection, runtime: &Runtime) -> Result<Ended, String> {
     match wait(connection, runtime, Message::Stop)? {
-        Drained::Kept(files) => Err(describe(&files)),
+        Drained::Kept(files) => Err(describe(runtime, &files)),
         Drained::All | Drained::Lost => wait_for_end(Some(connection), runtime),
     }
 }
@@ -352,7 +352,7 @@ fn wait_for_pool(connection: Option<&Connection>, runtime: &Runtime) -> Result<E
             "{}: the node manager has died before it removed its pool; `forebay recover` does",
             runtime.folder.display()
         )),
-        false => Err(describe(&files)),
+        false => Err(describe(runtime, &files)),
     }
 }
 
@@ -436,8 +436,8 @@ pub fn processes(pids: &[u32]) -> String {
     text
 }
 
-/// Says which files could not be drained.
-pub fn describe(files: &[FileStatus]) -> String {
+/// Says which files of an instance could not be drained, and what to do.
+pub fn describe(runtime: &Runtime, files: &[FileStatus]) -> String {
     let count = files_of(files.len());
     let mut text = format!("{count} could not be drained; the data is kept:");
     for file in files.iter().take(20) {
@@ -457,6 +457,14 @@ pub fn describe(files: &[FileStatus]) -> String {
     }
     if files.len() > 20 {
         text.push_str(&format!("\n  and {} more; see `forebay status`", files.len() - 20));
+    }
+    if observe(runtime).is_some_and(|observer| observer.is_given_up()) {
+        text.push_str(
+            "\nThis node was given up by its group, so that others may have written these files: \
+             nothing here brings them to the store. Save the data to another place with `forebay \
+             salvage --to DIR`, and compare it by hand.",
+        );
+        return text;
     }
     text.push_str(
         "\nFree space or repair the store, then run `forebay recover`; or save the data to another \

@@ -1,6 +1,7 @@
 //! The group of nodes as commands meet it: which hosts it may have, and what a node manager says of
 //! it.
 
+use crate::lost;
 use crate::text::{bytes, counted};
 use forebay_node::HostList;
 use forebay_node::log::shown;
@@ -95,10 +96,23 @@ pub fn await_part(runtime: &Runtime, limit: Duration) -> Result<String, String> 
 /// What the node manager of an instance says of its group. `None` if it is in none, or says
 /// nothing.
 fn ask(runtime: &Runtime, limit: Duration) -> Option<Value> {
+    let mut report = say(runtime, Message::Group, limit)?;
+    lost::name(runtime, &mut report);
+    Some(report)
+}
+
+/// Has the group of an instance give up a node; returns what becomes of that, `None` where its
+/// manager says nothing or is in no group.
+pub fn give_up(runtime: &Runtime, node: u16) -> Option<Value> {
+    say(runtime, Message::GiveUp { node }, ANSWER)
+}
+
+/// Says something that the node manager of an instance answers in a file in memory.
+fn say(runtime: &Runtime, message: Message, limit: Duration) -> Option<Value> {
     let connection = Connection::to(&runtime.socket()).ok()?;
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let memory = rustix::fs::memfd_create(c"forebay-group", flags).ok()?;
-    connection.send_with(Message::Group, memory.as_fd()).ok()?;
+    connection.send_with(message, memory.as_fd()).ok()?;
     match connection.receive(limit) {
         Ok(Some(Message::Told)) => {
             let mut text = Vec::new();
@@ -269,6 +283,7 @@ fn lines(report: &Value) -> Vec<String> {
     let notices = report["notices"].as_array().into_iter().flatten();
     lines.extend(notices.map(|said| format!("    WRONG    {}", text(said))));
     lines.extend(leases(&report["leases"]));
+    lines.extend(lost(report));
     lines.extend(blocks(&report["blocks"]));
     lines.extend(dropped(&report["packets"]));
     lines.extend(nodes(report));
@@ -297,6 +312,49 @@ fn leases(leases: &Value) -> Option<String> {
         }
     }
     Some(line)
+}
+
+/// A file that is lost, as people are shown it.
+pub fn file_name(file: &Value) -> String {
+    match file["path"].as_str() {
+        Some(path) => shown(path),
+        None => format!("inode {} of store {}", file["inode"], file["store"]),
+    }
+}
+
+/// What may be lost with nodes that have gone, and what was given up.
+fn lost(report: &Value) -> Vec<String> {
+    let of = |key: &str| report[key].as_array().map(Vec::as_slice).unwrap_or_default();
+    let name = |number: &Value| {
+        let node = of("nodes").iter().find(|node| node["node"] == *number);
+        shown(node.and_then(|node| node["name"].as_str()).unwrap_or("?"))
+    };
+    let mut lines = Vec::new();
+    if report["flushing"] == "given up" {
+        lines.push(
+            "    GIVEN UP this node: what its tiers have and the store has not stays in them, as \
+             others may have written those files; forebay salvage writes it to another directory"
+                .to_owned(),
+        );
+    }
+    for seat in of("lost").iter().take(NODES_SHOWN) {
+        let (name, life) = (name(&seat["node"]), &seat["life"]);
+        lines.push(match seat["given_up"].as_bool() {
+            Some(true) => format!("    LOST     {name}, life {life}, is given up"),
+            _ => format!(
+                "    LOST     {name}, life {life}, has gone with what it had not flushed, until it is \
+                 back with that, or `forebay give-up {name}`"
+            ),
+        });
+    }
+    let files = report["leases"]["lost_files"].as_array().map(Vec::as_slice).unwrap_or_default();
+    for file in files.iter().take(NODES_SHOWN) {
+        lines.push(format!("      file     {}, by {}", file_name(file), name(&file["node"])));
+    }
+    if files.len() > NODES_SHOWN {
+        lines.push(format!("      and {} more (--json names them)", files.len() - NODES_SHOWN));
+    }
+    lines
 }
 
 /// Blocks that other nodes have, where nodes share files.

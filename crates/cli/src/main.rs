@@ -16,9 +16,11 @@ mod elsewhere;
 mod explain;
 mod flush;
 mod fsck;
+mod give_up;
 mod group;
 mod holders;
 mod instance;
+mod lost;
 mod manager;
 mod named;
 mod picture;
@@ -98,6 +100,8 @@ enum Command {
     /// Drain what node managers that are gone have left, and end them; with --config or --backing
     /// also what a reboot has left of that instance's tiers
     Recover(instance::InstanceArguments),
+    /// Give up what a node that has gone had not flushed, so that others may have its files
+    GiveUp(give_up::GiveUpArguments),
     /// Write what a dead store cannot take to another directory, without changing anything
     Salvage(salvage::SalvageArguments),
     /// Check pools and their tiers, without changing them
@@ -181,6 +185,7 @@ fn main() -> ExitCode {
         }
         Command::Flush(arguments) => flush::flush(&arguments),
         Command::Wait(arguments) => wait::wait(&arguments),
+        Command::GiveUp(arguments) => give_up::give_up(&arguments),
         Command::Salvage(arguments) => salvage::salvage(&arguments),
         Command::Fsck(arguments) => fsck::fsck(&arguments),
         Command::Recover(arguments) => manager::recover(&arguments),

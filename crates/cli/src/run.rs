@@ -290,7 +290,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
             }
             Drained::Kept(files) => {
                 aside.tell_new();
-                eprintln!("forebay: {}", drain::describe(&files));
+                eprintln!("forebay: {}", drain::describe(&runtime, &files));
                 return Ok(ExitCode::from(crate::FAILED));
             }
             // A new manager finds everything in the pool.

@@ -190,6 +190,10 @@ impl OpenFile<'_> {
     /// Flushes the file from this process: no node manager was there to do it.
     pub(crate) fn flush_here(&self, durable: bool) -> Result<(), Errno> {
         crash::point("flush-here.alone");
+        if !self.session.segment.header().may_flush() {
+            // Others may have been given the file since a manager has looked. It is kept here.
+            return Err(Errno::IO);
+        }
         let (record, owner) = (self.record, self.session.owner());
         let tracked = record.is_tracked();
         let sequence = if tracked { self.session.segment.next_sequence() } else { 0 };

@@ -186,7 +186,8 @@ impl EnteredFile<'_> {
         // A flush past the page cache, which takes only files that no process has open, is seen in
         // the pages under writeback, or sees the description.
         fence(Ordering::SeqCst);
-        self.is_left_to_callers() && !is_others && !record.has_intent()
+        let header = self.session.segment.header();
+        self.is_left_to_callers() && !is_others && !record.has_intent() && header.may_flush()
     }
 
     /// [`OpenFile::write_back_range`] without the times.

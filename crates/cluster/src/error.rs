@@ -1,7 +1,7 @@
 //! Why a group cannot be joined, or its folder not be used.
 
 use crate::protocol::Protocol;
-use forebay_membership::{NodeId, TextError};
+use forebay_membership::{Member, NodeId, NotGivenUp, TextError};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -115,6 +115,22 @@ pub enum GroupError {
         /// The other host.
         host: String,
     },
+    /// This node was given up, with what its pool has.
+    GivenUp {
+        /// Which of its lives.
+        member: Member,
+        /// The view that says so.
+        view: u32,
+        /// The group's folder.
+        folder: PathBuf,
+    },
+    /// A node cannot be given up.
+    NotGivenUp {
+        /// The node.
+        node: NodeId,
+        /// Why.
+        why: NotGivenUp,
+    },
     /// Processes of a job that was to meet have not come, or more than it has.
     Unmet {
         /// The group's folder.
@@ -213,6 +229,25 @@ impl fmt::Display for GroupError {
                 "host {host} has other rules that set consistency than this one: give all nodes of \
                  the group the same rules that set it, in one order"
             ),
+            Self::GivenUp { member, view, folder } => write!(
+                f,
+                "{}: view {view} gives up node {}, up to its life {}: others may have written the \
+                 files of which this node's tiers have bytes that are not on the store. These are \
+                 kept, and do not go there: forebay salvage writes them to another directory",
+                folder.display(),
+                member.node.0,
+                member.incarnation.0
+            ),
+            Self::NotGivenUp { node, why } => {
+                let why = match why {
+                    NotGivenUp::NotInside => {
+                        "this node is not in the group itself now, and cannot decide for it"
+                    }
+                    NotGivenUp::Member => "it is a member of the group: stop its manager first",
+                    NotGivenUp::NothingLost => "nothing is known that it may have lost",
+                };
+                write!(f, "node {} cannot be given up: {why}", node.0)
+            }
             Self::Unmet { folder, waited_ms, all, came } => {
                 let came: Vec<_> =
                     came.iter().map(|(host, here)| format!("{host} ({here})")).collect();

@@ -11,7 +11,7 @@ pub(crate) use life::Life;
 
 use crate::error::GroupError;
 use crate::meeting::{Meeting, Note};
-use forebay_membership::{Card, GroupFile, Member, TextError, View};
+use forebay_membership::{Card, GivenUp, GroupFile, Member, TextError, View};
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -52,6 +52,22 @@ pub(crate) struct Names {
     pub has_others: bool,
 }
 
+/// What a group has given up of a node: whether `oldest`, the first life that had a pool, is of it.
+/// For those that take no part in the group, and have what one of its nodes has left. `None` too if
+/// there is no such folder any more. It takes as long as the store does.
+///
+/// # Errors
+/// The folder cannot be read, or is not this user's alone.
+pub fn given_up(folder: &Path, oldest: Member) -> Result<Option<GivenUp>, GroupError> {
+    let there = match GroupFolder::open_there(folder) {
+        Err(GroupError::File { what: OPENING, errno: Errno::NOENT, .. }) => return Ok(None),
+        there => there?,
+    };
+    there.change()?;
+    let given = there.newest_view()?.and_then(|view| view.given_up_of(oldest.node));
+    Ok(given.filter(|given| given.covers(oldest)))
+}
+
 impl GroupFolder {
     /// Opens the folder, or makes it with mode 0700. The folder that it is in has to be there.
     ///
@@ -60,9 +76,14 @@ impl GroupFolder {
     pub fn open(path: &Path) -> Result<Self, GroupError> {
         let failed = |what| move |errno| GroupError::File { path: path.to_owned(), what, errno };
         match rustix::fs::mkdirat(CWD, path, Mode::RWXU) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(errno) => return Err(failed("making the folder")(errno)),
+            Ok(()) | Err(Errno::EXIST) => Self::open_there(path),
+            Err(errno) => Err(failed("making the folder")(errno)),
         }
+    }
+
+    /// The same of one that is there.
+    fn open_there(path: &Path) -> Result<Self, GroupError> {
+        let failed = |what| move |errno| GroupError::File { path: path.to_owned(), what, errno };
         let refused = |why: String| GroupError::Refused { path: path.to_owned(), why };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let at =
@@ -263,18 +284,53 @@ impl GroupFolder {
     /// Notes that a node is there, and returns who has come of its job. The note is made anew if it
     /// is gone, and something is changed in any case: a client of NFS then looks at the store.
     pub fn meet(&self, meeting: &Meeting) -> Result<BTreeMap<String, u32>, GroupError> {
+        self.make(&meeting.note(), OFlags::empty())?;
+        self.change()?;
+        Ok(meeting.came(&self.list()?.notes))
+    }
+
+    /// Makes an empty file.
+    fn make(&self, name: &str, how: OFlags) -> Result<(), GroupError> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC | how;
+        let made = rustix::fs::openat(&self.at, name, flags, Mode::RUSR | Mode::WUSR);
+        made.map(drop).map_err(|errno| self.failed(name, "making", errno))
+    }
+
+    /// Changes the folder: what a client of NFS knows of it is old then.
+    fn change(&self) -> Result<(), GroupError> {
         let mut mark = [0; 8];
         secret::fill(&mut mark)?;
-        let beside = format!("{TEMPORARY}meets.{:016x}", u64::from_le_bytes(mark));
-        let make = |name: &str, how: OFlags| {
-            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC | how;
-            let made = rustix::fs::openat(&self.at, name, flags, Mode::RUSR | Mode::WUSR);
-            made.map(drop).map_err(|errno| self.failed(name, "making", errno))
-        };
-        make(&meeting.note(), OFlags::empty())?;
-        make(&beside, OFlags::EXCL)?;
-        self.remove(&beside)?;
-        Ok(meeting.came(&self.list()?.notes))
+        let beside = format!("{TEMPORARY}looks.{:016x}", u64::from_le_bytes(mark));
+        self.make(&beside, OFlags::EXCL)?;
+        self.remove(&beside)
+    }
+
+    /// The newest view, if there is any.
+    fn newest_view(&self) -> Result<Option<View>, GroupError> {
+        loop {
+            let number = self.list()?.newest();
+            if number == 0 {
+                return Ok(None);
+            }
+            // One that is removed meanwhile is followed by newer ones.
+            if let Some(view) = self.view(number)? {
+                return Ok(Some(view));
+            }
+        }
+    }
+
+    /// Refuses a life that goes on with the pool of one that was given up.
+    ///
+    /// # Errors
+    /// It was ([`GroupError::GivenUp`]), or a call fails.
+    pub fn refuse_given_up(&self, oldest: Member) -> Result<(), GroupError> {
+        let given = self.newest_view()?.and_then(|view| view.given_up_of(oldest.node));
+        match given.filter(|given| given.covers(oldest)) {
+            Some(GivenUp { member, view }) => {
+                Err(GroupError::GivenUp { member, view, folder: self.path.clone() })
+            }
+            None => Ok(()),
+        }
     }
 
     /// Takes back what a node has noted; the last one removes the folder.

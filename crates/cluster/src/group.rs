@@ -6,6 +6,7 @@ mod shared;
 
 pub(crate) use shared::{Parted, Shared};
 
+use crate::clock::now_ms;
 use crate::error::GroupError;
 use crate::faults::Faults;
 use crate::folder::{GroupFolder, Life, OPENING};
@@ -18,7 +19,7 @@ use crate::status::GroupStatus;
 use crate::terms::Terms;
 use engine::Engine;
 use forebay_fabric::{Fabric, FaultScript, Faulty, Header, Identity, Tls};
-use forebay_membership::{HostList, Member, NodeId, Rank, Times, Tuning};
+use forebay_membership::{HostList, Incarnation, Member, NodeId, Rank, Times, Tuning};
 use keeper::Keeper;
 use rustix::io::Errno;
 use std::io::{ErrorKind, Write};
@@ -223,6 +224,7 @@ impl Group {
         let shared = Arc::new(Shared::new(&hosts, host, folder, (me, times), tell)?);
         let (tasks, task_queue) = mpsc::channel();
         let (results, result_queue) = mpsc::channel();
+        let oldest = sharing.as_ref().and_then(|sharing| sharing.oldest);
         let (begun, first) = mpsc::sync_channel(1);
         let (end, ended) = mpsc::channel();
         let Faults { before, loses, links } = faults;
@@ -232,7 +234,7 @@ impl Group {
             spawn("group-store", move || {
                 let _end = end;
                 let of_links = Making { bind, transport, script: links };
-                match begin(&shared, (me, &terms), &of_links, valid) {
+                match begin(&shared, (me, &terms, oldest), &of_links, valid) {
                     Ok((life, new)) => {
                         let is_ipv4 = bind.is_ipv4();
                         if begun.send(Ok(new)).is_ok() {
@@ -278,6 +280,10 @@ impl Group {
                 true => {}
                 false => handler(post, event),
             });
+            let oldest = Member { incarnation: oldest.unwrap_or(new.me.incarnation), ..new.me };
+            let mut sharing = sharing;
+            let flushing = std::mem::replace(&mut sharing.flushing, Box::new(|_| {}));
+            shared.share(oldest, flushing);
             let leases = LeaseThread::new(sharing, Arc::clone(&shared), new.me);
             group.leases = Some(spawn("group-leases", move || leases.run())?);
         }
@@ -306,6 +312,18 @@ impl Group {
     /// second.
     pub fn leases(&self) -> Option<forebay_directory::Status> {
         self.shared.desk().and_then(|desk| desk.status())
+    }
+
+    /// Has the group give up what a node that has gone wrote and did not flush: its next view says
+    /// so, and [`Times::patience`] after that others may have those files. Returns the newest life
+    /// that is given up; the view follows in a second or two.
+    ///
+    /// # Errors
+    /// [`GroupError::NotGivenUp`].
+    pub fn give_up(&self, node: NodeId) -> Result<Member, GroupError> {
+        let given = self.shared.lock().views.give_up(node, now_ms());
+        self.shared.wake();
+        given.map_err(|why| GroupError::NotGivenUp { node, why })
     }
 
     /// Sends a message to a member of the newest view: see [`Post::send`].
@@ -368,7 +386,7 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<(
 /// Opens the folder, and begins a life in it.
 fn begin(
     shared: &Shared,
-    (me, terms): (NodeId, &Terms),
+    (me, terms, oldest): (NodeId, &Terms, Option<Incarnation>),
     making: &Making,
     valid: Duration,
 ) -> Result<(Life, Begun), GroupError> {
@@ -378,6 +396,10 @@ fn begin(
             Err(GroupError::File { what: OPENING, errno: Errno::NOENT, .. }) => continue,
             folder => folder?,
         };
+        if let Some(incarnation) = oldest {
+            // Before its card, which would take those of its earlier lives away.
+            folder.refuse_given_up(Member { node: me, incarnation })?;
+        }
         let same = folder.again()?;
         let begun = begin_in(folder, shared, (me, terms), making, valid);
         // The last member of what was there may have removed it meanwhile, with all that is in it.

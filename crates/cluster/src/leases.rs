@@ -10,8 +10,8 @@ use forebay_directory::{
     Why,
 };
 use forebay_fabric::{Header, Kind};
-use forebay_membership::{FileId, Incarnation, Member, Rank};
-use std::collections::BTreeMap;
+use forebay_membership::{FileId, GivenUp, Incarnation, Member, Rank};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -147,12 +147,27 @@ pub enum LeaseOrder {
     /// This node has not looked for too long, or is in no view: what it has beside others may be
     /// out of date, and no program may use it.
     Unsure,
+    /// This node was given up with all that it has: others may be given that.
+    GivenUp,
     /// It has looked, and has this still, as before.
     Sure {
         /// The file.
         file: FileId,
     },
 }
+
+/// Whether what a pool has may be flushed: others are given the files of a node that was given up,
+/// and what that has is older.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flushing {
+    /// What begins before this moment of CLOCK_BOOTTIME, in milliseconds.
+    Until(u64),
+    /// Nothing, from now on.
+    GivenUp,
+}
+
+/// What is told when a pool may be flushed. Called by the thread "group"; does not wait.
+pub type ToldFlushing = Box<dyn Fn(Flushing) + Send + Sync>;
 
 /// What the thread is told.
 enum Event {
@@ -235,6 +250,9 @@ pub struct Sharing {
     pub oldest: Option<Incarnation>,
     /// Called with the life that begins, before it can be granted anything.
     pub begun: Box<dyn FnOnce(Incarnation) + Send>,
+    /// Called with each moment until which the pool may be flushed, on the group's thread; does not
+    /// wait.
+    pub flushing: ToldFlushing,
     /// Periods and sizes.
     pub tuning: Tuning,
     /// Called with each decision, on the directory's thread; does not wait.
@@ -249,6 +267,10 @@ pub(crate) struct LeaseThread {
     /// The newest view that the directory knows.
     seen: u32,
     is_fenced: bool,
+    /// This node was given up, and has been told so.
+    is_given_up: bool,
+    /// What was given up so long ago that others may have it.
+    forgotten: BTreeSet<GivenUp>,
     /// What programs wait for, by the directory's tokens.
     glimpses: BTreeMap<u64, u64>,
     order: Box<dyn FnMut(LeaseOrder) + Send>,
@@ -261,7 +283,19 @@ impl LeaseThread {
         begun(me.incarnation);
         let directory = Directory::new(me, oldest.unwrap_or(me.incarnation), tuning);
         let glimpses = BTreeMap::new();
-        Self { directory, shared, queue, seen: 0, is_fenced: true, glimpses, order }
+        let (is_given_up, forgotten) = (false, BTreeSet::new());
+        let is_fenced = true;
+        Self {
+            directory,
+            shared,
+            queue,
+            seen: 0,
+            is_fenced,
+            is_given_up,
+            forgotten,
+            glimpses,
+            order,
+        }
     }
 
     /// Until the group stops.
@@ -300,7 +334,8 @@ impl LeaseThread {
         let due_ms = self.directory.next_timer().map(|at_ms| at_ms.saturating_sub(now_ms()));
         let due = due_ms.map(Duration::from_millis);
         // Time alone ends these.
-        let looks = self.is_fenced || !self.directory.awaited().is_empty();
+        let gives_up = self.shared.lock().views.is_giving_up(now_ms());
+        let looks = self.is_fenced || gives_up || !self.directory.awaited().is_empty();
         let fence = self.shared.acts_until_ms().map(|at_ms| at_ms.saturating_sub(now_ms()));
         let fence = fence.filter(|_| !looks).map(Duration::from_millis);
         due.into_iter().chain(looks.then_some(LOOK)).chain(fence).min()
@@ -316,7 +351,13 @@ impl LeaseThread {
             (self.order)(LeaseOrder::Unsure);
         }
         directory.fenced(self.is_fenced, now_ms);
-        let state = self.shared.lock();
+        if self.shared.is_given_up() {
+            if !std::mem::replace(&mut self.is_given_up, true) {
+                (self.order)(LeaseOrder::GivenUp);
+            }
+            return;
+        }
+        let mut state = self.shared.lock();
         if let Some(view) = state.views.view().filter(|view| view.number > self.seen) {
             self.seen = view.number;
             directory.view(view, now_ms);
@@ -327,6 +368,16 @@ impl LeaseThread {
             } else if state.views.may_take_over(seat, now_ms) {
                 directory.succeeded(seat, now_ms);
             }
+        }
+        for given in state.views.forgotten(now_ms) {
+            if self.forgotten.insert(given) {
+                directory.give_up(given, now_ms);
+            }
+        }
+        let is_newest = state.views.view().is_some_and(|view| view.number == self.seen);
+        let lost = state.views.lost().filter(|seat| is_newest && !directory.has_gone(*seat));
+        for seat in lost.collect::<Vec<_>>() {
+            state.views.came_back(seat);
         }
         drop(state);
         if was_fenced && !self.is_fenced {

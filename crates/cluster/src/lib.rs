@@ -30,13 +30,16 @@ mod terms;
 
 pub use error::GroupError;
 pub use faults::{Before, Faults, Loses, Operation};
+pub use folder::given_up;
 pub use forebay_fabric::{FaultScript as LinkFaults, parse_script as parse_link_faults};
 pub use forebay_fabric::{Header, Outcome, Region, RemoteSpan};
 /// For `main`, and for those who pass a build with UCX on.
 #[cfg(feature = "ucx")]
 pub use forebay_fabric::{UCX_LICENSE, begin_ucx};
 pub use group::{Group, GroupConfig, Transport};
-pub use leases::{LeaseCommand, LeaseDesk, LeaseOrder, LeaseQueue, Sharing};
+pub use leases::{
+    Flushing, LeaseCommand, LeaseDesk, LeaseOrder, LeaseQueue, Sharing, ToldFlushing,
+};
 pub use links::{LinkEvent, LinkHandler, MESH_MAX, Post, SendError};
 pub use meeting::Meeting;
 pub use protocol::Protocol;

@@ -31,7 +31,7 @@
 //! and [`forebay_membership::Views`] take one of an earlier life, of an earlier state or of another
 //! question for what it is, and decide nothing that the folder does not.
 
-use forebay_membership::{Found, Incarnation, Member, NodeId, Seat, View};
+use forebay_membership::{Found, GivenUp, Incarnation, Member, NodeId, Seat, View};
 use ring::hkdf::{HKDF_SHA256, KeyType, Prk, Salt};
 use ring::hmac::{self, HMAC_SHA256};
 use std::collections::BTreeSet;
@@ -40,7 +40,7 @@ use std::sync::Arc;
 /// Of what nodes of all builds understand.
 const VERSION: u8 = 1;
 /// Of all other packets: one of the parts of [`Protocol`](crate::Protocol).
-pub(crate) const BODIES: u8 = 2;
+pub(crate) const BODIES: u8 = 3;
 const HEAD: usize = 18;
 const SUM: usize = 16;
 /// The largest packet, in bytes: what UDP carries, with room.
@@ -275,7 +275,18 @@ fn put_seen(packet: &mut Vec<u8>, seen: Option<&(u64, Seen)>) {
                 put_number(packet, incarnation.0);
                 put_number(packet, ago);
             });
+            put_seats(packet, view.lost.iter().map(|seat| (seat.member, seat.since)));
+            put_seats(packet, view.given_up.iter().map(|given| (given.member, given.view)));
         }
+    }
+}
+
+/// Members in any order, each with the number of a view.
+fn put_seats(packet: &mut Vec<u8>, of: impl ExactSizeIterator<Item = (Member, u32)>) {
+    put_number(packet, of.len() as u32);
+    for (member, view) in of {
+        put_member(packet, member);
+        put_number(packet, view);
     }
 }
 
@@ -395,16 +406,27 @@ impl Reader<'_> {
         Some(nodes)
     }
 
-    /// A view that can be: with a seat at least, each since a view up to it.
+    /// Members, each with the number of a view.
+    fn seats(&mut self) -> Option<Vec<(Member, u32)>> {
+        let count = self.number()?;
+        (0..count).map(|_| Some((self.member()?, self.number()?))).collect()
+    }
+
+    /// A [view that can be](View::is_good).
     fn view(&mut self) -> Option<View> {
         let number = self.u32()?;
         let nodes = self.runs(|reader| Some((Incarnation(reader.number()?), reader.number()?)))?;
         let seat = |(node, (incarnation, ago)): (NodeId, (Incarnation, u32))| {
-            let since = number.checked_sub(ago).filter(|since| *since > 0)?;
+            let since = number.checked_sub(ago)?;
             Some(Seat { member: Member { node, incarnation }, since })
         };
         let seats: Vec<Seat> = nodes.into_iter().map(seat).collect::<Option<_>>()?;
-        (!seats.is_empty()).then_some(View { number, seats })
+        let lost = self.seats()?.into_iter();
+        let lost = lost.map(|(member, since)| Seat { member, since }).collect();
+        let given_up = self.seats()?.into_iter();
+        let given_up = given_up.map(|(member, view)| GivenUp { member, view }).collect();
+        let view = View { number, seats, lost, given_up };
+        view.is_good().then_some(view)
     }
 }
 
@@ -445,7 +467,11 @@ mod tests {
                     member: Member::new(node, random.random()),
                     since: random.random_range(1..=number),
                 });
-                let view = View { number, seats: seats.collect() };
+                let seats: Vec<Seat> = seats.collect();
+                let lost = seats.clone();
+                let of = |seat: &Seat| GivenUp { member: seat.member, view: seat.since };
+                let given_up = seats.iter().map(of).collect();
+                let view = View { number, seats, lost, given_up };
                 let newest = [Newest::None, Newest::Same, Newest::Whole(view)];
                 let newest = newest[random.random_range(0..3)].clone();
                 let pleas = (0..random.random_range(0..5)).map(NodeId).collect();
@@ -527,9 +553,13 @@ mod tests {
             other.open(&one.seal(NodeId(5), &message).unwrap())
         };
         let seat = |node, since| Seat { member: Member::new(node, 1), since };
-        assert!(answer(View { number: 2, seats: vec![seat(1, 1), seat(2, 2)] }).is_ok());
+        assert!(
+            answer(View { number: 2, seats: vec![seat(1, 1), seat(2, 2)], ..View::default() })
+                .is_ok()
+        );
         for seats in [vec![], vec![seat(1, 0)]] {
-            assert_eq!(answer(View { number: 2, seats }), Err(Refusal::Malformed));
+            let view = View { number: 2, seats, ..View::default() };
+            assert_eq!(answer(view), Err(Refusal::Malformed));
         }
         // What is said of a view, after that it is the second one: its runs, and of each what is
         // left out before it, its length, its life, and since when. Each has one form only.
@@ -602,7 +632,7 @@ mod tests {
                 let (incarnation, since) = seat(node);
                 Seat { member: Member::new(node, incarnation), since }
             });
-            View { number, seats: seats.collect() }
+            View { number, seats: seats.collect(), ..View::default() }
         };
         let together = carried(&view(1, &mut |_| (1, 1))).unwrap();
         assert!(together < 100, "{together}");
@@ -623,7 +653,10 @@ mod tests {
         }
         let every_second =
             (0..20_000).map(|node| Seat { member: Member::new(2 * node, 1), since: 1 });
-        assert!(carried(&View { number: 1, seats: every_second.collect() }).is_some());
+        assert!(
+            carried(&View { number: 1, seats: every_second.collect(), ..View::default() })
+                .is_some()
+        );
     }
 
     #[test]
@@ -631,8 +664,14 @@ mod tests {
         let seats = (0..20_000)
             .map(|node| Seat { member: Member::new(node, 70_000 + u32::from(node)), since: 1 });
         let seats: Vec<Seat> = seats.collect();
-        assert_eq!(carried(&View { number: 70_000, seats: seats.clone() }), None);
+        assert_eq!(
+            carried(&View { number: 70_000, seats: seats.clone(), ..View::default() }),
+            None
+        );
         // Of lives with numbers so large, and as many seats, 8000 fit.
-        assert!(carried(&View { number: 70_000, seats: seats[..8_000].to_vec() }).is_some());
+        assert!(
+            carried(&View { number: 70_000, seats: seats[..8_000].to_vec(), ..View::default() })
+                .is_some()
+        );
     }
 }

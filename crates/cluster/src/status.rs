@@ -2,7 +2,7 @@
 
 use crate::error::GroupError;
 use forebay_fabric::Down;
-use forebay_membership::{Incarnation, Member, NodeId, Rank, Seat};
+use forebay_membership::{GivenUp, Incarnation, Member, NodeId, Rank, Seat};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -26,6 +26,13 @@ pub struct GroupStatus {
     pub seat: Option<Seat>,
     /// The number of that view, 0 if there is none, and how long ago this node saw it first.
     pub view: (u32, Duration),
+    /// Seats of those that have gone and may have written what is nowhere else, as the newest view
+    /// has them, and what was given up.
+    pub lost: Vec<Seat>,
+    /// The lives that were given up, by ascending node.
+    pub given_up: Vec<GivenUp>,
+    /// One of these is this node's own, or had its pool.
+    pub is_given_up: bool,
     /// Each host of the list, by ascending number.
     pub nodes: Vec<NodeStatus>,
     /// The last look of its own that succeeded.

@@ -22,12 +22,7 @@ pub(crate) struct Terms {
 }
 
 impl Terms {
-    pub fn of(
-        protocol: Protocol,
-        hosts: &HostList,
-        consistency: &'static str,
-        rules: u32,
-    ) -> Self {
+    pub fn of(protocol: Protocol, hosts: &HostList, consistency: &'static str, rules: u32) -> Self {
         Self { protocol, hosts: (hosts.names().len(), hosts.sum()), consistency, rules }
     }
 

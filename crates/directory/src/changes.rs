@@ -12,7 +12,7 @@ use crate::level::Level;
 use crate::message::{Body, Claim, ITEMS_MAX, parts_of};
 use crate::object::Object;
 use crate::partitions::Partitions;
-use forebay_membership::{Incarnation, Member, NodeId, PARTITIONS, Partition, Seat, View};
+use forebay_membership::{GivenUp, Incarnation, Member, PARTITIONS, Partition, Seat, View};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -40,17 +40,12 @@ pub(crate) struct Recall {
 }
 
 impl Directory {
-    /// What the group remembers, on the store: seats that views have left out and that did not come
-    /// back with what they had, say good-bye, or were given up. To be said before each
-    /// [view](Directory::view): a node that begins, or has missed views, knows them from nowhere
-    /// else, and would take what they may have written for the store's.
-    pub fn remember(&mut self, gone: &[Seat]) {
-        for seat in gone {
-            self.notice_gone(*seat);
-        }
-    }
-
     /// There is a view, which this node may be in or not. Views come in order; some may be missed.
+    ///
+    /// Each names the [seats](View::lost) that earlier ones have left out and that did not come
+    /// back with what they had, say good-bye, or were given up: a node that begins, or has missed
+    /// views, knows them from nowhere else, and would take what they may have written for the
+    /// store's.
     pub fn view(&mut self, view: &View, now_ms: u64) {
         let number = self.group.as_ref().map_or(0, |group| group.view.number);
         if view.number > number {
@@ -81,6 +76,12 @@ impl Directory {
         for seat in left {
             if !self.ended.contains(&seat.member) {
                 self.gone.entry(seat).or_default();
+            }
+        }
+        self.back.retain(|seat| view.lost.contains(seat));
+        for seat in view.lost.iter().filter(|seat| !self.back.contains(*seat)) {
+            if !self.ended.contains(&seat.member) && !self.was_given_up(*seat) {
+                self.gone.entry(*seat).or_default();
             }
         }
         let is_here = |seat: &Seat| view.seat_of(seat.member.node) == Some(*seat);
@@ -372,10 +373,9 @@ impl Directory {
     ) {
         let partition = object.partition();
         let given_up = self.given_up.get(&from.member.node);
-        let is_old = given_up.is_some_and(|(life, view)| match hold.serial {
-            0 => oldest <= *life,
-            serial => (serial >> 32) as u32 <= *view,
-        });
+        // A life that began with an empty pool has only what is its own.
+        let is_old = given_up
+            .is_some_and(|(life, view)| oldest <= *life && (hold.serial >> 32) as u32 <= *view);
         if is_old && !hold.is_firm && hold.level.is_dirty() {
             return;
         }
@@ -428,9 +428,7 @@ impl Directory {
 
     /// A member that another node knows to have gone; whether it has, and was not given up.
     pub(crate) fn notice_gone(&mut self, seat: Seat) -> bool {
-        let given_up = self.given_up.get(&seat.member.node);
-        let is_given_up = given_up
-            .is_some_and(|(life, view)| seat.member.incarnation <= *life && seat.since <= *view);
+        let is_given_up = self.was_given_up(seat);
         let known = self.group.as_ref().and_then(|group| group.view.seat_of(seat.member.node));
         // One of a later seat than the view's has only begun.
         // A later life of a node does not know how the one before has ended.
@@ -446,6 +444,12 @@ impl Directory {
         true
     }
 
+    /// What was written in this seat, and not flushed, is forgotten.
+    fn was_given_up(&self, seat: Seat) -> bool {
+        let given_up = self.given_up.get(&seat.member.node);
+        given_up.is_some_and(|(life, view)| seat.member.incarnation <= *life && seat.since <= *view)
+    }
+
     /// What a member has said that it holds is all that its earlier lives held, back to one.
     pub(crate) fn forget_earlier_lives(&mut self) {
         let (group, roll) = (self.group.as_ref(), self.roll.as_ref());
@@ -454,6 +458,8 @@ impl Directory {
             let known = roll.continued(group, seat.member.node);
             known.is_some_and(|(now, oldest)| *seat != now && seat.member.incarnation >= oldest)
         };
+        let back = self.gone.keys().copied().filter(is_over);
+        self.back.extend(back);
         self.gone.retain(|seat, _| !is_over(seat));
         let mut unknown = Vec::new();
         for (object, record) in &mut self.records {
@@ -545,6 +551,12 @@ impl Directory {
         acting.map(|(seat, _)| *seat).collect()
     }
 
+    /// Whether a seat has gone, and its node has neither come back with its pool, nor said
+    /// good-bye, nor been given up.
+    pub fn has_gone(&self, seat: Seat) -> bool {
+        self.gone.contains_key(&seat)
+    }
+
     /// Whether one that has gone cannot act any more.
     pub(crate) fn is_succeeded(&self, seat: Seat) -> bool {
         self.gone.get(&seat).is_some_and(|gone| gone.is_succeeded)
@@ -567,17 +579,17 @@ impl Directory {
         self.settle(now_ms);
     }
 
-    /// An operator has said that a node does not come back: what it wrote and did not flush is gone
-    /// for good, and others may have its files. All members have to be told, and the node itself,
-    /// if it does come back, has to begin with an empty pool.
-    pub fn give_up(&mut self, node: NodeId, now_ms: u64) {
-        let seats: Vec<Seat> =
-            self.gone.keys().copied().filter(|seat| seat.member.node == node).collect();
-        let number = self.group.as_ref().map_or(0, |group| group.view.number);
-        if let Some(life) = seats.iter().map(|seat| seat.member.incarnation).max() {
-            let known = self.given_up.entry(node).or_insert((life, number));
-            *known = (known.0.max(life), known.1.max(number));
-        }
+    /// An operator has said that lives of a node do not come back: what they wrote and did not
+    /// flush is gone for good, and others may have their files. All members have to be told, and
+    /// none before what those lives may still flush has ended; the node itself, if it comes back,
+    /// has to begin with an empty pool.
+    pub fn give_up(&mut self, given: GivenUp, now_ms: u64) {
+        let node = given.member.node;
+        let new = (given.member.incarnation, given.view);
+        let known = self.given_up.entry(node).or_insert(new);
+        *known = (known.0.max(new.0), known.1.max(new.1));
+        let is_it = |seat: &&Seat| given.covers(seat.member);
+        let seats: Vec<Seat> = self.gone.keys().filter(is_it).copied().collect();
         for seat in seats {
             match self.gone.get_mut(&seat) {
                 Some(gone) if !gone.is_succeeded => gone.is_given_up = true,

@@ -90,6 +90,9 @@ pub enum Effect {
     },
 }
 
+/// Files, sizes and parts that may be lost are named by [`Status`] up to so many.
+pub const LOST_NAMED: usize = 64;
+
 /// Counts, for status.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Status {
@@ -118,6 +121,8 @@ pub struct Status {
     pub awaited: Vec<Seat>,
     /// Files, sizes and parts that a node that has gone may have written, as home, by node.
     pub lost: BTreeMap<NodeId, usize>,
+    /// The first of these, at most [`LOST_NAMED`].
+    pub lost_objects: Vec<(NodeId, Object)>,
     /// Partitions in which all files that no member holds may have been, as home, by node.
     pub doubted: BTreeMap<NodeId, usize>,
     /// Messages sent, by kind: see [`KINDS`].
@@ -206,6 +211,8 @@ pub struct Directory {
     pub(crate) seat: Option<Seat>,
     /// Members that views have left out.
     pub(crate) gone: BTreeMap<Seat, Gone>,
+    /// Of the seats that the view names as lost those whose nodes have come back with all they had.
+    pub(crate) back: BTreeSet<Seat>,
     /// Lives that have said that they end with nothing.
     pub(crate) ended: BTreeSet<Member>,
     /// Nodes that were given up: everything up to this life and this view.
@@ -295,6 +302,7 @@ impl Directory {
             viewed_ms: 0,
             seat: None,
             gone: BTreeMap::new(),
+            back: BTreeSet::new(),
             ended: BTreeSet::new(),
             given_up: BTreeMap::new(),
             thawed: Partitions::default(),
@@ -525,9 +533,15 @@ impl Directory {
         let holds = || self.records.values().flat_map(|record| &record.holds);
         let wants = || self.held.values().filter_map(|held| held.want.as_ref());
         let is_lost = |seat: &Seat| !self.is_in(*seat);
-        let mut lost = BTreeMap::new();
-        for (seat, _) in holds().filter(|(seat, hold)| is_lost(seat) && hold.level.is_dirty()) {
-            *lost.entry(seat.member.node).or_default() += 1;
+        let (mut lost, mut lost_objects) = (BTreeMap::new(), Vec::new());
+        for (object, record) in &self.records {
+            let holds = record.holds.iter();
+            for (seat, _) in holds.filter(|(seat, hold)| is_lost(seat) && hold.level.is_dirty()) {
+                *lost.entry(seat.member.node).or_default() += 1;
+                if lost_objects.len() < LOST_NAMED {
+                    lost_objects.push((seat.member.node, *object));
+                }
+            }
         }
         let mut doubted = BTreeMap::new();
         for (seat, partitions) in &self.doubts {
@@ -552,6 +566,7 @@ impl Directory {
             silent: self.silent(),
             awaited: self.awaited(),
             lost,
+            lost_objects,
             doubted,
             sent: self.counts.sent,
             received: self.counts.received,

@@ -16,7 +16,8 @@
 //!
 //! let me = Member::new(0, 1);
 //! let mut directory = Directory::new(me, me.incarnation, Tuning::default());
-//! let view = View { number: 1, seats: vec![Seat { member: me, since: 1 }] };
+//! let seats = vec![Seat { member: me, since: 1 }];
+//! let view = View { number: 1, seats, ..View::default() };
 //! directory.view(&view, 0);
 //! let file = FileId { store: 0, inode: 7, generation: 0 };
 //! let object = Object::whole(file);
@@ -41,7 +42,7 @@ mod object;
 mod partitions;
 mod roll;
 
-pub use directory::{Directory, Effect, Group, Status};
+pub use directory::{Directory, Effect, Group, LOST_NAMED, Status};
 pub use level::{Facts, Level, Sized, Tuning, Why};
 pub use message::{Body, Claim, DecodeError, KINDS, MESSAGE_MAX, MESSAGE_VERSION, Message, Step};
 pub use object::{AHEAD_MAX, Ahead, Object, Of, PART_BYTES, Run, Terms};

@@ -58,6 +58,7 @@ impl Model {
         let view = |(number, nodes): (u32, &&[u16])| View {
             number,
             seats: nodes.iter().map(seat).collect(),
+            ..View::default()
         };
         Self { file, views: (1..).zip(views).map(view).collect(), is_faulty: false }
     }

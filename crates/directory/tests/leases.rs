@@ -4,7 +4,9 @@ use forebay_directory::{
     Ahead, Body, Claim, Directory, Effect, Facts, Level, Message, Object, Partitions, Sized, Step,
     Terms, Tuning, Why,
 };
-use forebay_membership::{FileId, Incarnation, Member, NodeId, Partition, Places, Seat, View};
+use forebay_membership::{
+    FileId, GivenUp, Incarnation, Member, NodeId, Partition, Places, Seat, View,
+};
 use std::collections::VecDeque;
 
 /// Nodes whose messages arrive in order, and what their shells were asked for but messages.
@@ -34,7 +36,7 @@ fn seats(lives: &[(u16, u32, u32)]) -> Vec<Seat> {
 impl Group {
     fn with(count: u16, tuning: Tuning) -> Self {
         let lives: Vec<_> = (0..count).map(|node| (node, 1, 1)).collect();
-        let view = View { number: 1, seats: seats(&lives) };
+        let view = View { number: 1, seats: seats(&lives), ..View::default() };
         let new = |member| Directory::new(member, Incarnation(1), tuning);
         let nodes: Vec<Directory> = view.members().map(new).collect();
         let seen = nodes.iter().map(|_| Vec::new()).collect();
@@ -56,7 +58,7 @@ impl Group {
     }
 
     fn change(&mut self, number: u32, lives: &[(u16, u32, u32)]) {
-        self.view = View { number, seats: seats(lives) };
+        self.view = View { number, seats: seats(lives), ..View::default() };
         self.show();
     }
 
@@ -215,7 +217,7 @@ fn a_revocation_that_overtakes_its_grant_makes_it_void() {
     let tuning = Tuning::default();
     let [home, holder] = [Member::new(0, 1), Member::new(1, 1)];
     let mut node = Directory::new(holder, Incarnation(1), tuning);
-    let view = View { number: 1, seats: seats(&[(0, 1, 1), (1, 1, 1)]) };
+    let view = View { number: 1, seats: seats(&[(0, 1, 1), (1, 1, 1)]), ..View::default() };
     node.view(&view, 0);
     let file = file_of(0, 2);
     node.want(file, Level::Write, Terms::default(), 0);
@@ -306,7 +308,7 @@ fn what_a_home_granted_is_known_to_the_next_one() {
         [Effect::Refused { object: files[0], why: Why::Lost(NodeId(0)) }]
     );
     for node in [1, 2] {
-        group.nodes[node].give_up(NodeId(0), group.now_ms);
+        group.nodes[node].give_up(given_up(0), group.now_ms);
     }
     assert_eq!(group.want(2, files[0], Level::Read), [granted(files[0], Level::Read)]);
 }
@@ -356,10 +358,15 @@ fn what_only_the_dead_knew_is_doubted() {
     let refused = group.want(2, file, Level::Read);
     assert!(matches!(refused[..], [Effect::Refused { why: Why::Lost(_), .. }]), "{refused:?}");
     (2..4).for_each(|node| {
-        group.nodes[node].give_up(NodeId(0), 0);
-        group.nodes[node].give_up(NodeId(1), 0);
+        group.nodes[node].give_up(given_up(0), 0);
+        group.nodes[node].give_up(given_up(1), 0);
     });
     assert_eq!(group.want(2, file, Level::Read), [granted(file, Level::Read)]);
+}
+
+/// The first life of a node, in the second view.
+fn given_up(node: u16) -> GivenUp {
+    GivenUp { member: Member::new(node, 1), view: 2 }
 }
 
 #[test]
@@ -372,7 +379,7 @@ fn what_was_given_up_does_not_come_back() {
     let gone = group.nodes[1].awaited()[0];
     for node in [1, 2] {
         group.nodes[node].succeeded(gone, 0);
-        group.nodes[node].give_up(NodeId(0), 0);
+        group.nodes[node].give_up(given_up(0), 0);
     }
     assert_eq!(group.want(2, file, Level::Write), [granted(file, Level::Write)]);
     group.cut.clear();
@@ -896,7 +903,7 @@ fn what_members_tell_homes_is_said_again_until_it_is_heard() {
         }
         group.cut = vec![5];
         let lives: Vec<_> = (0..5).map(|node| (node, 1, 1)).collect();
-        group.view = View { number: 2, seats: seats(&lives) };
+        group.view = View { number: 2, seats: seats(&lives), ..View::default() };
         for node in 0..5 {
             group.nodes[node].view(&group.view, group.now_ms);
             // All that it says is lost.

@@ -12,7 +12,7 @@
 //! the way, or one that has gone had it to write.
 
 use forebay_directory::{Ahead, Body, Directory, Effect, Level, Message, Object, Of, Terms};
-use forebay_membership::{FileId, Member, NodeId, Seat, View};
+use forebay_membership::{FileId, GivenUp, Member, NodeId, Seat, View};
 use search::{Model as _, Network, Traffic, are_safe, explore, file_of_first, most};
 
 mod search;
@@ -100,7 +100,7 @@ impl Model {
                 before.unwrap_or(Seat { member: Member::new(*node, 1), since: number })
             };
             let seats = nodes.iter().map(seat).collect();
-            made.push(View { number, seats });
+            made.push(View { number, seats, ..View::default() });
         }
         Self { file: file_of_first(NODES), views: made, planted: None }
     }
@@ -388,7 +388,8 @@ impl search::Model for Model {
             Step::Succeed(node, seat) => {
                 state.network.nodes[node].succeeded(seat, 0);
                 if self.planted == Some(Planted::GoneIsFree) {
-                    state.network.nodes[node].give_up(seat.member.node, 0);
+                    let given = GivenUp { member: seat.member, view: seat.since };
+                    state.network.nodes[node].give_up(given, 0);
                 }
                 self.carry_out(state, node);
             }

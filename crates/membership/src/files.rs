@@ -19,7 +19,7 @@
 //! with the CRC32C of all before. There is one text for each value, so any other is refused.
 
 use crate::node::{Incarnation, Member, NodeId};
-use crate::views::{Found, Seat, View};
+use crate::views::{Found, GivenUp, Seat, View};
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 use std::str::FromStr;
@@ -222,10 +222,13 @@ impl View {
     /// The content of its file.
     pub fn to_text(&self) -> String {
         let mut lines = format!("view {}\n", self.number);
-        for Seat { member: Member { node, incarnation }, since } in &self.seats {
-            writeln!(lines, "seat {} {} {since}", node.0, incarnation.0)
+        let mut write = |word, Member { node, incarnation }: Member, number| {
+            writeln!(lines, "{word} {} {} {number}", node.0, incarnation.0)
                 .expect("a String takes all");
-        }
+        };
+        self.seats.iter().for_each(|seat| write("seat", seat.member, seat.since));
+        self.lost.iter().for_each(|seat| write("lost", seat.member, seat.since));
+        self.given_up.iter().for_each(|given| write("given-up", given.member, given.view));
         sealed("view", &lines)
     }
 
@@ -233,27 +236,33 @@ impl View {
     ///
     /// # Errors
     /// It is another text, has another version, is damaged, or is no view of this number: with one
-    /// seat at least, by ascending node, each since a view from 1 to this one.
+    /// seat at least, by ascending node, each since a view from 1 to this one; then what may be
+    /// lost, and what was given up, in the same way.
     pub fn of_text(of: u32, text: &[u8]) -> Result<Self, TextError> {
         let mut lines = Lines::of("view", text)?;
         let [number] = lines.words("view")?;
         let number = lines.number(number)?;
-        let mut seats = Vec::<Seat>::new();
-        while !lines.rest.is_empty() {
-            let [node, incarnation, since] = lines.words("seat")?;
-            let node = NodeId(lines.number(node)?);
-            let member = Member { node, incarnation: lines.life(incarnation)? };
-            let since = lines.number(since)?;
-            let is_next = seats.last().is_none_or(|last| last.member.node < node);
-            if !is_next || !(1..=number).contains(&since) {
-                return Err(TextError::Line(lines.line));
-            }
-            seats.push(Seat { member, since });
+        let mut view = Self { number, ..Self::default() };
+        let is_of = |view: u32| (1..=number).contains(&view);
+        while let Some((member, since)) = lines.of_member("seat")? {
+            let is_next = view.seats.last().is_none_or(|last| last.member.node < member.node);
+            lines.expect(is_next && is_of(since))?;
+            view.seats.push(Seat { member, since });
+        }
+        while let Some((member, since)) = lines.of_member("lost")? {
+            let seat = Seat { member, since };
+            lines.expect(view.lost.last().is_none_or(|last| *last < seat) && is_of(since))?;
+            view.lost.push(seat);
+        }
+        while let Some((member, of)) = lines.of_member("given-up")? {
+            let is_next = view.given_up.last().is_none_or(|last| last.member.node < member.node);
+            lines.expect(is_next && is_of(of))?;
+            view.given_up.push(GivenUp { member, view: of });
         }
         lines.end()?;
         match number == of {
-            _ if seats.is_empty() => Err(TextError::Line(lines.line + 1)),
-            true => Ok(Self { number, seats }),
+            _ if view.seats.is_empty() => Err(TextError::Line(lines.line + 1)),
+            true => Ok(view),
             false => Err(TextError::Other(GroupFile::View(number))),
         }
     }
@@ -364,6 +373,22 @@ impl<'t> Lines<'t> {
         number(word).ok_or(TextError::Line(self.line))
     }
 
+    /// What the next line says of a member, with the number of a view, if its first word is this.
+    fn of_member(&mut self, first: &str) -> Result<Option<(Member, u32)>, TextError> {
+        if self.rest.split([' ', '\n']).next() != Some(first) {
+            return Ok(None);
+        }
+        let [node, incarnation, view] = self.words(first)?;
+        let node = NodeId(self.number(node)?);
+        let member = Member { node, incarnation: self.life(incarnation)? };
+        Ok(Some((member, self.number(view)?)))
+    }
+
+    /// The line that was read last has to be right.
+    fn expect(&self, is_right: bool) -> Result<(), TextError> {
+        if is_right { Ok(()) } else { Err(TextError::Line(self.line)) }
+    }
+
     fn life(&self, word: &str) -> Result<Incarnation, TextError> {
         self.number(word).map(Incarnation)
     }
@@ -400,7 +425,9 @@ mod tests {
             seats.push(Seat { member, since });
             node += random.random_range(1..1000u16);
         }
-        View { number, seats }
+        let some: Vec<Seat> = seats.iter().copied().filter(|_| random.random()).collect();
+        let given_up = some.iter().map(|seat| GivenUp { member: seat.member, view: seat.since });
+        View { number, seats, given_up: given_up.collect(), lost: some }
     }
 
     fn card(random: &mut SmallRng) -> Card {
@@ -419,13 +446,17 @@ mod tests {
         let seats = seats
             .map(|(node, life, since)| Seat { member: Member::new(node, life), since })
             .to_vec();
-        View { number: 2, seats }
+        View { number: 2, seats, ..View::default() }
     }
 
     #[test]
     fn the_texts_are_those_that_other_versions_read() {
         let text = "forebay view 1\nview 2\nseat 0 3 1\nseat 7 1 2\ncrc32c 92145683\n";
         assert_eq!(small().to_text(), text);
+        let lost = vec![Seat { member: Member::new(3, 1), since: 1 }];
+        let given_up = vec![GivenUp { member: Member::new(5, 2), view: 2 }];
+        let text = "\nseat 7 1 2\nlost 3 1 1\ngiven-up 5 2 2\ncrc32c ";
+        assert!(View { lost, given_up, ..small() }.to_text().contains(text));
         let card = Card::new(Member::new(7, 1), "tls/10.0.0.8:21034", "n008").unwrap();
         let text = "forebay member 1\nmember 7 1\naddress tls/10.0.0.8:21034\nhost n008\n\
                     crc32c 26a50a4f\n";

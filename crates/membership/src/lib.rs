@@ -27,4 +27,4 @@ pub use hosts::{Announced, AnnouncedHosts, HostList, HostsError};
 pub use node::{Incarnation, Member, NodeId};
 pub use places::{FileId, PARTITIONS, PLACES, Partition, Places};
 pub use swim::{Action, Swim, SwimTimer, Tuning};
-pub use views::{Ask, Found, Rank, Seat, Times, View, Views};
+pub use views::{Ask, Found, GivenUp, NotGivenUp, Rank, Seat, Times, View, Views};

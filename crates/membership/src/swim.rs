@@ -542,7 +542,7 @@ mod tests {
         let view = |number, nodes: &[u16]| {
             let member = |node: &u16| Member::new(*node, 1);
             let seat = |node| crate::Seat { member: member(node), since: 1 };
-            View { number, seats: nodes.iter().map(seat).collect() }
+            View { number, seats: nodes.iter().map(seat).collect(), ..View::default() }
         };
         let ups = |actions: &[Action]| {
             let up = |action: &Action| match action {

@@ -9,7 +9,7 @@
 
 use crate::node::{Incarnation, Member, NodeId};
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// For how many grace periods it is known when a view has left out whom. Who asks later waits for
@@ -78,13 +78,37 @@ pub struct Seat {
     pub since: u32,
 }
 
+/// Lives of a node that an operator has given up: what they wrote and did not flush is gone for
+/// good, and others may write its files. Such a life takes no seat any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GivenUp {
+    /// The newest of these lives.
+    pub member: Member,
+    /// The first view that says so.
+    pub view: u32,
+}
+
+impl GivenUp {
+    /// Whether a life is one of them, or goes on with the pool of one of them, which is as bad:
+    /// `oldest` is the life of the node that had the pool first.
+    pub fn covers(&self, oldest: Member) -> bool {
+        oldest.node == self.member.node && oldest.incarnation <= self.member.incarnation
+    }
+}
+
 /// Who is in the group.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct View {
     /// From 1.
     pub number: u32,
     /// One for each node, by ascending node.
     pub seats: Vec<Seat>,
+    /// Seats that views have left out, and that may have written what is nowhere else: they did not
+    /// end by themselves, and their nodes have not come back with their pools. Ascending. A group
+    /// that shares no files keeps none.
+    pub lost: Vec<Seat>,
+    /// Nodes of which lives were given up, by ascending node.
+    pub given_up: Vec<GivenUp>,
 }
 
 impl View {
@@ -102,6 +126,29 @@ impl View {
     /// Its members, by ascending node.
     pub fn members(&self) -> impl Iterator<Item = Member> {
         self.seats.iter().map(|seat| seat.member)
+    }
+
+    /// Whether it can be: with one seat at least, each list in its order, and nothing of a later
+    /// view.
+    pub fn is_good(&self) -> bool {
+        let of_views = self.seats.iter().chain(&self.lost).map(|seat| seat.since);
+        let mut of_views = of_views.chain(self.given_up.iter().map(|given| given.view));
+        of_views.all(|view| (1..=self.number).contains(&view))
+            && !self.seats.is_empty()
+            && self.seats.is_sorted_by(|one, next| one.member.node < next.member.node)
+            && self.lost.is_sorted_by(|one, next| one < next)
+            && self.given_up.is_sorted_by(|one, next| one.member.node < next.member.node)
+    }
+
+    /// Which lives of a node were given up.
+    pub fn given_up_of(&self, node: NodeId) -> Option<GivenUp> {
+        let found = self.given_up.binary_search_by_key(&node, |given| given.member.node);
+        found.ok().map(|index| self.given_up[index])
+    }
+
+    /// Whether a life, or the oldest one that had its pool, was given up.
+    pub fn has_given_up(&self, oldest: Member) -> bool {
+        self.given_up_of(oldest.node).is_some_and(|given| given.covers(oldest))
     }
 
     fn life_of(&self, node: NodeId) -> Option<Incarnation> {
@@ -148,6 +195,17 @@ pub enum Rank {
     Fenced,
     /// In the newest view.
     Inside,
+}
+
+/// Why a node cannot be given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotGivenUp {
+    /// This node is not in the group itself, or has not looked lately.
+    NotInside,
+    /// It is a member of the newest view.
+    Member,
+    /// No view has left it out with anything that may be lost.
+    NothingLost,
 }
 
 /// Why a view should be another one.
@@ -233,6 +291,14 @@ pub struct Views {
     looked_again_ms: u64,
     /// The member that looks for this one does not answer.
     looks_itself: bool,
+    /// Views name what may be lost.
+    remembers: bool,
+    /// Of the seats that the view names as lost those whose nodes have come back with all they had.
+    back: BTreeSet<Seat>,
+    /// Lives that the next view is to give up.
+    to_give_up: BTreeMap<NodeId, Incarnation>,
+    /// What the view gives up, and when that was seen first.
+    given_up: BTreeMap<GivenUp, u64>,
 }
 
 /// Who makes the next view.
@@ -272,7 +338,66 @@ impl Views {
             next_look_ms: now_ms,
             looked_again_ms: 0,
             looks_itself: false,
+            remembers: false,
+            back: BTreeSet::new(),
+            to_give_up: BTreeMap::new(),
+            given_up: BTreeMap::new(),
         }
+    }
+
+    /// Views that this node makes name the [seats](View::lost) that may have lost something: nodes
+    /// share files.
+    pub fn remember_lost(&mut self) {
+        self.remembers = true;
+    }
+
+    /// A node has come back and said what it had in a seat that was lost: the next view need not
+    /// name it.
+    pub fn came_back(&mut self, seat: Seat) {
+        self.back.insert(seat);
+    }
+
+    /// The seats of the newest view that may have lost something, and have not come back.
+    pub fn lost(&self) -> impl Iterator<Item = Seat> {
+        let lost = self.view.iter().flat_map(|view| view.lost.iter().copied());
+        lost.filter(|seat| !self.back.contains(seat))
+    }
+
+    /// Has the next view give up what a node wrote in the seats that are lost; that is so from the
+    /// view on that says so. Returns the newest of those lives.
+    ///
+    /// # Errors
+    /// See [`NotGivenUp`].
+    pub fn give_up(&mut self, node: NodeId, now_ms: u64) -> Result<Member, NotGivenUp> {
+        if self.rank(now_ms) != Rank::Inside {
+            return Err(NotGivenUp::NotInside);
+        }
+        let lost = self.lost().filter(|seat| seat.member.node == node);
+        let newest = lost.map(|seat| seat.member).max();
+        let seat = self.view.as_ref().and_then(|view| view.seat_of(node));
+        match newest {
+            None if seat.is_some() => Err(NotGivenUp::Member),
+            None => Err(NotGivenUp::NothingLost),
+            // It has come back, and says just now what it had.
+            Some(life) if seat.is_some_and(|seat| seat.member <= life) => Err(NotGivenUp::Member),
+            Some(life) => {
+                self.to_give_up.insert(node, life.incarnation);
+                Ok(life)
+            }
+        }
+    }
+
+    /// What was given up long enough ago: all that a node which lives still may have begun to flush
+    /// has ended, so that others may have what it wrote.
+    pub fn forgotten(&self, now_ms: u64) -> impl Iterator<Item = GivenUp> {
+        let wait_ms = self.times.patience;
+        let given_up = self.given_up.iter();
+        given_up.filter(move |(_, since)| now_ms >= **since + wait_ms).map(|(given, _)| *given)
+    }
+
+    /// Whether something was given up of which it is not yet [so long](Views::forgotten).
+    pub fn is_giving_up(&self, now_ms: u64) -> bool {
+        self.forgotten(now_ms).count() < self.given_up.len()
     }
 
     /// The newest view that it has seen.
@@ -405,6 +530,14 @@ impl Views {
             return Some(Ask::Plead(view.number));
         }
         let number = view.map_or(1, |view| view.number + 1);
+        // An operator waits: none else need have its turn, as the members stay.
+        if let Some(view) = view
+            && !self.to_give_up.is_empty()
+            && self.rank(now_ms) == Rank::Inside
+            && now_ms >= self.seen_ms + self.times.settle
+        {
+            return Some(Ask::Propose(self.view_of(number, view.seats.clone(), now_ms)));
+        }
         match self.turn(now_ms) {
             Turn::Other => None,
             Turn::Looks => {
@@ -412,9 +545,48 @@ impl Views {
                 Some(Ask::Look)
             }
             Turn::Proposes => {
-                Some(Ask::Propose(View { number, seats: self.wanted_seats(number, now_ms) }))
+                let seats = self.wanted_seats(number, now_ms);
+                Some(Ask::Propose(self.view_of(number, seats, now_ms)))
             }
         }
+    }
+
+    /// The view with these members, as far as this node knows what else belongs into it.
+    fn view_of(&self, number: u32, seats: Vec<Seat>, now_ms: u64) -> View {
+        let before = self.view.as_deref();
+        let mut given_up: BTreeMap<NodeId, GivenUp> = before
+            .into_iter()
+            .flat_map(|view| view.given_up.iter().map(|given| (given.member.node, *given)))
+            .collect();
+        for (&node, &incarnation) in &self.to_give_up {
+            let member = Member { node, incarnation };
+            if !given_up.get(&node).is_some_and(|given| given.covers(member)) {
+                given_up.insert(node, GivenUp { member, view: number });
+            }
+        }
+        let mut view =
+            View { number, seats, given_up: given_up.into_values().collect(), ..View::default() };
+        view.lost = self.lost_without(&view, now_ms);
+        view
+    }
+
+    /// What may be lost where this is the next view.
+    fn lost_without(&self, next: &View, now_ms: u64) -> Vec<Seat> {
+        let Some(before) = self.view.as_deref().filter(|_| self.remembers) else {
+            return Vec::new();
+        };
+        let forgotten: Vec<GivenUp> = self.forgotten(now_ms).collect();
+        let is_lost = |seat: &Seat| {
+            next.seat_of(seat.member.node) != Some(*seat)
+                && !self.has_left(seat.member)
+                && !self.back.contains(seat)
+                && !forgotten.iter().any(|given| given.covers(seat.member))
+        };
+        let mut lost: Vec<Seat> =
+            before.lost.iter().chain(&before.seats).copied().filter(is_lost).collect();
+        lost.sort_unstable();
+        lost.dedup();
+        lost
     }
 
     /// The member that looks for this one, if it lives and is another.
@@ -495,6 +667,15 @@ impl Views {
 
     /// The life of a node that the next view is to have.
     fn wanted_life(&self, node: NodeId, now_ms: u64) -> Option<Incarnation> {
+        let is_given_up = |life: &Incarnation| {
+            let member = Member { node, incarnation: *life };
+            self.view.as_ref().is_some_and(|view| view.has_given_up(member))
+        };
+        self.life_that_answers(node, now_ms).filter(|life| !is_given_up(life))
+    }
+
+    /// The life of a node that answers, or pleads.
+    fn life_that_answers(&self, node: NodeId, now_ms: u64) -> Option<Incarnation> {
         if node == self.me.node {
             return Some(self.me.incarnation);
         }
@@ -591,6 +772,9 @@ impl Views {
     /// Whether this node is to make the next view now.
     fn turn(&self, now_ms: u64) -> Turn {
         let Some(wanted) = self.wanted else { return Turn::Other };
+        if self.view.as_ref().is_some_and(|view| view.has_given_up(self.me)) {
+            return Turn::Other;
+        }
         let times = self.times;
         let is_member = self.view.as_ref().is_some_and(|view| view.has(self.me));
         let begin_ms = if is_member {
@@ -757,6 +941,12 @@ impl Views {
         self.gone.extend(left.map(|seat| (seat, now_ms)));
         let kept_ms = KEPT * self.times.grace;
         self.gone.retain(|_, since_ms| now_ms - *since_ms < kept_ms);
+        self.back.retain(|seat| view.lost.contains(seat));
+        self.to_give_up
+            .retain(|&node, &mut incarnation| !view.has_given_up(Member { node, incarnation }));
+        let known = std::mem::take(&mut self.given_up);
+        let since = |given: &GivenUp| (*given, known.get(given).copied().unwrap_or(now_ms));
+        self.given_up = view.given_up.iter().map(since).collect();
         self.view = Some(view);
         self.compare_all(now_ms);
     }
@@ -771,7 +961,7 @@ mod tests {
     fn proposes_ms(goes: impl Fn(&mut Views, Member, u64)) -> u64 {
         let (me, other) = (Member::new(0, 1), Member::new(1, 1));
         let seats = [me, other].map(|member| Seat { member, since: 1 }).to_vec();
-        let view = View { number: 1, seats };
+        let view = View { number: 1, seats, ..View::default() };
         let mut views = Views::new(me, Times::default(), 0);
         views.up(other, 0);
         for now_ms in (0..120_000).step_by(10) {
@@ -809,7 +999,8 @@ mod tests {
     /// view does not look any more.
     fn begins_ms(has_left: bool) -> u64 {
         let (me, other) = (Member::new(0, 1), Member::new(1, 1));
-        let view = View { number: 1, seats: vec![Seat { member: other, since: 1 }] };
+        let seats = vec![Seat { member: other, since: 1 }];
+        let view = View { number: 1, seats, ..View::default() };
         let mut views = Views::new(me, Times::default(), 0);
         for now_ms in (0..120_000).step_by(10) {
             match views.poll(now_ms) {

@@ -1,26 +1,31 @@
 //! This node's part in its group. It is begun beside everything else, and nothing waits for it: a
 //! store that hangs, or a folder that is refused, leaves the node alone, and its programs go on.
 
+mod flush_watch;
+pub(crate) mod records;
+
 use crate::config::{Config, Consistency, Group as Settings, Hosts, Rule};
 use crate::devices::faults::Faults as ScriptedFaults;
+use crate::group::flush_watch::{FlushWatch, GIVEN_UP};
 use crate::remote::{RemoteEvent, RemotePost};
 use forebay_cluster::{
-    Faults, Group, GroupConfig, GroupError, GroupStatus, LeaseDesk, LeaseOrder, LeaseQueue,
-    LinkState, LinkStatus, LookStatus, NodeStatus, PacketCounters, Sharing, Standing, StoreError,
+    Faults, Flushing, Group, GroupConfig, GroupError, GroupStatus, LeaseDesk, LeaseOrder,
+    LeaseQueue, LinkState, LinkStatus, LookStatus, NodeStatus, PacketCounters, Sharing, Standing,
+    StoreError,
 };
-use forebay_directory::{Object, Status, Tuning};
-use forebay_membership::{Incarnation, Member, NodeId, Rank, Seat};
-use forebay_pool::FileId;
+use forebay_directory::{LOST_NAMED, Object, Status, Tuning};
+use forebay_membership::{FileId as GroupFile, Incarnation, Member, NodeId, Rank, Seat};
 use forebay_pool::clock::Timer;
 use forebay_pool::parts::{self, PartLevel, PartsAhead};
+use forebay_pool::{FileId, fence};
 use rustix::fd::OwnedFd;
 use serde_json::{Value, json};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::net::ToSocketAddrs;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -77,6 +82,10 @@ pub(crate) struct Grouping {
     pub remote: Option<RemotePost>,
     /// What is said of hosts whose names have no address here.
     nameless: Arc<Mutex<Vec<String>>>,
+    /// Paths of files that programs of this node wanted, and that are lost: the newest ones.
+    lost_paths: Mutex<BTreeMap<GroupFile, String>>,
+    /// The manager ends.
+    is_over: Arc<AtomicBool>,
 }
 
 /// Lives of this node in its group, as its pool knows them.
@@ -85,6 +94,18 @@ pub(crate) struct PoolLife {
     pub oldest: Option<Incarnation>,
     /// Notes the one that begins.
     pub begun: Box<dyn FnOnce(Incarnation) + Send>,
+    /// The group that had it before: its folder, and this node's number there.
+    pub before: Option<(PathBuf, NodeId)>,
+    /// A group had it, and it may only be flushed after a look.
+    pub is_fenced: bool,
+    /// That group has given up this node.
+    pub is_given_up: bool,
+    /// The first life that had it, once one has begun.
+    pub oldest_now: Arc<dyn Fn() -> Option<Incarnation> + Send + Sync>,
+    /// Whether nothing may be flushed until the folder was looked at.
+    pub is_fenced_now: Arc<dyn Fn() -> bool + Send + Sync>,
+    /// Notes until when it may be flushed.
+    pub flushing: Arc<dyn Fn(Flushing) + Send + Sync>,
     /// Does what the group decides, where that waits for nothing, and returns what is left.
     pub at_once: Box<dyn FnMut(LeaseOrder) -> Option<LeaseOrder> + Send>,
 }
@@ -143,14 +164,15 @@ impl LeasePost {
     /// What a group that begins needs to share files.
     fn sharing(&self, pool: PoolLife) -> Option<Sharing> {
         let queue = lock(&self.ends).0.take()?;
-        let PoolLife { oldest, begun, mut at_once } = pool;
+        let PoolLife { oldest, begun, mut at_once, flushing, .. } = pool;
+        let flushing = Box::new(move |until| flushing(until));
         let events = self.events.clone();
         // It has ended only if the manager does.
         let order = Box::new(move |order| {
             let _ = at_once(order).map(|order| events.send(LeaseEvent::Order(order)));
         });
         let (desk, tuning) = (self.desk.clone(), Tuning::default());
-        Some(Sharing { desk, queue, oldest, begun, tuning, order })
+        Some(Sharing { desk, queue, oldest, begun, flushing, tuning, order })
     }
 }
 
@@ -186,6 +208,8 @@ impl Grouping {
             leases: config.shares_files().then(LeasePost::new),
             remote: config.shares_files().then(|| RemotePost::new(config.bucket_size() as usize)),
             nameless: Arc::default(),
+            lost_paths: Mutex::default(),
+            is_over: Arc::default(),
         }
     }
 
@@ -233,13 +257,25 @@ impl Grouping {
         self.settings.hosts.as_ref().map(|hosts| hosts.node)
     }
 
-    /// Begins a life in the group of several hosts, on a thread of its own. `faults` say what
-    /// goes wrong on purpose.
+    /// Begins a life in the group of several hosts, on a thread of its own. `faults` say what goes
+    /// wrong on purpose. Where there is no group to begin, and the pool was in one, that one is
+    /// watched: it may give up this node.
     pub fn begin(&self, pool: PoolLife, faults: Option<&ScriptedFaults>) {
-        let Settings { hosts: Some(hosts), bind, fabric, consistency, .. } = &self.settings else {
-            return;
+        let Settings { hosts, bind, fabric, consistency, .. } = &self.settings;
+        let hosts = hosts.as_ref().filter(|hosts| !hosts.is_alone());
+        let (was_given_up, is_sharing) = (pool.is_given_up, self.leases.is_some());
+        let mut before = FlushWatch::of(&pool, Arc::clone(&self.is_over));
+        if before.is_none() && pool.is_fenced && self.leases.is_none() {
+            eprintln!("it is not known which group had the pool: what it has is flushed");
+            (pool.flushing)(Flushing::Until(u64::MAX));
+        }
+        if self.leases.is_none() {
+            before.take().into_iter().for_each(FlushWatch::spawn);
+        }
+        let (Some(hosts), Some(folder)) = (hosts, self.folder.clone()) else {
+            return before.into_iter().for_each(FlushWatch::spawn);
         };
-        let Some(folder) = self.folder.clone().filter(|_| !hosts.is_alone()) else { return };
+        let after = FlushWatch::of_group(&pool, &folder, hosts.node, Arc::clone(&self.is_over));
         let Hosts { list, node, .. } = hosts;
         let of = GroupConfig::of(list.clone(), *node, hosts.own_name(), folder);
         let tell = |text: &str| eprintln!("{text}");
@@ -266,17 +302,35 @@ impl Grouping {
         let (end, ended) = mpsc::channel();
         let begins = move || {
             let _end = end;
-            let begun = Group::start(config);
+            // What was flushed after this node was given up by another group cannot be taken back.
+            let is_given_up =
+                was_given_up || before.as_ref().is_some_and(|watch| !watch.await_look());
+            let begun = match is_given_up {
+                true => Err(GroupError::System(GIVEN_UP.to_owned())),
+                false => Group::start(config),
+            };
             let go_alone = |part: &mut Part, error: GroupError| {
-                eprintln!("no group: {error}; this node goes on alone");
-                let _ = alone.as_ref().map(|leases| leases.send(LeaseEvent::Alone));
+                let is_given_up = is_given_up || matches!(error, GroupError::GivenUp { .. });
+                let event = match is_given_up {
+                    true => LeaseEvent::Order(LeaseOrder::GivenUp),
+                    false => LeaseEvent::Alone,
+                };
+                let what = if is_given_up { "flushes nothing" } else { "goes on alone" };
+                eprintln!("no group: {error}; this node {what}");
+                let _ = alone.as_ref().map(|leases| leases.send(event));
                 std::mem::replace(part, Part::Failed(error))
+            };
+            let watch_alone = |watch: Option<FlushWatch>| {
+                watch.or(before).into_iter().for_each(FlushWatch::spawn);
             };
             let mut now = lock(&part);
             match (&*now, begun) {
                 (Part::Beginning, Ok(group)) => {
                     let event = RemoteEvent::Begun(group.post(), Box::new(group.ranks()));
                     let _ = told.map(|told| told(event));
+                    if is_sharing {
+                        after.clone().spawn_beside();
+                    }
                     *now = Part::Member(group);
                     drop(now);
                     let watch = Watch { part: &part, nameless: &nameless, patience };
@@ -287,10 +341,15 @@ impl Grouping {
                         {
                             drop(now);
                             group.stop();
+                            watch_alone(Some(after));
                         }
                     }
                 }
-                (Part::Beginning, Err(error)) => drop(go_alone(&mut now, error)),
+                (Part::Beginning, Err(error)) => {
+                    drop(go_alone(&mut now, error));
+                    drop(now);
+                    watch_alone(None);
+                }
                 (_, Ok(group)) => {
                     drop(now);
                     group.stop();
@@ -307,9 +366,37 @@ impl Grouping {
         }
     }
 
+    /// Has the group give up what a node wrote that has gone, and writes into a file in memory what
+    /// becomes of it, as JSON; false where this node is in no group.
+    pub fn give_up(&self, node: u16, file: OwnedFd) -> bool {
+        let said = match &*lock(&self.part) {
+            Part::Member(group) => match group.give_up(NodeId(node)) {
+                Ok(member) => json!({ "node": member.node.0, "life": member.incarnation.0 }),
+                Err(error) => json!({ "error": error.to_string() }),
+            },
+            _ => return false,
+        };
+        write_memory(file, &said)
+    }
+
+    /// A program of this node is refused a file that is lost.
+    pub fn note_lost(&self, file: GroupFile, path: String) {
+        let mut paths = lock(&self.lost_paths);
+        if paths.len() >= LOST_NAMED {
+            paths.pop_first();
+        }
+        paths.insert(file, path);
+    }
+
+    /// The path of a file that is lost, if a program of this node wanted it.
+    fn lost_path(&self, file: GroupFile) -> Option<String> {
+        lock(&self.lost_paths).get(&file).cloned()
+    }
+
     /// Ends this node's life in its group, in about a second at most. A thread that hangs at the
     /// store is left behind.
     pub fn end(&self) {
+        self.is_over.store(true, Ordering::Release);
         let part = std::mem::replace(&mut *lock(&self.part), Part::Ended);
         match (part, lock(&self.beginning).take()) {
             (Part::Member(group), _) => group.stop(),
@@ -319,7 +406,11 @@ impl Grouping {
     }
 
     /// What is known of the group, for people and programs; `None` where no hosts are named.
-    fn report(&self) -> Option<Value> {
+    fn report(
+        &self,
+        pool: fence::Flushing,
+        path: impl Fn(GroupFile) -> Option<String>,
+    ) -> Option<Value> {
         let hosts = self.settings.hosts.as_ref()?;
         let mut report = json!({
             "state": "none",
@@ -339,12 +430,19 @@ impl Grouping {
             Part::Member(group) => {
                 add_status(&mut report, &group.status());
                 report["notices"] = json!(self.notices(&group.status()));
-                report["leases"] = json!(group.leases().as_ref().map(leases));
+                let path = |file| path(file).or_else(|| self.lost_path(file));
+                let named = |status: &Status| leases(status, path);
+                report["leases"] = json!(group.leases().as_ref().map(named));
                 report["blocks"] = json!(self.remote.as_ref().map(|remote| remote.report()));
                 "member"
             }
         };
         report["state"] = json!(state);
+        report["flushing"] = json!(match pool {
+            fence::Flushing::Free => "free",
+            fence::Flushing::Fenced => "fenced",
+            fence::Flushing::GivenUp => "given up",
+        });
         Some(report)
     }
 
@@ -355,16 +453,20 @@ impl Grouping {
         refused.chain(lock(&self.nameless).iter().cloned()).collect()
     }
 
-    /// Writes the report as JSON into a file in memory that a command has sent: no other kind,
-    /// which may make its writer wait. Of the files that are used beside other nodes, `committed`
-    /// are under commit. Whether it is there.
-    pub fn report_to(&self, file: OwnedFd, committed: usize) -> bool {
-        let Some(mut report) = self.report() else { return false };
+    /// Writes the report as JSON into a file in memory that a command has sent; whether it is
+    /// there. `path` gives the path of a file that has a record here. Of the files that are used
+    /// beside other nodes, `committed` are under commit.
+    pub fn report_to(
+        &self,
+        file: OwnedFd,
+        (pool, committed): (fence::Flushing, usize),
+        path: impl Fn(GroupFile) -> Option<String>,
+    ) -> bool {
+        let Some(mut report) = self.report(pool, path) else { return false };
         if report["leases"].is_object() {
             report["leases"]["committed"] = json!(committed);
         }
-        let is_memory = rustix::fs::fcntl_get_seals(&file).is_ok();
-        is_memory && File::from(file).write_all_at(report.to_string().as_bytes(), 0).is_ok()
+        write_memory(file, &report)
     }
 }
 
@@ -393,6 +495,9 @@ impl Watch<'_> {
                 Part::Member(group) => Some(group.status()),
                 _ => return None,
             };
+            if status.as_ref().is_some_and(|status| status.is_given_up) {
+                return None;
+            }
             if let Some(status) = status {
                 if !is_named && begun.elapsed() >= NAMES.as_duration() {
                     is_named = true;
@@ -483,6 +588,17 @@ fn add_status(report: &mut Value, status: &GroupStatus) {
     report["acts_for_seconds"] = seconds(status.acts_for);
     report["view"] = json!({ "number": view, "seconds": seconds(since) });
     report["seat"] = seat(status.seat);
+    let lost = status.lost.iter().map(|seat| {
+        let given_up = status.given_up.iter().any(|given| given.covers(seat.member));
+        let Member { node, incarnation } = seat.member;
+        json!({ "node": node.0, "life": incarnation.0, "since": seat.since, "given_up": given_up })
+    });
+    report["lost"] = lost.collect();
+    let given_up = status.given_up.iter().map(|given| {
+        let Member { node, incarnation } = given.member;
+        json!({ "node": node.0, "life": incarnation.0, "view": given.view })
+    });
+    report["given_up"] = given_up.collect();
     report["nodes"] = status.nodes.iter().map(node).collect();
     report["last_look"] = json!(status.last_look.map(|LookStatus { ago, took }| {
         json!({ "ago_seconds": seconds(ago), "took_seconds": seconds(took) })
@@ -561,8 +677,13 @@ fn packets(packets: &PacketCounters) -> Value {
 }
 
 /// What is held and granted: to read, to write, and through the kernel.
-fn leases(status: &Status) -> Value {
+fn leases(status: &Status, path: impl Fn(GroupFile) -> Option<String>) -> Value {
     let lost: usize = status.lost.values().sum();
+    let mut files: Vec<(NodeId, GroupFile)> =
+        status.lost_objects.iter().map(|(node, object)| (*node, object.file)).collect();
+    files.dedup();
+    let lost_files: Vec<Value> =
+        files.iter().map(|(node, file)| lost_file(*node, *file, path(*file))).collect();
     json!({
         "held": {
             "read": status.held[0], "shared": status.held[1],
@@ -576,5 +697,19 @@ fn leases(status: &Status) -> Value {
         "waiting": status.waits,
         "partitions": { "home": status.partitions.0, "frozen": status.partitions.1 },
         "lost": lost,
+        "lost_files": lost_files,
+        "doubted": status.doubted.values().max().copied().unwrap_or(0),
     })
+}
+
+/// A file that is lost with a node, by its path where a program of this node has named it.
+fn lost_file(node: NodeId, file: GroupFile, path: Option<String>) -> Value {
+    json!({ "node": node.0, "path": path, "store": file.store, "inode": file.inode })
+}
+
+/// Writes into a file in memory that a command has sent: no other kind, which may make its writer
+/// wait. Whether it is there.
+fn write_memory(file: OwnedFd, said: &Value) -> bool {
+    let is_memory = rustix::fs::fcntl_get_seals(&file).is_ok();
+    is_memory && File::from(file).write_all_at(said.to_string().as_bytes(), 0).is_ok()
 }

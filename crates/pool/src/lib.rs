@@ -25,6 +25,7 @@ pub mod dirty_pages;
 pub mod entry;
 #[cfg(debug_assertions)]
 pub(crate) mod environment;
+pub mod fence;
 mod file_guards;
 pub mod files;
 pub mod flags;

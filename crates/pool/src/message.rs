@@ -14,7 +14,7 @@ use crate::FileId;
 use crate::parts::{Part, PartLevel, PartsAhead};
 
 /// Raised when the format changes.
-pub const MESSAGE_VERSION: u16 = 13;
+pub const MESSAGE_VERSION: u16 = 14;
 /// Bytes of a message.
 pub const MESSAGE_BYTES: usize = 32;
 
@@ -70,8 +70,15 @@ pub enum Message {
     /// A file in memory comes with it, into which what the manager knows of its group of nodes is
     /// written as JSON. Answered by `Told`, or by `Refused`.
     Group,
-    /// Answer to `Group`.
+    /// Answer to `Group` and `GiveUp`.
     Told,
+    /// The group is to give up what a node that has gone wrote and did not flush. A file in memory
+    /// comes with it, into which what becomes of that is written as JSON. Answered by `Told`, or by
+    /// `Refused` where this node is in no group.
+    GiveUp {
+        /// The node's number in the group.
+        node: u16,
+    },
     /// Flush everything; answered by `Drained` as soon as nothing is dirty, or what is cannot be
     /// written.
     Drain,
@@ -223,6 +230,7 @@ impl Message {
                 (e, f) = (number, store.into());
                 (25, 0, generation, inode, 0)
             }
+            Message::GiveUp { node } => (26, node.into(), 0, 0, 0),
         };
         let mut packet = [0; MESSAGE_BYTES];
         packet[0..2].copy_from_slice(&MESSAGE_VERSION.to_le_bytes());
@@ -309,6 +317,7 @@ impl Message {
                 generation: word(8).ok()?,
                 number: long(24).ok()?,
             },
+            26 => Message::GiveUp { node: word(4).ok()?.try_into().ok()? },
             _ => return None,
         })
     }
@@ -347,6 +356,7 @@ mod tests {
             Message::Recording,
             Message::Group,
             Message::Told,
+            Message::GiveUp { node: u16::MAX },
             Message::Lease { file: FileId::from_raw(6) },
             Message::Part {
                 file: FileId::from_raw(6),

@@ -24,7 +24,7 @@ use forebay_directory::{
     Ahead, Body, Claim, Directory, Effect, Facts, Level, Message, Object, Of, Run, Sized, Step,
     Terms, Tuning, Why,
 };
-use forebay_membership::{FileId, Incarnation, Member, NodeId, Seat, Times, View};
+use forebay_membership::{FileId, GivenUp, Incarnation, Member, NodeId, Seat, Times, View};
 use forebay_placement::Random;
 
 /// How long a node does not answer before a view leaves it out, in ms.
@@ -64,6 +64,8 @@ pub enum Planted {
     TellersNotAwaited,
     /// A member takes what it has told a home for heard, whether that has come or not.
     HomesNotAwaited,
+    /// A node flushes whether it has looked or not: also after it was given up.
+    FlushNotFenced,
 }
 
 /// How many parts of a file are used.
@@ -140,6 +142,8 @@ pub struct LeasesOutcome {
     pub kills: u64,
     /// Nodes that died with their pool.
     pub crashes: u64,
+    /// Nodes that were given up, and had their pool still.
+    pub orphans: u64,
     /// Views.
     pub views: u64,
     /// Messages by kind, as [`KINDS`] has them.
@@ -164,6 +168,7 @@ impl LeasesOutcome {
         self.died_dirty += other.died_dirty;
         self.kills += other.kills;
         self.crashes += other.crashes;
+        self.orphans += other.orphans;
         self.views += other.views;
         let counts = self.messages.iter_mut().zip(&other.messages);
         counts.for_each(|(to, from)| *to += from);
@@ -243,6 +248,10 @@ enum Event {
     Views,
     Heal,
     GiveUp(u16),
+    /// One that may live is.
+    GiveUpLife(u16),
+    /// What was given up need not be named any more.
+    Forget(Member),
     Calm,
     Check(Object, Do),
 }
@@ -267,6 +276,10 @@ struct Node {
     looked_ms: Option<u64>,
     entered_ms: u64,
     gone_since: BTreeMap<Seat, u64>,
+    /// When it saw what was given up.
+    given_since: BTreeMap<GivenUp, u64>,
+    /// When it was given up with its pool, if it does not know that yet.
+    orphan_ms: Option<u64>,
     /// What came while it was stopped.
     missed: Vec<Event>,
     wakes_ms: Option<u64>,
@@ -320,6 +333,8 @@ struct World<'a> {
     lost_with: BTreeSet<(Object, u16)>,
     /// Refusals up to when all has to work.
     refused_before: u64,
+    /// What went wrong where nothing is returned.
+    wrong: Option<String>,
     trace: Option<u64>,
 }
 
@@ -340,7 +355,7 @@ impl<'a> World<'a> {
     fn new(leases: &'a Leases) -> Self {
         let random = Random::new(leases.seed ^ 0x7265_6164);
         let seats = (0..leases.nodes).map(|node| Seat { member: Member::new(node, 1), since: 1 });
-        let view = View { number: 1, seats: seats.collect() };
+        let view = View { number: 1, seats: seats.collect(), ..View::default() };
         let new = |member| node(member, 1, leases.below);
         let files: Vec<FileId> = (0..leases.files)
             .map(|file| FileId { store: 0, inode: leases.seed << 8 | file, generation: 0 })
@@ -370,6 +385,7 @@ impl<'a> World<'a> {
             outcome: LeasesOutcome { views: 1, ..LeasesOutcome::default() },
             lost_with: BTreeSet::new(),
             refused_before: 0,
+            wrong: None,
             trace: std::env::var("FOREBAY_LEASES_TRACE").ok().and_then(|text| text.parse().ok()),
         }
     }
@@ -425,6 +441,13 @@ impl<'a> World<'a> {
                 }
                 Event::Heal => self.heal(),
                 Event::GiveUp(node) => self.give_up(node),
+                Event::GiveUpLife(node) if self.is_left_out(node) => {
+                    self.give_up_life(node, self.nodes[usize::from(node)].life);
+                }
+                Event::GiveUpLife(_) => {}
+                Event::Forget(given) => {
+                    self.folder.retain(|seat| seat.member.node != given.node || seat.member > given)
+                }
                 Event::Calm => self.refused_before = self.outcome.lost + self.outcome.late,
                 Event::Check(part, what) => self.check_all_work(node, part, what)?,
                 event => {
@@ -494,21 +517,30 @@ impl<'a> World<'a> {
 
     fn looked(&mut self, node: u16, began_ms: u64) {
         let now_ms = self.now_ms();
-        let (view, folder) = (self.view.clone(), self.folder.clone());
-        let folder: Vec<Seat> = folder.into_iter().collect();
+        let lost = self.folder.iter().copied().collect();
+        let view = View { lost, ..self.view.clone() };
         let peer = &mut self.nodes[usize::from(node)];
         peer.looked_ms = peer.looked_ms.max(Some(began_ms));
+        let pool = Member::new(node, peer.pool_since);
+        if view.has_given_up(pool) {
+            return self.set_pool_aside(node);
+        }
         if !self.is_fenced(node) {
             let peer = &mut self.nodes[usize::from(node)];
             if peer.directory.view_number() != Some(view.number) {
                 peer.entered_ms = now_ms;
             }
-            peer.directory.remember(&folder);
             peer.directory.view(&view, now_ms);
             if peer.directory.view_number().is_none() {
                 peer.mapped.clear();
             }
             peer.directory.fenced(false, now_ms);
+            for given in &view.given_up {
+                let since_ms = *peer.given_since.entry(*given).or_insert(now_ms);
+                if now_ms >= since_ms + self.times.patience {
+                    peer.directory.give_up(*given, now_ms);
+                }
+            }
             for seat in peer.directory.awaited() {
                 let entered_ms = peer.entered_ms;
                 let since_ms = *peer.gone_since.entry(seat).or_insert(entered_ms);
@@ -520,6 +552,29 @@ impl<'a> World<'a> {
             self.at(fence_ms * 1000, node, Event::Fence);
         }
         self.after(self.times.look, node, Event::Look);
+    }
+
+    /// A node finds that it was given up: its programs get errors, and its pool is kept for an
+    /// operator. It begins anew with an empty one.
+    fn set_pool_aside(&mut self, node: u16) {
+        let old = self.nodes[usize::from(node)].life;
+        let directory =
+            Directory::new(Member::new(node, old), Incarnation(old), tuning(self.leases.below));
+        let peer = &mut self.nodes[usize::from(node)];
+        (peer.directory, peer.pool_since, peer.orphan_ms) = (directory, old + 1, None);
+        peer.cached.clear();
+        peer.mapped.clear();
+        peer.waiting.clear();
+        peer.asked.clear();
+        if std::mem::replace(&mut peer.runs, false) {
+            peer.silent_ms = peer.silent_ms.or(Some(self.now_us / 1000));
+            self.after(3_000, 0, Event::Mend(node));
+        }
+    }
+
+    /// Whether what a node has may go to the store.
+    fn may_flush(&self, node: u16) -> bool {
+        !self.is_fenced(node) || self.leases.planted == Some(Planted::FlushNotFenced)
     }
 
     /// The newest that a node has of a part, or of a size.
@@ -549,7 +604,19 @@ impl<'a> World<'a> {
         {
             // The store's file is made longer only, where others may have done so, too.
             let others = if is_shared && object.of == Of::Size { self.store[&object] } else { 0 };
-            self.store.insert(object, cached.value.max(others));
+            let value = cached.value.max(others);
+            self.store.insert(object, value);
+            match self.nodes[usize::from(node)].orphan_ms {
+                // No other node has been given it yet.
+                Some(since_ms) if self.now_ms() < since_ms + self.times.patience => {
+                    self.set_newest(object, value);
+                }
+                Some(_) => {
+                    let why = format!("node {node} flushes {object:?}, and was given up");
+                    self.wrong.get_or_insert(why);
+                }
+                None => {}
+            }
         }
     }
 
@@ -587,7 +654,7 @@ impl<'a> World<'a> {
         let peer = &self.nodes[usize::from(node)];
         let is_in = |other: &Object| *other == object || is_whole && other.file == object.file;
         let is_dirty = peer.cached.iter().any(|(other, cached)| is_in(other) && cached.is_dirty);
-        if is_dirty && self.is_fenced(node) {
+        if is_dirty && !self.may_flush(node) {
             self.after(500, node, Event::Reduce { object, to, may_share });
             return;
         }
@@ -644,7 +711,7 @@ impl<'a> World<'a> {
         if self.nodes[usize::from(node)].directory.held(whole) != Level::Write {
             return;
         }
-        if self.is_fenced(node) {
+        if !self.may_flush(node) {
             self.after(500, node, Event::Share(file));
             return;
         }
@@ -897,6 +964,9 @@ impl<'a> World<'a> {
 
     /// A program stores to what it has mapped. No lease is looked at.
     fn store_to(&mut self, node: u16, part: Object) {
+        if self.nodes[usize::from(node)].orphan_ms.is_some() {
+            return;
+        }
         self.values += 1;
         self.note(|| format!("node {node} stores to the mapped {part:?}"));
         self.put(node, part, self.values, true);
@@ -917,6 +987,16 @@ impl<'a> World<'a> {
         let object = object.max(size);
         let newest = self.newest[&object];
         let value = if is_direct { self.store[&object] } else { self.value(node, object) };
+        if self.nodes[usize::from(node)].orphan_ms.is_some() {
+            // Programs of a node that was given up go on with what they have until it has looked:
+            // that others see nothing of it is all that is promised.
+            let cached = &mut self.nodes[usize::from(node)].cached;
+            if let Some(cached) = cached.get_mut(&object).filter(|_| doing.what == Do::Write) {
+                self.values += 1;
+                *cached = Cached { value: self.values, is_dirty: true };
+            }
+            return Ok(());
+        }
         match doing.what {
             Do::Read | Do::Size => {
                 self.outcome.reads += 1;
@@ -1019,7 +1099,7 @@ impl<'a> World<'a> {
                     peer.directory.release(whole, now_ms);
                 }
             }
-            Do::Flush if can_ask && !is_fenced => {
+            Do::Flush if can_ask && self.may_flush(node) => {
                 all_of(file).into_iter().for_each(|object| self.flush(node, object));
             }
             Do::Release | Do::Flush => {}
@@ -1163,7 +1243,21 @@ impl<'a> World<'a> {
         let lasts = [1_500, 6_000, 14_000, 40_000][self.random.index(4)];
         let lasts_ms = lasts / 2 + self.random.below(lasts);
         let now_ms = self.now_ms();
-        match self.random.below(12) {
+        match self.random.below(14) {
+            12..14 => {
+                // One that lives, stopped or cut off, or whose manager was killed, is said to be
+                // gone; where there is none, one is stopped for so long that it is.
+                let out = (0..self.leases.nodes).find(|node| self.is_left_out(*node));
+                if let Some(out) = out {
+                    return self.give_up_life(out, self.nodes[usize::from(out)].life);
+                }
+                let peer = &mut self.nodes[usize::from(node)];
+                peer.is_stopped = true;
+                peer.silent_ms = peer.silent_ms.or(Some(now_ms));
+                self.after(PATIENCE_MS + 2_000, 0, Event::GiveUpLife(node));
+                self.after(PATIENCE_MS + 24_000, 0, Event::Mend(node));
+                return;
+            }
             0..3 => self.end(node, false),
             3..5 => self.end(node, true),
             5..7 => {
@@ -1193,6 +1287,14 @@ impl<'a> World<'a> {
             }
         }
         self.after(lasts_ms, 0, Event::Mend(node));
+    }
+
+    /// Whether a view has left out a node, with its pool.
+    fn is_left_out(&self, node: u16) -> bool {
+        let since = self.nodes[usize::from(node)].pool_since;
+        let is_lost =
+            |seat: &Seat| seat.member.node.0 == node && seat.member.incarnation.0 >= since;
+        self.view.seat_of(NodeId(node)).is_none() && self.folder.iter().any(is_lost)
     }
 
     /// A manager is killed, or a node dies with its pool.
@@ -1248,6 +1350,16 @@ impl<'a> World<'a> {
             for event in std::mem::take(&mut peer.missed) {
                 self.at(now_us, node, event);
             }
+            // Its flushers go on before it has looked at anything.
+            if self.may_flush(node) && self.random.one_in(2) {
+                let objects: Vec<Object> =
+                    self.files.iter().flat_map(|file| all_of(*file)).collect();
+                objects.into_iter().for_each(|object| self.flush(node, object));
+            }
+        }
+        let peer = &self.nodes[usize::from(node)];
+        if !peer.runs && self.view.has_given_up(Member::new(node, peer.pool_since)) {
+            self.set_pool_aside(node);
         }
         let peer = &mut self.nodes[usize::from(node)];
         if !peer.runs {
@@ -1261,6 +1373,7 @@ impl<'a> World<'a> {
             peer.runs = true;
             (peer.looked_ms, peer.wakes_ms) = (None, None);
             peer.gone_since.clear();
+            peer.given_since.clear();
             peer.missed.clear();
             // What it was told to drop, it drops.
             let drops = peer.directory.effects();
@@ -1285,7 +1398,9 @@ impl<'a> World<'a> {
             let before = self.view.seat_of(NodeId(node));
             let is_silent = silent_ms > 0 && (before.is_none() || silent_ms > PATIENCE_MS);
             let member = Member::new(node, peer.life);
-            let is_known = peer.runs && before.is_none_or(|seat| seat.member != member);
+            let is_given_up = self.view.has_given_up(member);
+            let is_known =
+                peer.runs && !is_given_up && before.is_none_or(|seat| seat.member != member);
             match before {
                 _ if is_silent => {
                     self.ever_gone.insert(node);
@@ -1309,7 +1424,7 @@ impl<'a> World<'a> {
                 let oldest = nodes[usize::from(gone.member.node.0)].pool_since;
                 !(seats.iter().any(is_back) && gone.member.incarnation.0 >= oldest)
             });
-            self.view = View { number, seats };
+            self.view = View { number, seats, ..std::mem::take(&mut self.view) };
             self.outcome.views += 1;
         }
     }
@@ -1320,7 +1435,7 @@ impl<'a> World<'a> {
         for node in 0..self.leases.nodes {
             self.side.clear();
             self.mend(node);
-            self.after(30_000, 0, Event::GiveUp(node));
+            self.after(18_000, 0, Event::GiveUp(node));
         }
         self.after(CALM_MS, 0, Event::Calm);
         for node in 0..self.leases.nodes {
@@ -1335,11 +1450,37 @@ impl<'a> World<'a> {
 
     /// What a node had in earlier lives does not come back.
     fn give_up(&mut self, node: u16) {
+        let earlier = self.nodes[usize::from(node)].pool_since - 1;
+        if earlier > 0 {
+            self.give_up_life(node, earlier);
+        }
+    }
+
+    /// What a node had up to this life is given up, whether it lives or not: by a view, which each
+    /// member sees with its next look, and from which on it waits until what may be on its way to
+    /// the store has come.
+    fn give_up_life(&mut self, node: u16, life: u32) {
+        let member = Member::new(node, life);
+        if self.view.has_given_up(member) {
+            return;
+        }
         let now_ms = self.now_ms();
-        self.folder.retain(|seat| seat.member.node.0 != node);
-        for other in 0..self.leases.nodes {
-            let peer = &mut self.nodes[usize::from(other)];
-            peer.directory.give_up(NodeId(node), now_ms);
+        let number = self.view.number + 1;
+        let mut given_up = std::mem::take(&mut self.view.given_up);
+        given_up.retain(|given| given.member.node.0 != node);
+        given_up.push(GivenUp { member, view: number });
+        given_up.sort_unstable();
+        (self.view.number, self.view.given_up) = (number, given_up);
+        self.outcome.views += 1;
+        let wait_ms = self.times.patience;
+        self.after(wait_ms, 0, Event::Forget(member));
+        let peer = &mut self.nodes[usize::from(node)];
+        if peer.pool_since <= life {
+            self.outcome.orphans += 1;
+            peer.orphan_ms = Some(now_ms);
+            let dirty = peer.cached.iter().filter(|(_, cached)| cached.is_dirty);
+            let dirty: Vec<Object> = dirty.map(|(object, _)| *object).collect();
+            self.lost_with.extend(dirty.into_iter().map(|object| (object, node)));
         }
         // What it had is gone for good: the store's bytes are the newest, and of sizes what others
         // made of them.
@@ -1347,7 +1488,8 @@ impl<'a> World<'a> {
         let lost: Vec<(Object, u16)> = self.lost_with.iter().filter(is_its).copied().collect();
         for (object, node) in lost {
             self.lost_with.remove(&(object, node));
-            let cached = self.nodes.iter().filter_map(|peer| peer.cached.get(&object));
+            let others = self.nodes.iter().filter(|peer| peer.orphan_ms.is_none());
+            let cached = others.filter_map(|peer| peer.cached.get(&object));
             let sizes = cached.filter(|cached| cached.is_dirty && object.of == Of::Size);
             let most = sizes.map(|cached| cached.value).max().unwrap_or(0);
             self.set_newest(object, self.store[&object].max(most));
@@ -1366,6 +1508,9 @@ impl<'a> World<'a> {
 
     /// At most one node may write a file, or a part of it, and none but it may use it then.
     fn check(&self) -> Result<(), String> {
+        if let Some(why) = &self.wrong {
+            return Err(why.clone());
+        }
         let has_ghosts = self.leases.planted == Some(Planted::PartWithoutShared);
         for (index, file) in self.files.iter().enumerate() {
             let shared = self.check_object(Object::whole(*file))?;
@@ -1384,6 +1529,9 @@ impl<'a> World<'a> {
     fn check_object(&self, object: Object) -> Result<usize, String> {
         let (mut all, mut shared) = (Level::None, 0);
         for node in 0..self.leases.nodes {
+            if self.nodes[usize::from(node)].orphan_ms.is_some() {
+                continue;
+            }
             let level = self.usable(node, object);
             shared += usize::from(level == Level::Shared);
             // None of those before conflict with each other: they have all one level.
@@ -1470,6 +1618,8 @@ fn node(member: Member, pool_since: u32, below: usize) -> Node {
         looked_ms: None,
         entered_ms: 0,
         gone_since: BTreeMap::new(),
+        given_since: BTreeMap::new(),
+        orphan_ms: None,
         missed: Vec::new(),
         wakes_ms: None,
         silent_ms: None,

@@ -49,7 +49,7 @@ pub struct Traffic {
 pub fn traffic(nodes: u16) -> Traffic {
     let mut network = Network::of(nodes);
     let seats = (0..nodes).map(|node| Seat { member: Member::new(node, 1), since: 1 });
-    let mut view = View { number: 1, seats: seats.collect() };
+    let mut view = View { number: 1, seats: seats.collect(), ..View::default() };
     let mut changes = vec![network.change("the first view", &view)];
     let patterns = [
         ("a file of its own, to read", Level::Read, false),

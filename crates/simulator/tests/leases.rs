@@ -28,8 +28,9 @@ fn programs_read_the_newest_or_are_told_who_has_it() {
     // What it is all about has happened.
     if only.is_none() && seeds >= 100 {
         let happened = [
-            [all.reads, all.writes, all.sizes, all.lost, all.died_dirty, all.kills],
-            [all.extended, all.appended, all.truncated, all.shared, all.ahead, all.direct],
+            vec![all.reads, all.writes, all.sizes, all.lost, all.died_dirty, all.kills],
+            vec![all.extended, all.appended, all.truncated, all.shared, all.ahead, all.direct],
+            vec![all.orphans],
         ]
         .concat();
         assert!(happened.iter().all(|count| *count >= seeds / 20), "{all:?}");
@@ -61,6 +62,7 @@ fn planted_faults_are_noticed() {
         (Planted::AheadOfOthers, 20),
         (Planted::TellersNotAwaited, 100),
         (Planted::HomesNotAwaited, 100),
+        (Planted::FlushNotFenced, 200),
     ];
     for (planted, seeds) in cases {
         let noticed = noticed(planted, seeds);

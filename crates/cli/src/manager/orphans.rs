@@ -149,7 +149,7 @@ fn try_to_drain(runtime: &Runtime, aside: Option<&Aside>) -> Option<Result<(), S
         };
         return match drain::drain(&connection, runtime) {
             Ok(drain::Drained::All) => Some(Ok(())),
-            Ok(drain::Drained::Kept(files)) => Some(Err(drain::describe(&files))),
+            Ok(drain::Drained::Kept(files)) => Some(Err(drain::describe(runtime, &files))),
             Ok(drain::Drained::Lost) => {
                 await_release(runtime);
                 None

@@ -63,7 +63,7 @@ fn drain_pool(runtime: &Runtime, keeper: &Keeper) -> Result<usize, String> {
     let set_aside = aside.as_mut().map_or(0, Aside::tell_new);
     match drained? {
         Drained::All => Ok(set_aside),
-        Drained::Kept(files) => Err(drain::describe(&files)),
+        Drained::Kept(files) => Err(drain::describe(runtime, &files)),
         Drained::Lost => Ok(set_aside + drain_orphan(runtime)?),
     }
 }

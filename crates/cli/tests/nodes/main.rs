@@ -6,6 +6,7 @@ mod harness;
 mod commit;
 mod demo;
 mod failures;
+mod give_up;
 mod groups;
 mod ior;
 mod mpi;

@@ -47,7 +47,7 @@ impl Store {
 
 fn view(number: u32, members: &[Member]) -> View {
     let seats = members.iter().map(|member| Seat { member: *member, since: 1 });
-    View { number, seats: seats.collect() }
+    View { number, seats: seats.collect(), ..View::default() }
 }
 
 fn said<T>(refused: Result<T, GroupError>) -> String {

@@ -2,10 +2,10 @@
 
 use crate::clock::now_ms;
 use crate::error::GroupError;
-use crate::leases::LeaseDesk;
+use crate::leases::{Flushing, LeaseDesk, ToldFlushing};
 use crate::links::Post;
 use crate::status::{GroupStatus, LookStatus, NodeStatus, PacketCounters, Standing, StoreError};
-use forebay_membership::{HostList, Incarnation, Member, NodeId, Rank, Times, Views};
+use forebay_membership::{GivenUp, HostList, Incarnation, Member, NodeId, Rank, Times, Views};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use std::net::SocketAddr;
@@ -24,6 +24,11 @@ pub struct Shared {
     pub post: Post,
     /// Of the directory of leases, where files are shared.
     desk: OnceLock<LeaseDesk>,
+    /// Where files are shared: the oldest life that had this node's pool, and what is told when
+    /// what is in that may be flushed.
+    pool: OnceLock<(Member, ToldFlushing)>,
+    /// That life was given up.
+    is_given_up: AtomicBool,
     /// For the failure detector.
     parted: Mutex<Vec<Parted>>,
     names: Vec<String>,
@@ -144,6 +149,8 @@ impl Shared {
             folder,
             post: Post::new()?,
             desk: OnceLock::new(),
+            pool: OnceLock::new(),
+            is_given_up: AtomicBool::new(false),
             parted: Mutex::default(),
             names: hosts.names().to_vec(),
             state: Mutex::new(state),
@@ -195,6 +202,44 @@ impl Shared {
         let _ = self.desk.set(desk);
     }
 
+    /// Files are shared: views say what may be lost, and `flushing` is told when what is in the
+    /// pool, which this life had first, may be flushed.
+    pub fn share(&self, oldest: Member, flushing: ToldFlushing) {
+        self.lock().views.remember_lost();
+        let _ = self.pool.set((oldest, flushing));
+    }
+
+    /// What the newest view says of the life that had this node's pool first.
+    fn given_up(&self, state: &State) -> Option<GivenUp> {
+        let (oldest, _) = self.pool.get()?;
+        let given = state.views.view()?.given_up_of(oldest.node)?;
+        given.covers(*oldest).then_some(given)
+    }
+
+    /// Says until when the pool may be flushed: what nodes have given up has to be seen in time,
+    /// for which it does not matter whether this node is a member.
+    fn publish_flushing(&self, state: &State) {
+        let Some((_, flushing)) = self.pool.get() else { return };
+        match (self.given_up(state), state.views.valid_until()) {
+            (Some(GivenUp { member, view }), _) => {
+                if !self.is_given_up.swap(true, Ordering::AcqRel) {
+                    flushing(Flushing::GivenUp);
+                    self.tell(&GroupError::GivenUp { member, view, folder: self.folder.clone() });
+                    if let Some(desk) = self.desk.get() {
+                        desk.look();
+                    }
+                }
+            }
+            (None, Some(until_ms)) => flushing(Flushing::Until(until_ms)),
+            (None, None) => {}
+        }
+    }
+
+    /// Whether the newest view gives up this node, or the life that had its pool first.
+    pub fn is_given_up(&self) -> bool {
+        self.is_given_up.load(Ordering::Acquire)
+    }
+
     /// Of the directory of leases, where files are shared.
     pub fn desk(&self) -> Option<&LeaseDesk> {
         self.desk.get()
@@ -237,6 +282,7 @@ impl Shared {
 
     /// Tells those that ask for the rank.
     pub fn publish(&self, state: &mut State, now_ms: u64) {
+        self.publish_flushing(state);
         let views = &state.views;
         let until_ms = views.seat().map(|_| views.valid_until().unwrap_or(0).max(NO_SEAT + 1));
         self.acts_until_ms.store(until_ms.unwrap_or(NO_SEAT), Ordering::Release);
@@ -263,7 +309,7 @@ impl Shared {
     pub fn rank(&self) -> Rank {
         match self.acts_until_ms.load(Ordering::Acquire) {
             // It may not go on behind the back of one that holds it for stopped.
-            _ if self.stops() => Rank::Outside,
+            _ if self.stops() || self.is_given_up() => Rank::Outside,
             NO_SEAT => Rank::Outside,
             until_ms if now_ms() < until_ms => Rank::Inside,
             _ => Rank::Fenced,
@@ -286,6 +332,9 @@ impl Shared {
             acts_for: since(until_ms.unwrap_or(0), now_ms),
             seat: state.views.seat(),
             view: (state.view.0, since(now_ms, state.view.1)),
+            lost: state.views.lost().collect(),
+            given_up: state.views.view().map_or(Vec::new(), |view| view.given_up.clone()),
+            is_given_up: self.is_given_up(),
             nodes: nodes.collect(),
             last_look: state.look_ms.map(|(asked_ms, answered_ms)| LookStatus {
                 ago: since(now_ms, asked_ms),

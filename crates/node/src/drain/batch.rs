@@ -6,6 +6,7 @@ use crate::node::BlockRef;
 use forebay_device::{Span, StoreFile, Target, Transfer};
 use forebay_placement::TierId;
 use forebay_placement::flush_order::{Extent, Limits, Write, order};
+use forebay_pool::fence::Flushing;
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::FileFlags;
 use forebay_pool::{FileId, PageSet, clock, crash};
@@ -42,6 +43,9 @@ impl Flusher {
         // A file without a name is dropped with its last descriptor; until then only a want of
         // room, a sync or a drain sends it to the store.
         let draining = self.node.draining.load(Ordering::Acquire);
+        if !self.may_begin(file, born) {
+            return None;
+        }
         let store = self.store_of(file);
         let kept = &self.node.descriptors;
         let stat = || kept.stat(&self.node.segment, file, &*self.node.stores[store]);
@@ -85,6 +89,11 @@ impl Flusher {
         // is.
         let unread = self.stage(&mut begun);
         let (mut writes, pieces) = self.writes(&begun, held.file(), store);
+        // It may have waited for long: for its turn, and for what programs hold.
+        if !self.may_begin(file, born) {
+            begun.iter().for_each(|block| self.end(block, false));
+            return None;
+        }
         crash::point("flush.writing");
         self.write(file, store, &mut writes);
         let mut bytes = 0;
@@ -131,6 +140,22 @@ impl Flusher {
                     self.succeeded(file, waits);
                 }
                 Some(bytes)
+            }
+        }
+    }
+
+    /// Whether a flush may begin, see [`forebay_pool::fence`]. While that is not known it is tried
+    /// again; a node that was given up keeps what it has.
+    fn may_begin(&mut self, file: FileId, born: u64) -> bool {
+        match self.node.flushing() {
+            Flushing::Free => true,
+            Flushing::Fenced => {
+                self.was_held = true;
+                false
+            }
+            Flushing::GivenUp => {
+                self.failed(file, born, Errno::IO);
+                false
             }
         }
     }

@@ -3,6 +3,7 @@
 
 use crate::node::Node;
 use forebay_device::{BackingStore, StoreFile};
+use forebay_pool::fence::Flushing;
 use forebay_pool::layout::{FileFlags, FileRecord};
 use forebay_pool::{FileId, Owner, crash};
 use std::sync::atomic::Ordering;
@@ -32,6 +33,16 @@ pub(crate) fn reconcile_held(node: &Node, file: FileId) {
     let record = node.segment.file(file);
     if record.has_intent() || node.is_pending(file) {
         return;
+    }
+    if record.has(FileFlags::METADATA_DIRTY) {
+        match node.flushing() {
+            Flushing::Free => {}
+            Flushing::Fenced => return,
+            Flushing::GivenUp => {
+                record.set(FileFlags::FAILING);
+                return;
+            }
+        }
     }
     let held = || node.descriptors.at_hand(&node.segment, file);
     let agrees = !record.has(FileFlags::METADATA_DIRTY)

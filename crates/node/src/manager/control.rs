@@ -1,5 +1,6 @@
 //! The node manager's socket: descriptors from clients, requests from commands.
 
+use crate::group::records::with_record;
 use crate::manager::jobs::Beginning;
 use crate::manager::leases::committed;
 use crate::node::Node;
@@ -9,6 +10,7 @@ use crate::store::beneath::Known;
 use crate::store::descriptors::is_shortage;
 use forebay_pool::Owner;
 use forebay_pool::clock::Timer;
+use forebay_pool::layout::FileRecord;
 use forebay_pool::layout::{FileFlags, job_state};
 use forebay_pool::message::{MESSAGE_BYTES, Message};
 use rustix::event::{PollFd, PollFlags};
@@ -502,7 +504,17 @@ impl Receiver<'_> {
                 }
                 Message::Group => {
                     let told = Message::Told.encode();
-                    sent.pop().is_some_and(|file| node.group.report_to(file, committed(node)))
+                    let path = |file| {
+                        let path = |_, record: &FileRecord| node.shown_path(record);
+                        with_record(&node.segment, self.owner, file, path)
+                    };
+                    let counts = (node.flushing(), committed(node));
+                    sent.pop().is_some_and(|file| node.group.report_to(file, counts, path))
+                        && rustix::net::send(&peer.socket, &told, SendFlags::NOSIGNAL).is_ok()
+                }
+                Message::GiveUp { node: gone } => {
+                    let told = Message::Told.encode();
+                    sent.pop().is_some_and(|file| node.group.give_up(gone, file))
                         && rustix::net::send(&peer.socket, &told, SendFlags::NOSIGNAL).is_ok()
                 }
                 Message::AwaitEnd => {

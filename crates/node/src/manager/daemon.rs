@@ -26,7 +26,8 @@ use crate::organize::stage::Requests;
 use crate::recovery::open::{Fresh, open};
 use crate::recovery::rebuild::Rebuilt;
 use crate::store::descriptors::Descriptors;
-use forebay_membership::Incarnation;
+use forebay_cluster::Flushing;
+use forebay_membership::{Incarnation, NodeId};
 use forebay_pool::clock::Timer;
 use forebay_pool::message::Message;
 use forebay_pool::{crash, private};
@@ -153,11 +154,16 @@ pub fn serve(
     let opened = open(&config, kept.as_ref(), runtime)?;
     // The group is that of today, whatever was found. One that only drains needs none.
     let group = if options.drain_and_end { Group::default() } else { config.group };
+    // Which group had what was found is known to the manager after this one, too.
+    let had = kept.as_ref().map(|kept| kept.group.clone()).unwrap_or_default();
+    let before = kept.as_ref().filter(|kept| kept.shares_files()).and_then(group_of);
     let (config, fresh) = (Config { group, ..opened.config }, opened.fresh);
     // A pool whose configuration is gone has one that is not the instance's: the pool says all of
     // it.
     if config.instance_id() == runtime.instance {
-        write_config(&config, runtime)?;
+        let is_alone = config.group == Group::default();
+        let group = if is_alone { had } else { config.group.clone() };
+        write_config(&Config { group, ..config.clone() }, runtime)?;
     }
     let stripe_of = |backing: &crate::config::Backing| match backing.stripe {
         0 => std::fs::metadata(&backing.path).map_or(4096, |found| found.blksize()),
@@ -229,7 +235,7 @@ pub fn serve(
     let warnings = warnings.chain(unbuffered(&node.segment)).collect();
     ready(Started { rebuilt, warnings })?;
     fresh.into_iter().for_each(Fresh::keep);
-    node.group.begin(pool_life(&node), node.faults.as_deref());
+    node.group.begin(pool_life(&node, before), node.faults.as_deref());
     let ending = Manager { node: &node, options, signals }.run(&mut control);
     end_workers(&node, &requests, workers);
     node.group.end();
@@ -250,11 +256,25 @@ pub fn serve(
     Ok(ending)
 }
 
+/// The folder of a configuration's group, and this node's number in it.
+fn group_of(config: &Config) -> Option<(PathBuf, NodeId)> {
+    let hosts = config.group.hosts.as_ref()?;
+    Some((config.group_folder()?, hosts.node))
+}
+
 /// Which lives of this node in its group the pool knows.
-fn pool_life(node: &Arc<Node>) -> PoolLife {
+fn pool_life(node: &Arc<Node>, before: Option<(PathBuf, NodeId)>) -> PoolLife {
     let first = node.header().group_life.load(Ordering::Acquire);
     let measures = node.group.asks().map(|(_, measures)| measures).unwrap_or_default();
     let at_once = asks::at_once(node, &measures);
+    let (flushed, fenced) = (Arc::clone(node), Arc::clone(node));
+    let flushing = Arc::new(move |until| match until {
+        Flushing::Until(until_ms) => flushed.header().flush_until(until_ms),
+        Flushing::GivenUp => {
+            flushed.header().end_flushing();
+            flushed.want_work();
+        }
+    });
     let node = Arc::clone(node);
     // A life that was killed before the group heard of it has not claimed what those before it
     // had: the first one stays. Where lives begin anew, with another folder, so does this.
@@ -264,7 +284,27 @@ fn pool_life(node: &Arc<Node>) -> PoolLife {
         }
     };
     let oldest = (first != 0).then_some(Incarnation(first));
-    PoolLife { at_once, oldest, begun: Box::new(begun) }
+    let is_fenced = fenced.header().has_flush_fence();
+    let is_given_up = fenced.header().flushing() == forebay_pool::fence::Flushing::GivenUp;
+    let before = before.filter(|_| is_fenced);
+    let lives = Arc::clone(&fenced);
+    let oldest_now = Arc::new(move || {
+        let first = lives.header().group_life.load(Ordering::Acquire);
+        (first != 0).then_some(Incarnation(first))
+    });
+    let is_fenced_now =
+        Arc::new(move || fenced.header().flushing() == forebay_pool::fence::Flushing::Fenced);
+    PoolLife {
+        at_once,
+        oldest,
+        before,
+        is_fenced,
+        is_given_up,
+        oldest_now,
+        is_fenced_now,
+        flushing,
+        begun: Box::new(begun),
+    }
 }
 
 /// The instance as its pool tells it now.

@@ -3,6 +3,7 @@
 
 use crate::drain::Flusher;
 use crate::group::LeaseEvent;
+pub(crate) use crate::group::records::{group_file, with_record};
 use crate::manager::asks::errno_of;
 use crate::manager::clean::{
     Left, Outcome, clean_held, clean_part, is_clean, is_left_to_flushers, while_held,
@@ -12,11 +13,11 @@ use forebay_cluster::{LeaseCommand, LeaseDesk, LeaseOrder};
 use forebay_directory::{AHEAD_MAX, Facts, Level, Object, Of, PART_BYTES, Terms, Why};
 use forebay_membership::FileId as GroupFile;
 use forebay_pool::clock::Timer;
-use forebay_pool::glimpses::group_generation;
 use forebay_pool::layout::{FileFlags, FileRecord};
 use forebay_pool::lease::{Access, Grant, Lease};
 use forebay_pool::parts::{Part, PartLevel, PartsAhead};
-use forebay_pool::{FileId, Identity, Owner, Segment, crash, futex};
+use forebay_pool::{FileId, Owner, crash, futex};
+use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -62,34 +63,8 @@ pub(crate) struct LeaseKeeper {
     granted: BTreeMap<Object, Instant>,
     /// There is no group, and will be none: all is granted.
     is_alone: bool,
-}
-
-/// The name that a file has in the group.
-pub(crate) fn group_file(record: &FileRecord) -> GroupFile {
-    GroupFile {
-        store: record.store.load(Ordering::Acquire) as u16,
-        inode: record.identity().inode,
-        generation: group_generation(record.born_ns.load(Ordering::Acquire)),
-    }
-}
-
-/// [`LeaseKeeper::with_record`], for any thread.
-pub(crate) fn with_record<R>(
-    segment: &Segment,
-    owner: Owner,
-    file: GroupFile,
-    act: impl FnOnce(FileId, &FileRecord) -> R,
-) -> Option<R> {
-    let header = segment.header();
-    let store = header.store[..header.stores as usize].get(usize::from(file.store))?;
-    let identity = Identity { device: store.device, inode: file.inode };
-    let _inside = segment.enter_table(owner);
-    let found = segment.with_file(identity, owner, |found| {
-        let found = found?;
-        let record = segment.file(found);
-        (group_file(record) == file).then(|| act(found, record))
-    });
-    found.ok().flatten()
+    /// This node was given up: nothing is granted any more.
+    is_given_up: bool,
 }
 
 impl LeaseKeeper {
@@ -103,6 +78,7 @@ impl LeaseKeeper {
             reducing: BTreeMap::new(),
             granted: BTreeMap::new(),
             is_alone: false,
+            is_given_up: false,
         }
     }
 
@@ -204,10 +180,34 @@ impl LeaseKeeper {
         self.wake();
     }
 
+    /// What this node has beside others may be out of date.
+    fn doubt_all(&self) {
+        let segment = &self.node.segment;
+        segment.files().live().for_each(|file| segment.file(file).doubt_lease());
+    }
+
+    /// This node was given up. What programs have alone they go on with, and none of it reaches the
+    /// store; they get errors for what they have beside others, and for all else.
+    fn end_sharing(&mut self) {
+        self.node.header().end_flushing();
+        self.is_given_up = true;
+        self.reducing.clear();
+        self.granted.clear();
+        self.doubt_all();
+        let segment = &self.node.segment;
+        segment.files().live().for_each(|file| self.ask(file));
+        self.node.want_work();
+        self.wake();
+    }
+
     /// Asks the group for what programs wait for.
     fn ask(&self, file: FileId) {
         let record = self.node.segment.file(file);
         let (level, terms) = match record.lease.load().asked() {
+            Some(_) if self.is_given_up => {
+                record.lease.refuse(Errno::IO);
+                return self.wake();
+            }
             Some(_) if self.is_alone => {
                 record.lease.grant(Grant::Whole);
                 return self.wake();
@@ -234,6 +234,13 @@ impl LeaseKeeper {
     /// Asks the group for a part that programs wait for.
     fn ask_part(&self, file: FileId, part: Part, level: PartLevel, ahead: PartsAhead) {
         let record = self.node.segment.file(file);
+        if self.is_given_up {
+            match self.node.segment.part_leases().insert(file, part) {
+                Some(lease) => lease.refuse(Errno::IO),
+                None => record.lease.refuse(Errno::IO),
+            }
+            return self.wake();
+        }
         if self.is_alone {
             record.lease.grant(Grant::Whole);
         }
@@ -288,10 +295,8 @@ impl LeaseKeeper {
             LeaseOrder::Measure { .. } | LeaseOrder::Glimpsed { .. } | LeaseOrder::Reads { .. } => {
             }
             LeaseOrder::Lost { object } => self.lose(object),
-            LeaseOrder::Unsure => {
-                let segment = &self.node.segment;
-                segment.files().live().for_each(|file| segment.file(file).doubt_lease());
-            }
+            LeaseOrder::Unsure => self.doubt_all(),
+            LeaseOrder::GivenUp => self.end_sharing(),
             LeaseOrder::Sure { file } => self.trust(file),
         }
     }
@@ -405,6 +410,10 @@ impl LeaseKeeper {
 
     fn refuse(&self, object: Object, why: Why) {
         let Some(errno) = errno_of(why) else { return self.wake() };
+        if matches!(why, Why::Lost(_)) {
+            let path = self.with_record(object.file, |_, record| self.node.shown_path(record));
+            path.into_iter().for_each(|path| self.node.group.note_lost(object.file, path));
+        }
         let leases = self.node.segment.part_leases();
         self.with_record(object.file, |file, record| {
             match part_of(object).and_then(|part| leases.insert(file, part)) {

@@ -6,6 +6,7 @@ use crate::observe::markers::{are_refused, describe};
 use crate::usage::{dirty_bytes, ranges, scratch_bytes, whole_buckets_of};
 use forebay_placement::TierId;
 use forebay_placement::schema::{Mode, Settings, Trigger};
+use forebay_pool::fence::Flushing;
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::{ClientSlot, Counter, FileFlags, JobRecord, StoreHeader, retirement};
 use forebay_pool::segment::{open_pool, text};
@@ -159,6 +160,11 @@ impl Observer {
     /// Whether a node manager serves the pool.
     pub fn is_served(&self) -> bool {
         self.0.manager_is_alive()
+    }
+
+    /// Whether the node was given up by its group, so that nothing of the pool goes to the stores.
+    pub fn is_given_up(&self) -> bool {
+        self.0.header().flushing() == Flushing::GivenUp
     }
 
     /// Process id of the node manager that served it last.

@@ -82,6 +82,8 @@ pub struct Header {
     pub shares_files: AtomicU32,
     /// The first life of this node in its group that had this pool; 0 if none did.
     pub group_life: AtomicU32,
+    /// Until when what is here may go to the stores, see [`crate::fence`].
+    pub flush_fence: AtomicU64,
     /// Where the next search for a free open-file description starts.
     pub description_cursor: AtomicU32,
     /// The node manager's clock in milliseconds, at most 100 of them late, a second after nothing

@@ -5,6 +5,7 @@ use crate::node::Node;
 use crate::store::descriptors::StoreHandle;
 use forebay_device::BackingStore;
 use forebay_pool::checksums::SlotFiles;
+use forebay_pool::fence::Flushing;
 use forebay_pool::layout::*;
 use forebay_pool::truncate::StoreOps;
 use forebay_pool::{FileId, Owner, crash};
@@ -77,6 +78,9 @@ pub(crate) fn finish_truncate(node: &Node, file: FileId, reaper: Owner) {
 /// its inode open.
 pub(crate) fn complete_intent(node: &Node, file: FileId, owner: Owner) -> Result<(), Errno> {
     let record = node.segment.file(file);
+    if node.flushing() != Flushing::Free {
+        return Err(Errno::AGAIN);
+    }
     record.set(FileFlags::STORE_WRITTEN);
     let store = FromManager { node, file };
     let result = node.segment.complete_intent(file, owner, &store);

@@ -1,0 +1,36 @@
+//! The records of files that the group names.
+
+use forebay_membership::FileId as GroupFile;
+use forebay_pool::glimpses::group_generation;
+use forebay_pool::layout::FileRecord;
+use forebay_pool::{FileId, Identity, Owner, Segment};
+use std::sync::atomic::Ordering;
+
+/// The name that a file has in the group.
+pub(crate) fn group_file(record: &FileRecord) -> GroupFile {
+    GroupFile {
+        store: record.store.load(Ordering::Acquire) as u16,
+        inode: record.identity().inode,
+        generation: group_generation(record.born_ns.load(Ordering::Acquire)),
+    }
+}
+
+/// Calls `act` with the record that a file of the group has here, while that cannot become another
+/// file's. `None` if there is none. For any thread.
+pub(crate) fn with_record<R>(
+    segment: &Segment,
+    owner: Owner,
+    file: GroupFile,
+    act: impl FnOnce(FileId, &FileRecord) -> R,
+) -> Option<R> {
+    let header = segment.header();
+    let store = header.store[..header.stores as usize].get(usize::from(file.store))?;
+    let identity = Identity { device: store.device, inode: file.inode };
+    let _inside = segment.enter_table(owner);
+    let found = segment.with_file(identity, owner, |found| {
+        let found = found?;
+        let record = segment.file(found);
+        (group_file(record) == file).then(|| act(found, record))
+    });
+    found.ok().flatten()
+}
