@@ -303,6 +303,8 @@ fn leases(leases: &Value) -> Option<String> {
     );
     for (what, count) in [
         ("of those under commit", number(&leases["committed"])),
+        ("lent to other nodes", of("lent")),
+        ("borrowed", of("borrowed")),
         ("wanted", number(&leases["wanted"])),
         ("LOST with nodes that are gone", number(&leases["lost"])),
         ("partitions frozen", number(&leases["partitions"]["frozen"])),

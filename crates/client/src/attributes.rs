@@ -105,7 +105,9 @@ impl OpenFile<'_> {
         }
         let lease = record.lease.load();
         let glimpsed = match self.session.known_here(self.id, lease) {
-            KnownHere::All if lease.held() == Lease::Shared => {
+            KnownHere::All
+                if matches!(lease.held(), Lease::Shared | Lease::Lent | Lease::Borrowed) =>
+            {
                 return Ok(record.size.load(Ordering::Acquire));
             }
             // What is written here is ahead of the store, what others have written is there.
@@ -356,7 +358,16 @@ impl Session {
             record.set(FileFlags::LOOKED_AT);
             let goal = record.truncated_to();
             let changed = record.changed_ns.load(Ordering::Relaxed);
-            if record.has(FileFlags::SHARED) {
+            if record.is_borrowed() && !record.lease.load().is_unsure() {
+                fields.size = record.size.load(Ordering::Acquire);
+                fields.mtime_ns = record.mtime_ns.load(Ordering::Acquire);
+                fields.changed_ns = fields.changed_ns.max(fields.mtime_ns);
+                // Which of it are holes only the node knows that lends it.
+                let dense = fields.size.div_ceil(STORE_BLOCK) * (STORE_BLOCK / STAT_UNIT);
+                fields.blocks = fields.blocks.max(dense);
+                return Some(None);
+            }
+            if record.is_shared() {
                 // No node makes it shorter. Its times are the store's, of all nodes' flushes.
                 let size = record.size.load(Ordering::Acquire);
                 let grows = size > fields.size;

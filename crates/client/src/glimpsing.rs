@@ -50,6 +50,7 @@ impl Session {
         match (lease.held(), lease.granted()) {
             _ if lease.allows(Access::Read) || lease.commits() => KnownHere::All,
             _ if lease.is_unsure() => KnownHere::Nothing,
+            (Lease::Borrowed, _) => KnownHere::All,
             // One that was not taken up yet says nothing: others may have left more on the store.
             (Lease::Shared, _) => {
                 let size = self.segment.part_leases().load(file, Part::SIZE);

@@ -118,7 +118,8 @@ impl OpenFile<'_> {
             let Some(grant) = lease.granted() else { return Ok(()) };
             crash::point("lease.granted");
             match lease.held() {
-                Lease::Nothing => {
+                // One that was borrowed was flushed by the one that lent it.
+                Lease::Nothing | Lease::Borrowed => {
                     file.resize_from_store()?;
                     crash::point("lease.sized");
                 }
@@ -173,6 +174,7 @@ fn lacks(session: &Session, file: FileId, lease: LeaseWord, need: &Need) -> Opti
         _ if lease.allows(need.access()) || lease.commits() => None,
         (_, Some(_)) => None,
         (Lease::Shared, None) if !lease.is_unsure() => session.lacking(file, need),
+        (Lease::Borrowed, None) if !lease.is_unsure() && matches!(need, Need::Read(_)) => None,
         (_, None) => Some(Lacking::Whole(need.access())),
     }
 }

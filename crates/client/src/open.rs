@@ -585,7 +585,7 @@ impl OpenFile<'_> {
         // Of a file that several nodes write, leases say what is buffered rightly.
         let is_ours = || {
             let telling = FileFlags::METADATA_DIRTY | FileFlags::DIRTY | FileFlags::SHARED;
-            record.flags.load(Ordering::Acquire).intersects(telling)
+            record.flags.load(Ordering::Acquire).intersects(telling) || record.is_borrowed()
         };
         if !differs || is_ours() {
             return Ok(());

@@ -170,8 +170,8 @@ impl Session {
 }
 
 impl OpenFile<'_> {
-    /// Whether this node may do that with the file, which is shared. What was granted for it is
-    /// taken up. The caller is inside the file.
+    /// Whether this node may do that with the file, which is shared, or borrowed. What was granted
+    /// for it is taken up. The caller is inside the file.
     ///
     /// # Errors
     /// The store's errno.
@@ -183,8 +183,14 @@ impl OpenFile<'_> {
             if lease.commits() {
                 return self.has_committing(need);
             }
-            if lease.held() != Lease::Shared || lease.is_unsure() {
+            if lease.is_unsure() {
                 return Ok(false);
+            }
+            match lease.held() {
+                Lease::Shared => {}
+                // What is not here is asked for when it is reached.
+                Lease::Borrowed => return Ok(matches!(need, Need::Read(_))),
+                _ => return Ok(false),
             }
             let known = record.size.load(Ordering::Acquire);
             let (mut has_all, mut is_taken) = (true, true);

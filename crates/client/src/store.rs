@@ -142,6 +142,10 @@ pub(crate) fn set_modified(fd: RawFd, modified_ns: u64) -> Result<(), Errno> {
     STORE.set_modified(StoreFile::new(fd), modified_ns as i64)
 }
 
+/// The file is borrowed, and the store may lack what another node has written: it is waited for
+/// that. No program sees this.
+pub(crate) const STORE_IS_BEHIND: Errno = Errno::STALE;
+
 impl OpenFile<'_> {
     /// Reads from the backing store through the application's descriptor. A descriptor that may
     /// not read is opened again for it, as far as the file's permissions allow.

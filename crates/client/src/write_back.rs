@@ -315,8 +315,8 @@ impl EnteredFile<'_> {
         let flags = record.flags.load(Ordering::Acquire);
         // In this order: a process that finds it checked may write, which is no change by others.
         let stat = store::stat(fd)?;
-        let is_ours = FileFlags::STORE_WRITTEN | FileFlags::SCRATCH | FileFlags::SHARED;
-        if !flags.intersects(is_ours) {
+        let is_ours = FileFlags::STORE_WRITTEN | FileFlags::SCRATCH;
+        if !flags.intersects(is_ours) && !record.is_shared() {
             let is_named = stat.links != 0 || flags.contains(FileFlags::UNLINKED);
             let is_same = stat.size == record.store_size.load(Ordering::Acquire)
                 && stat.modified_ns as u64 == record.store_mtime_ns.load(Ordering::Acquire);

@@ -450,7 +450,7 @@ impl LeaseThread {
                     match message.body {
                         Body::Granted {
                             object: Object { file, of: Of::Whole },
-                            level: Level::Read,
+                            level: Level::Read | Level::Borrowed,
                             ..
                         } => LeaseOrder::Reads { file, by: to },
                         _ => continue,

@@ -200,7 +200,10 @@ impl Directory {
                 let is_noted = place(0) == Some(*seat) && place(1) == me;
                 if !is_noted {
                     let known = testimony.entry(*object).or_default();
-                    known.entry(*seat).or_insert((0, *level));
+                    let known = known.entry(*seat).or_insert((0, *level));
+                    if is_more(known.1, *level) {
+                        *known = (0, *level);
+                    }
                 }
                 is_noted
             });
@@ -338,7 +341,11 @@ impl Directory {
                 && self.notice_gone(seat)
             {
                 let record = self.records.entry(object).or_default();
-                record.holds.entry(seat).or_insert(Hold::claimed(level, serial, false));
+                let hold = Hold::claimed(level, serial, false);
+                let known = record.holds.entry(seat).or_insert(hold);
+                if is_more(known.level, level) {
+                    *known = hold;
+                }
             }
         }
     }
@@ -398,7 +405,9 @@ impl Directory {
                 let is_shared =
                     |other: &Hold| (other.level, hold.level) == (Level::Shared, Level::Shared);
                 let mut others = record.holds.iter();
-                if !others.any(|(seat, other)| is_in(seat) && other.is_firm && !is_shared(other)) {
+                if !others.any(|(seat, other)| {
+                    is_in(seat) && other.ends_what_was_before() && !is_shared(other)
+                }) {
                     record.holds.entry(from).or_insert(hold);
                 }
             }
@@ -526,7 +535,7 @@ impl Directory {
         let Some(record) = self.records.get_mut(&object) else { return };
         let here = || record.holds.iter().filter(|(seat, _)| is_in(seat));
         let is_shared = |hold: &Hold| hold.level == Level::Shared;
-        let is_firm = here().any(|(_, hold)| hold.is_firm && !is_shared(hold));
+        let is_firm = here().any(|(_, hold)| hold.ends_what_was_before() && !is_shared(hold));
         let is_firmly_shared = here().any(|(_, hold)| hold.is_firm && is_shared(hold));
         let claims = here().filter(|(_, hold)| !hold.is_firm && hold.level.is_dirty());
         let newest = claims.map(|(seat, hold)| (hold.serial, *seat, hold.level)).max();
@@ -596,6 +605,10 @@ impl Directory {
                 _ => self.forget(seat),
             }
         }
+        // It may have lent what others took from it, and what the store will never have.
+        let borrowed = self.held.iter().filter(|(_, held)| held.level == Level::Borrowed);
+        let borrowed: Vec<Object> = borrowed.map(|(object, _)| *object).collect();
+        borrowed.into_iter().for_each(|object| self.unsettle(object));
         self.process_all(now_ms);
         self.settle(now_ms);
     }
@@ -661,7 +674,7 @@ impl Directory {
         }
         for record in self.records.values_mut() {
             let held = record.holds.remove(&from);
-            if held.is_some_and(|hold| hold.level == Level::Write) {
+            if held.is_some_and(|hold| hold.level.is_its_own()) {
                 // It has flushed it; only word of that was lost.
                 record.facts = None;
             }
@@ -673,6 +686,12 @@ impl Directory {
         self.notes.retain(|_, seats| !seats.is_empty());
         self.process_all(now_ms);
     }
+}
+
+/// Whether what a node that has gone had of a file may be more than was known: what others noted
+/// of it has no order, and of what it alone had nothing is known but that it may be lost.
+fn is_more(known: Level, level: Level) -> bool {
+    known == Level::Shared && level.is_its_own()
 }
 
 const _: () = assert!(PARTITIONS <= 1 << 16);

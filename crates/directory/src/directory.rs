@@ -100,10 +100,10 @@ pub struct Status {
     pub view: Option<u32>,
     /// It grants nothing, as home, until it has looked.
     pub is_fenced: bool,
-    /// Leases of others and its own that it knows as home: to read, shared, to write, direct.
-    pub granted: [usize; 4],
-    /// Leases that it has: to read, shared, to write, direct.
-    pub held: [usize; 4],
+    /// Leases of others and its own that it knows as home, by level as of [`Level::ALL`].
+    pub granted: [usize; Level::ALL.len()],
+    /// Leases that it has, and what it wants, in the same way.
+    pub held: [usize; Level::ALL.len()],
     /// Wants without an answer, and the deadline of the first in the caller's milliseconds.
     pub wants: (usize, Option<u64>),
     /// Wants of all nodes that wait here, at their home.
@@ -524,10 +524,8 @@ impl Directory {
     /// Counts. The work is that of a walk over all files.
     pub fn status(&self) -> Status {
         let by_level = |levels: &mut dyn Iterator<Item = Level>| {
-            let mut counts = [0; 4];
-            for level in levels.filter(|level| *level != Level::None) {
-                counts[level as usize - 1] += 1;
-            }
+            let mut counts = [0; Level::ALL.len()];
+            levels.for_each(|level| counts[level as usize] += 1);
             counts
         };
         let holds = || self.records.values().flat_map(|record| &record.holds);

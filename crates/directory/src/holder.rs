@@ -94,7 +94,9 @@ pub(crate) struct Glimpse {
 
 /// Whether who has the one level need not ask for the other.
 pub(crate) fn serves(level: Level, wanted: Level, terms: Terms) -> bool {
-    level.covers(wanted) || terms.may_share && level == Level::Shared
+    level.covers(wanted)
+        || terms.may_share && level == Level::Shared
+        || terms.may_borrow && level == Level::Borrowed
 }
 
 impl Directory {
@@ -177,7 +179,9 @@ impl Directory {
         }
         // A want that could be answered by less than this one needs does not do.
         let does = |want: &Want| {
-            serves(want.level, level, terms) && (terms.may_share || !want.terms.may_share)
+            serves(want.level, level, terms)
+                && (terms.may_share || !want.terms.may_share)
+                && (terms.may_borrow || !want.terms.may_borrow)
         };
         match &mut held.want {
             Some(want) if does(want) => want.until_ms = want.until_ms.or(until_ms),
@@ -551,8 +555,8 @@ impl Directory {
     /// is direct, or shared, nothing is left, whatever the level, unless that is direct, of a
     /// whole: then the kernel uses the file for a mapping, which cannot be taken away, nothing is
     /// kept of it here, and programs wait until this node [wants](Directory::want) it direct and
-    /// was granted it. A whole that it wrote may be shared from now on; with a whole that is not
-    /// shared any more go all parts, and the size.
+    /// was granted it. A whole that it wrote may be shared, or lent, from now on; with a whole that
+    /// is not shared any more go all parts, and the size.
     pub fn reduced(&mut self, object: Object, level: Level, facts: Option<Facts>, now_ms: u64) {
         let stays = level == Level::Direct && object.is_whole();
         let is_it = |held: &&Held| held.level != Level::None && (stays || level < held.level);
@@ -573,7 +577,7 @@ impl Directory {
         held.reducing = held.reducing.filter(|to| !stays && !to.is_met(level));
         let (serial, request) = (held.serial, held.request);
         let has_facts = match object.of {
-            Of::Whole => was == Level::Write,
+            Of::Whole => was.is_its_own(),
             Of::Size => was.is_dirty(),
             Of::Part(_) => false,
         };
@@ -614,10 +618,10 @@ impl Directory {
     }
 
     /// What was held before is not sure any more: copies are dropped, the rest is claimed.
-    fn unsettle(&mut self, object: Object) {
+    pub(crate) fn unsettle(&mut self, object: Object) {
         let Some(held) = self.held.get_mut(&object) else { return };
         held.is_firm = false;
-        let is_kept = matches!(held.level, Level::Read | Level::Direct);
+        let is_kept = matches!(held.level, Level::Borrowed | Level::Read | Level::Direct);
         if is_kept && held.reducing.is_none_or(|to| to.to != Level::None) {
             let (to, may_share) = (Level::None, false);
             held.reducing = Some(Reducing { to, may_share });
@@ -711,7 +715,7 @@ impl Directory {
     /// Whether it may know a size by this that no other node knows.
     fn has_size(&self, object: Object) -> bool {
         match object.of {
-            Of::Whole => self.held(object) == Level::Write,
+            Of::Whole => self.held(object).is_its_own(),
             Of::Size => self.held(object).is_dirty(),
             Of::Part(_) => false,
         }

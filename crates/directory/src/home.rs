@@ -65,6 +65,12 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
+    /// Whether all that others had was given back before it was granted: of a file that is
+    /// borrowed the one that lends it has it yet.
+    pub(crate) fn ends_what_was_before(&self) -> bool {
+        self.is_firm && self.level != Level::Borrowed
+    }
+
     /// What a node claims.
     pub(crate) fn claimed(level: Level, serial: u64, is_firm: bool) -> Self {
         Self { level, serial, request: 0, is_asked: false, revoke: None, is_firm }
@@ -196,8 +202,8 @@ impl Directory {
                 let why = Why::Superseded;
                 self.send(from.member, Body::Refused { object, request, why });
             }
-            // An old one that comes late.
-            Some(hold) if hold.request > request => {}
+            // An old one that comes late: it has asked for more since, perhaps by the same request.
+            Some(hold) if (hold.request, hold.level) > (request, level) => {}
             Some(hold) if level > hold.level => {
                 self.open(from, object, request, (level, terms), now_ms);
             }
@@ -234,8 +240,10 @@ impl Directory {
             record.holds.remove(&from);
         }
         match object.of {
+            // It has said so before.
+            Of::Whole if (was, level) == (Level::Lent, Level::Lent) => {}
             // Without them what it left is on the store.
-            Of::Whole if was == Level::Write => {
+            Of::Whole if was.is_its_own() => {
                 let facts = facts.filter(|_| !record.is_outrun && !stays);
                 record.is_outrun = false;
                 self.set_facts(object.file, facts);
@@ -334,7 +342,7 @@ impl Directory {
         let is_read = |object: &Object| {
             self.records.get(object).is_some_and(|record| {
                 record.waiters.is_empty()
-                    && record.holds.values().all(|hold| hold.level == Level::Read)
+                    && record.holds.values().all(|hold| hold.level <= Level::Read)
             })
         };
         let oldest = self.order.iter().map(|(_, object)| *object).take(LOOKED_AT);
@@ -485,10 +493,22 @@ impl Directory {
         // What it has for all that is known, and may have by now, is not made less by a grant.
         let is_own_write =
             record.holds.get(&waiter.seat).is_some_and(|hold| hold.level == Level::Write);
+        // Who borrows it has to know its size.
+        let knows_size = record.facts.is_some() && !self.is_extended(object.file);
+        let may_lend = |(seat, hold): (&Seat, &Hold)| {
+            let may_lend = match hold.level {
+                Level::Write => true,
+                Level::Lent => knows_size && hold.revoke.is_none(),
+                _ => false,
+            };
+            may_lend && *seat != waiter.seat && self.is_in(*seat)
+        };
+        let is_lent = waiter.terms.may_borrow && record.holds.iter().any(may_lend);
         let level = match waiter.level {
             _ if is_direct => Level::Direct,
             _ if is_own_write => Level::Write,
             _ if is_shared => Level::Shared,
+            _ if is_lent => Level::Borrowed,
             level => level,
         };
         if let Some(why) = self.doubt(object, level) {
@@ -500,21 +520,27 @@ impl Directory {
                 false => Next::Wait,
             };
         }
+        // Of whom others have borrowed it, has gone, and was given up: they may have what the
+        // store will never have.
+        let is_orphaned = level == Level::Read
+            && !record.holds.values().any(|hold| matches!(hold.level, Level::Read | Level::Lent));
         let mut revoked = Vec::new();
         for (seat, hold) in &record.holds {
             // What it keeps itself is flushed before it, or another one, goes to the store's file,
             // or to parts of it; and what it has only a part of before it has all.
             let stays = match (hold.level, level) {
-                (Level::Read, Level::Shared) | (Level::Shared, Level::Read) => false,
+                (Level::Borrowed | Level::Read | Level::Lent, Level::Shared)
+                | (Level::Shared, Level::Read) => false,
                 (_, Level::Direct) => hold.level == level,
                 _ => true,
             };
             let is_own = *seat == waiter.seat;
-            if is_own && stays || !hold.level.conflicts(level) {
+            let is_orphan = hold.level == Level::Borrowed && is_orphaned;
+            if !is_orphan && (is_own && stays || !hold.level.conflicts(level)) {
                 continue;
             }
             if self.is_in(*seat) {
-                let to = hold.level.beside(level);
+                let to = if is_orphan { Level::None } else { hold.level.beside(level) };
                 let may_share = !is_own && waiter.terms.may_share && hold.level == Level::Write;
                 revoked.push((*seat, Reducing { to, may_share }));
             } else if hold.level.is_dirty() && self.is_succeeded(*seat) {
@@ -597,7 +623,12 @@ impl Directory {
         let record = self.records.get(&object);
         let is_held = |record: &Record| {
             record.holds.iter().any(|(seat, hold)| {
-                let is_known = hold.level != Level::Shared || level == Level::Shared;
+                let is_known = match hold.level {
+                    Level::Shared => level == Level::Shared,
+                    // The one that lends it is another.
+                    Level::Borrowed => false,
+                    _ => true,
+                };
                 self.is_in(*seat) && hold.is_firm && is_known
             })
         };
@@ -705,7 +736,7 @@ impl Directory {
 
     fn leaves_facts(&self, object: Object, hold: Hold) -> bool {
         match object.of {
-            Of::Whole => hold.level == Level::Write,
+            Of::Whole => hold.level.is_its_own(),
             Of::Size => hold.level.is_dirty(),
             Of::Part(_) => false,
         }
@@ -830,7 +861,7 @@ impl Directory {
         let holds = record.into_iter().flat_map(|record| &record.holds);
         let is_it = |hold: &Hold| match is_shared {
             true => hold.level.is_dirty(),
-            false => hold.level == Level::Write,
+            false => hold.level.is_its_own(),
         };
         let writers = holds.filter(|(_, hold)| is_it(hold)).map(|(seat, _)| *seat);
         let writers: BTreeSet<Seat> = writers.collect();

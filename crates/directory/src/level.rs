@@ -8,8 +8,14 @@ pub enum Level {
     /// Nothing.
     #[default]
     None,
+    /// Of a whole: keep copies of what the node has that lends it, and read them; so may other
+    /// nodes. The store may be behind.
+    Borrowed,
     /// Keep copies and read them; so may other nodes.
     Read,
+    /// Of a whole: keep what was written, which the store may not have yet, read it, and give it
+    /// to the nodes that borrow the file.
+    Lent,
     /// Of a whole: lease parts of it, and its size, and use these; of a size: extend the file,
     /// and keep how far. So may other nodes.
     Shared,
@@ -21,31 +27,51 @@ pub enum Level {
 
 impl Level {
     /// All of them.
-    pub const ALL: [Level; 5] =
-        [Level::None, Level::Read, Level::Shared, Level::Write, Level::Direct];
+    pub const ALL: [Level; 7] = [
+        Level::None,
+        Level::Borrowed,
+        Level::Read,
+        Level::Lent,
+        Level::Shared,
+        Level::Write,
+        Level::Direct,
+    ];
 
     /// Whether a node that has this need not ask for that: what uses the kernel can do all. Who
     /// shares a file may not read what it has no part of.
     pub fn covers(self, wanted: Level) -> bool {
-        self >= wanted && !(self == Level::Shared && wanted == Level::Read)
+        self >= wanted && (self != Level::Shared || matches!(wanted, Level::None | Level::Shared))
     }
 
     /// Whether a node that has this may have something that is nowhere else.
     pub fn is_dirty(self) -> bool {
-        matches!(self, Level::Shared | Level::Write)
+        matches!(self, Level::Lent | Level::Shared | Level::Write)
+    }
+
+    /// Whether a node that has a whole so knows its size and content, and no other one changes
+    /// them.
+    pub fn is_its_own(self) -> bool {
+        matches!(self, Level::Lent | Level::Write)
     }
 
     /// Whether two nodes may not have these at one time.
     pub fn conflicts(self, other: Level) -> bool {
-        let is_one_none = self == Level::None || other == Level::None;
-        !is_one_none && (self != other || self == Level::Write)
+        match (self, other) {
+            (Level::None, _) | (_, Level::None) => false,
+            (Level::Borrowed, Level::Read | Level::Lent)
+            | (Level::Read | Level::Lent, Level::Borrowed) => false,
+            _ => self != other || self.is_its_own(),
+        }
     }
 
     /// What may be left to a holder of this when another node is to have that. Of what is shared
     /// nothing: others may share it still.
     pub(crate) fn beside(self, other: Level) -> Level {
         match (self, other) {
-            (Level::Write | Level::Read, Level::Read) => Level::Read,
+            (Level::Write | Level::Lent, Level::Borrowed) => Level::Lent,
+            (Level::Write | Level::Lent | Level::Read, Level::Read) => Level::Read,
+            (Level::Read, Level::Borrowed) => Level::Read,
+            (Level::Borrowed, Level::Borrowed | Level::Read | Level::Lent) => Level::Borrowed,
             _ => Level::None,
         }
     }
@@ -159,5 +185,10 @@ mod tests {
             shared.conflicts(*other) != (*other == Level::None || *other == shared)
         }));
         assert!(!shared.covers(Level::Read) && Level::Write.covers(shared));
+        assert!(!shared.covers(Level::Borrowed));
+        let lent = Level::Lent;
+        let beside = [Level::None, Level::Borrowed];
+        assert!(Level::ALL.iter().all(|other| lent.conflicts(*other) != beside.contains(other)));
+        assert!(lent.covers(Level::Read) && !Level::Borrowed.covers(Level::Read));
     }
 }

@@ -10,7 +10,7 @@ use std::fmt;
 /// Bytes of a message at most.
 pub const MESSAGE_MAX: usize = 64 << 10;
 /// The version of what is written, and of what it means: nodes of a group have the same.
-pub const MESSAGE_VERSION: u8 = 3;
+pub const MESSAGE_VERSION: u8 = 4;
 /// Items of one [`Body::Claims`] at most,
 pub(crate) const ITEMS_MAX: usize = 1_400;
 /// and their bytes: what stands before them has less than a KiB.
@@ -49,7 +49,7 @@ pub enum Body {
         request: u64,
         /// Rises with each grant of the file, over all its homes.
         serial: u64,
-        /// What it may do: what it wanted, or Direct, or Shared, if that is as good.
+        /// What it may do: what it wanted, or Direct, or Shared or Borrowed, if that is as good.
         level: Level,
         /// What the last writer left; `None`: what the store says.
         facts: Option<Facts>,
@@ -352,6 +352,7 @@ impl Message {
                 to.level(*level);
                 to.u8(u8::from(*is_claim));
                 to.u8(u8::from(terms.may_share));
+                to.u8(u8::from(terms.may_borrow));
                 to.u8(terms.ahead);
                 to.u32(terms.stride);
             }
@@ -655,8 +656,8 @@ impl Reader<'_> {
     }
 
     fn terms(&mut self, object: Object, level: Level) -> Result<Terms, DecodeError> {
-        let (may_share, ahead) = (self.bool()?, self.u8()?);
-        let terms = Terms { may_share, ahead, stride: self.u32()? };
+        let (may_share, may_borrow, ahead) = (self.bool()?, self.bool()?, self.u8()?);
+        let terms = Terms { may_share, may_borrow, ahead, stride: self.u32()? };
         let is_form = ahead <= AHEAD_MAX && terms.of(object, level) == terms;
         is_form.then_some(terms).ok_or(DecodeError::Value)
     }

@@ -65,6 +65,7 @@ impl Object {
     pub fn may_have(self, level: Level) -> bool {
         match self.of {
             Of::Whole => true,
+            Of::Size | Of::Part(_) if matches!(level, Level::Borrowed | Level::Lent) => false,
             Of::Size => level != Level::Direct,
             Of::Part(_) => level != Level::Shared,
         }
@@ -91,6 +92,9 @@ pub struct Terms {
     /// Of a whole that is wanted to read or write: [`Level::Shared`] is as good, if others go on
     /// using the file. A node that is to truncate the file says false.
     pub may_share: bool,
+    /// Of a whole that is wanted to read: [`Level::Borrowed`] is as good, if another node has
+    /// what the store has not yet.
+    pub may_borrow: bool,
     /// Of a part: so many of the following ones, too, if they are free; [`AHEAD_MAX`] at most.
     pub ahead: u8,
     /// From each of them to the next; 0 is 1.
@@ -103,6 +107,11 @@ impl Terms {
         Self { may_share: true, ..Self::default() }
     }
 
+    /// A whole may be shared, or borrowed.
+    pub fn borrow() -> Self {
+        Self { may_borrow: true, ..Self::share() }
+    }
+
     /// A part, and up to so many that follow it.
     pub fn ahead(count: u8) -> Self {
         Self::strided(count, 1)
@@ -110,16 +119,19 @@ impl Terms {
 
     /// A part, and up to so many others that are so far from each other.
     pub fn strided(count: u8, stride: u32) -> Self {
-        Self { may_share: false, ahead: count, stride }
+        Self { ahead: count, stride, ..Self::default() }
     }
 
     /// The one form of it for a want.
     pub(crate) fn of(self, object: Object, level: Level) -> Self {
         let may_share = self.may_share && Self::can_share(object, level);
+        let may_borrow = self.may_borrow && object.is_whole() && level == Level::Read;
         let is_part = matches!(object.of, Of::Part(_));
         match self.ahead.min(AHEAD_MAX) {
-            ahead if is_part && ahead > 0 => Self { may_share, ahead, stride: self.stride.max(1) },
-            _ => Self { may_share, ahead: 0, stride: 0 },
+            ahead if is_part && ahead > 0 => {
+                Self { may_share, may_borrow, ahead, stride: self.stride.max(1) }
+            }
+            _ => Self { may_share, may_borrow, ahead: 0, stride: 0 },
         }
     }
 
@@ -281,6 +293,8 @@ mod tests {
         assert_eq!(Terms::ahead(4).of(whole, Level::Write), Terms::default());
         assert_eq!(Terms::share().of(whole, Level::Write), Terms::share());
         assert_eq!(Terms::share().of(whole, Level::Direct), Terms::default());
+        assert_eq!(Terms::borrow().of(whole, Level::Read), Terms::borrow());
+        assert_eq!(Terms::borrow().of(whole, Level::Write), Terms::share());
         let some = Terms::ahead(4).all().filter(part(3), |other| other != part(5));
         assert_eq!(some.from(part(3)).collect::<Vec<_>>(), [part(4), part(6), part(7)]);
     }

@@ -10,7 +10,7 @@
 //! which is the same to the one that gets it. A link delivers in order, but for one message in
 //! each run that a broken link has left behind and that comes at any later time.
 
-use forebay_directory::{Effect, Level, Message, Object, Terms};
+use forebay_directory::{Effect, Facts, Level, Message, Object, Terms};
 use forebay_membership::{Member, Seat, View};
 use search::{Model as _, Network, Traffic, are_safe, file_of_first, most};
 
@@ -27,6 +27,10 @@ struct State {
     reductions: Vec<(usize, Level)>,
     /// What may still happen.
     wants: Vec<(usize, Level)>,
+    /// Nodes that have something that the store has not: they have written, and not flushed.
+    ahead: Vec<bool>,
+    /// A node may have read what was not the newest.
+    has_old: bool,
     releases: u8,
 }
 
@@ -36,6 +40,10 @@ enum Step {
     Want(usize),
     Message(Traffic),
     Reduce(usize),
+    /// A node lends what it was asked to give back.
+    Lend(usize),
+    /// One that may write does.
+    Write(usize),
     Release(usize),
     See(usize),
     /// All that wait ask again.
@@ -48,6 +56,10 @@ struct Model {
     views: Vec<View>,
     /// A home does not wait until a holder has given back, as a fault on purpose.
     is_faulty: bool,
+    /// Who gives back to be read keeps what it has not flushed, as another one.
+    keeps_back: bool,
+    /// Files are borrowed.
+    may_borrow: bool,
 }
 
 impl Model {
@@ -60,7 +72,8 @@ impl Model {
             seats: nodes.iter().map(seat).collect(),
             ..View::default()
         };
-        Self { file, views: (1..).zip(views).map(view).collect(), is_faulty: false }
+        let views = (1..).zip(views).map(view).collect();
+        Self { file, views, is_faulty: false, keeps_back: false, may_borrow: false }
     }
 
     fn begin(&self, count: u16, wants: &[(usize, Level)], trouble: u8) -> State {
@@ -68,6 +81,8 @@ impl Model {
             network: Network::of(count, trouble),
             reductions: Vec::new(),
             wants: wants.to_vec(),
+            ahead: vec![false; count.into()],
+            has_old: false,
             releases: 1,
         };
         // The first view is there; the group has formed.
@@ -93,6 +108,11 @@ impl Model {
             match effect {
                 Effect::Send(to, message) => state.network.send(node, to, message),
                 Effect::Reduce { to, .. } => state.reductions.push((node, to)),
+                // Who may read the store's file finds all of it there.
+                Effect::Granted { level: Level::Read | Level::Write, .. } => {
+                    let mut others = state.ahead.iter().enumerate();
+                    state.has_old |= others.any(|(other, is_ahead)| *is_ahead && other != node);
+                }
                 _ => {}
             }
         }
@@ -108,9 +128,14 @@ impl search::Model for Model {
         steps.extend((0..state.wants.len()).map(Step::Want));
         steps.extend(state.network.traffic().into_iter().map(Step::Message));
         steps.extend((0..state.reductions.len()).map(Step::Reduce));
+        let lends = |index: &usize| state.reductions[*index].1 == Level::Lent;
+        steps.extend((0..state.reductions.len()).filter(lends).map(Step::Lend));
         for (node, directory) in state.network.nodes.iter().enumerate() {
             if state.releases > 0 && directory.held(self.file) != Level::None {
                 steps.push(Step::Release(node));
+            }
+            if directory.usable(self.file) == Level::Write && !state.ahead[node] {
+                steps.push(Step::Write(node));
             }
             if state.network.is_behind(node, &self.views) {
                 steps.push(Step::See(node));
@@ -126,7 +151,8 @@ impl search::Model for Model {
         match step {
             Step::Want(index) => {
                 let (node, level) = state.wants.remove(index);
-                state.network.nodes[node].want(self.file, level, Terms::default(), 0);
+                let terms = if self.may_borrow { Terms::borrow() } else { Terms::default() };
+                state.network.nodes[node].want(self.file, level, terms, 0);
                 self.carry_out(state, node);
             }
             Step::Message(traffic) => {
@@ -136,11 +162,25 @@ impl search::Model for Model {
             }
             Step::Reduce(index) => {
                 let (node, to) = state.reductions.remove(index);
+                // All of it is flushed, whatever may be kept.
+                let to = if to == Level::Lent { Level::Read } else { to };
+                state.ahead[node] &= self.keeps_back;
                 state.network.nodes[node].reduced(self.file, to, None, 0);
                 self.carry_out(state, node);
             }
+            Step::Lend(index) => {
+                let (node, to) = state.reductions.remove(index);
+                let facts = Some(Facts { size: 1, mtime_ns: 1 });
+                let has_it = state.network.nodes[node].held(self.file) == Level::Write;
+                let to = if has_it { to } else { Level::None };
+                state.ahead[node] &= has_it;
+                state.network.nodes[node].reduced(self.file, to, facts, 0);
+                self.carry_out(state, node);
+            }
+            Step::Write(node) => state.ahead[node] = true,
             Step::Release(node) => {
                 state.releases -= 1;
+                state.ahead[node] = false;
                 state.network.nodes[node].release(self.file, 0);
                 self.carry_out(state, node);
             }
@@ -159,7 +199,9 @@ impl search::Model for Model {
     fn wrong(&self, state: &State) -> Option<String> {
         let nodes = state.network.nodes.iter();
         let levels: Vec<Level> = nodes.map(|node| node.usable(self.file)).collect();
-        (!are_safe(&levels)).then(|| format!("two nodes may use what one writes: {levels:?}"))
+        let two = || format!("two nodes may use what one writes: {levels:?}");
+        let old = || "a node was granted what another one has not flushed".to_owned();
+        (!are_safe(&levels)).then(two).or_else(|| state.has_old.then(old))
     }
 }
 
@@ -203,6 +245,33 @@ fn the_home_moves_while_a_file_is_wanted() {
     explore(&model, &[(1, Level::Write), (2, Level::Write)], 0);
     let model = Model::of(3, &[&[0, 1, 2], &[0, 2], &[0, 1, 2]]);
     explore(&model, &[(0, Level::Write), (2, Level::Write)], 0);
+}
+
+/// What a node has not flushed it lends, or flushes; one borrows it, one reads the store, and one
+/// writes after that, the home or another one. The home moves meanwhile.
+#[test]
+fn a_file_is_lent_and_borrowed() {
+    let mut model = Model::of(3, &[&[0, 1, 2]]);
+    model.may_borrow = true;
+    explore(&model, &[(1, Level::Write), (2, Level::Read), (0, Level::Read)], 1);
+    explore(&model, &[(0, Level::Write), (1, Level::Read), (0, Level::Write)], 1);
+    let wants = [(1, Level::Write), (2, Level::Read), (1, Level::Write), (2, Level::Write)];
+    explore(&model, &wants, 1);
+    let mut model = Model::of(3, &[&[0, 1, 2], &[1, 2], &[0, 1, 2]]);
+    model.may_borrow = true;
+    explore(&model, &[(1, Level::Write), (2, Level::Read)], 0);
+}
+
+/// The search finds what is wrong.
+#[test]
+fn one_that_keeps_back_what_others_read_is_found() {
+    let wants = [(1, Level::Write), (2, Level::Read)];
+    let mut model = Model::of(3, &[&[0, 1, 2]]);
+    (model.keeps_back, model.may_borrow) = (true, true);
+    let found = search::explore(&model, model.begin(3, &wants, 1), 40, most(STATES));
+    let (_, steps) = found.expect_err("the search has not found what is wrong");
+    println!("{steps:?}");
+    assert!(steps.len() >= 4, "{steps:?}");
 }
 
 /// The search finds what is wrong.

@@ -153,6 +153,11 @@ fn granted(file: Object, level: Level) -> Effect {
     Effect::Granted { object: file, level, facts: None }
 }
 
+/// So many leases of these levels, and none of others.
+fn counts(of: &[(Level, usize)]) -> [usize; Level::ALL.len()] {
+    Level::ALL.map(|level| of.iter().find(|(of, _)| *of == level).map_or(0, |(_, count)| *count))
+}
+
 fn reduce(object: Object, to: Level) -> Effect {
     Effect::Reduce { object, to, may_share: false }
 }
@@ -165,7 +170,7 @@ fn a_node_alone_sends_nothing() {
         assert_eq!(group.want(0, file, Level::Write), [granted(file, Level::Write)]);
     }
     assert_eq!(group.messages(), 0);
-    assert_eq!(group.nodes[0].status().held, [0, 0, 100, 0]);
+    assert_eq!(group.nodes[0].status().held, counts(&[(Level::Write, 100)]));
 }
 
 #[test]
@@ -184,7 +189,7 @@ fn an_open_costs_two_messages_and_none_at_home_to_read() {
         assert_eq!(group.messages() - before, messages, "{node} {level:?}");
         (0..3).for_each(|node| group.nodes[node].release(file, group.now_ms));
         group.run();
-        assert!(group.nodes.iter().all(|node| node.status().granted == [0; 4]));
+        assert!(group.nodes.iter().all(|node| node.status().granted == counts(&[])));
     }
 }
 
@@ -210,6 +215,173 @@ fn a_writer_gives_back_before_another_node_reads() {
         group.run();
     }
     assert_eq!(group.seen[0], [Effect::Granted { object: file, level: Level::Write, facts }]);
+}
+
+/// A group of three in which node 1 has written a file of 42 bytes, and lends it to node 2.
+fn lending() -> (Group, Object) {
+    let mut group = Group::of(3);
+    group.is_willing = false;
+    let file = file_of(0, 3);
+    group.want(1, file, Level::Write);
+    assert_eq!(group.want_with(2, file, Level::Read, Terms::borrow()), []);
+    assert_eq!(group.seen[1], [Effect::Reduce { object: file, to: Level::Lent, may_share: true }]);
+    group.nodes[1].reduced(file, Level::Lent, Some(facts(42)), 0);
+    group.run();
+    let facts = Some(facts(42));
+    assert_eq!(group.seen[2], [Effect::Granted { object: file, level: Level::Borrowed, facts }]);
+    group.seen.iter_mut().for_each(Vec::clear);
+    (group, file)
+}
+
+#[test]
+fn a_writer_lends_what_it_has_not_flushed() {
+    let (mut group, file) = lending();
+    let borrowed = Effect::Granted { object: file, level: Level::Borrowed, facts: Some(facts(42)) };
+    // A second one costs the writer nothing.
+    assert_eq!(group.want_with(0, file, Level::Read, Terms::borrow()), [borrowed]);
+    assert_eq!(group.seen[1], []);
+    assert_eq!(group.nodes[1].usable(file), Level::Lent);
+    // Who needs the store's file has the writer flush it; those that borrow it keep what they have.
+    assert_eq!(group.want(2, file, Level::Read), []);
+    assert_eq!(group.seen[1], [reduce(file, Level::Read)]);
+    group.nodes[1].reduced(file, Level::Read, Some(facts(42)), 0);
+    group.run();
+    let read = Effect::Granted { object: file, level: Level::Read, facts: Some(facts(42)) };
+    assert_eq!(group.seen[2], [read]);
+    assert_eq!(group.nodes[0].usable(file), Level::Borrowed);
+    // All give back before one writes.
+    assert_eq!(group.want(1, file, Level::Write), []);
+    for node in [0, 2] {
+        assert_eq!(group.seen[node].last(), Some(&reduce(file, Level::None)));
+        group.nodes[node].reduced(file, Level::None, None, 0);
+        group.run();
+    }
+    assert_eq!(group.nodes[1].usable(file), Level::Write);
+}
+
+/// A word that comes twice, and a claim that comes late, take nothing from what is known since.
+#[test]
+fn what_is_said_again_changes_nothing() {
+    let (mut group, file) = lending();
+    let lender = group.nodes[1].me();
+    let (view, ahead) = (1, Ahead::default());
+    let serial = 1 << 32 | 1;
+    let (level, facts) = (Level::Lent, None);
+    let body = Body::Released { object: file, serial, level, facts, ahead };
+    group.nodes[0].message(lender, Message { view, body }, 0);
+    let known = Some(self::facts(42));
+    let borrowed = Effect::Granted { object: file, level: Level::Borrowed, facts: known };
+    assert_eq!(group.want_with(0, file, Level::Read, Terms::borrow()), [borrowed]);
+    // Node 1 writes it, by a request by which it has claimed less, before.
+    group.is_willing = true;
+    group.want(1, file, Level::Write);
+    let (request, level, terms) = (2, Level::Shared, Terms::default());
+    let body = Body::Open { object: file, request, level, is_claim: true, terms };
+    group.nodes[0].message(lender, Message { view, body }, 0);
+    group.run();
+    group.is_willing = false;
+    assert_eq!(group.want_with(2, file, Level::Read, Terms::share()), []);
+    let first = Effect::Reduce { object: file, to: Level::Read, may_share: true };
+    assert_eq!(group.seen[1].last(), Some(&first));
+}
+
+#[test]
+fn a_writer_that_lends_writes_on_when_all_have_given_back() {
+    let (mut group, file) = lending();
+    assert_eq!(group.want(1, file, Level::Write), []);
+    assert_eq!(group.seen[2], [reduce(file, Level::None)]);
+    assert_eq!(group.nodes[1].usable(file), Level::Lent);
+    group.nodes[2].reduced(file, Level::None, None, 0);
+    group.run();
+    assert_eq!(group.nodes[1].usable(file), Level::Write);
+    // It may flush instead of lending, and is not asked to lend what has changed hands.
+    assert_eq!(group.want_with(2, file, Level::Read, Terms::borrow()), []);
+    group.nodes[1].reduced(file, Level::Read, Some(facts(43)), 0);
+    group.run();
+    let read = Effect::Granted { object: file, level: Level::Read, facts: Some(facts(43)) };
+    assert_eq!(group.seen[2].last(), Some(&read));
+}
+
+/// What the one that lends has is lost with it, though others have copies; when it is given up they
+/// drop these, which the store will never have.
+#[test]
+fn what_is_lent_is_lost_with_the_node_that_lends_it() {
+    let (mut group, file) = lending();
+    group.is_willing = true;
+    group.cut = vec![1];
+    group.change(2, &[(0, 1, 1), (2, 1, 1)]);
+    assert_eq!(group.nodes[2].usable(file), Level::Borrowed);
+    assert_eq!(group.want_with(0, file, Level::Read, Terms::borrow()), []);
+    let gone = Seat { member: Member::new(1, 1), since: 1 };
+    for node in [0, 2] {
+        group.nodes[node].succeeded(gone, group.now_ms);
+    }
+    group.run();
+    let why = Why::Lost(NodeId(1));
+    assert_eq!(group.seen[0], [Effect::Refused { object: file, why }]);
+    assert_eq!(group.nodes[2].usable(file), Level::Borrowed);
+    for node in [2, 0] {
+        group.nodes[node].give_up(given_up(1), group.now_ms);
+    }
+    assert_eq!(group.nodes[2].usable(file), Level::None);
+    group.run();
+    assert_eq!(group.want(0, file, Level::Read), [granted(file, Level::Read)]);
+}
+
+/// A home that comes to it knows from all what they have, and not what size that is: it is flushed
+/// then.
+#[test]
+fn what_is_lent_outlives_its_home() {
+    let (mut group, file) = lending();
+    group.cut = vec![0];
+    group.change(2, &[(1, 1, 1), (2, 1, 1)]);
+    assert_eq!(group.nodes[1].usable(file), Level::Lent);
+    assert_eq!(group.nodes[2].usable(file), Level::Borrowed);
+    group.nodes[1].release(file, 0);
+    group.run();
+    group.cut.clear();
+    group.change(3, &[(0, 1, 3), (1, 1, 1), (2, 1, 1)]);
+    assert_eq!(group.nodes[2].usable(file), Level::Borrowed);
+    // Of what was lent nothing is left but copies: these go first.
+    assert_eq!(group.want(0, file, Level::Read), []);
+    assert_eq!(group.seen[2].last(), Some(&reduce(file, Level::None)));
+    group.nodes[2].reduced(file, Level::None, None, 0);
+    group.run();
+    assert_eq!(group.nodes[0].usable(file), Level::Read);
+}
+
+/// What one has noted of a node that has gone, as it shared a file, does not hide that it wrote all
+/// of it since.
+#[test]
+fn an_old_word_of_a_shared_file_hides_no_write() {
+    let home = Member::new(0, 1);
+    let mut node = Directory::new(home, Incarnation(1), Tuning::default());
+    let seats = seats(&[(0, 1, 2), (1, 1, 1), (2, 1, 1)]);
+    node.view(&View { number: 2, seats, ..View::default() }, 0);
+    let file = file_of(0, 3);
+    let gone = Seat { member: Member::new(3, 1), since: 1 };
+    let members = [Member::new(1, 1), Member::new(2, 1)];
+    let roll = |step, items| {
+        let (is_up, part, parts, has_seen) = (true, 0, 1, true);
+        Body::Roll { step, is_up, part, parts, has_seen, items }
+    };
+    let mut hear = |from, body| node.message(from, Message { view: 2, body }, 0);
+    members.iter().for_each(|from| hear(*from, roll(Step::Ask, vec![Claim::Gone(gone)])));
+    for (from, level) in members.into_iter().zip([Level::Shared, Level::Write]) {
+        let (serial, is_firm) = (0, false);
+        let holds = Claim::Holds { object: file, seat: gone, level, serial, is_firm };
+        let (attempt, index, is_last, oldest) = (1, 0, true, Incarnation(1));
+        hear(from, Body::Tell { attempt, index, is_last, oldest, items: vec![holds] });
+    }
+    members.iter().for_each(|from| hear(*from, roll(Step::Told, Vec::new())));
+    node.succeeded(gone, 0);
+    node.effects();
+    let asker = Member::new(1, 1);
+    let glimpse = Body::Glimpse { file: file.file, request: 9 };
+    node.message(asker, Message { view: 2, body: glimpse }, 0);
+    let (request, sized) = (9, Sized::Refused(Why::Lost(NodeId(3))));
+    let body = Body::Size { file: file.file, request, sized };
+    assert_eq!(node.effects(), [Effect::Send(asker, Message { view: 2, body })]);
 }
 
 #[test]
@@ -407,9 +579,9 @@ fn a_file_that_thrashes_is_direct_for_a_time() {
     }
     assert_eq!(levels[..5], [Level::Write; 5]);
     assert_eq!(levels[5..], [Level::Direct; 3]);
-    assert_eq!(group.nodes[0].status().granted, [0, 0, 0, 2]);
+    assert_eq!(group.nodes[0].status().granted, counts(&[(Level::Direct, 2)]));
     group.pass(20_000);
-    assert_eq!(group.nodes[0].status().granted, [0; 4]);
+    assert_eq!(group.nodes[0].status().granted, counts(&[]));
     assert_eq!(group.want(1, file, Level::Read), [granted(file, Level::Read)]);
 }
 
@@ -423,10 +595,10 @@ fn a_node_that_asks_for_direct_makes_it_so_for_all_until_it_releases() {
     assert!(group.seen[1].contains(&reduce(file, Level::None)));
     assert_eq!(group.want(1, file, Level::Write), [granted(file, Level::Direct)]);
     group.pass(60_000);
-    assert_eq!(group.nodes[0].status().granted, [0, 0, 0, 2]);
+    assert_eq!(group.nodes[0].status().granted, counts(&[(Level::Direct, 2)]));
     group.nodes[2].release(file, group.now_ms);
     group.run();
-    assert_eq!(group.nodes[0].status().granted, [0; 4]);
+    assert_eq!(group.nodes[0].status().granted, counts(&[]));
     assert_eq!(group.want(1, file, Level::Write), [granted(file, Level::Write)]);
 }
 
@@ -504,7 +676,7 @@ fn a_full_home_takes_back_what_was_read_longest_ago() {
     group.pass(3_000);
     assert!(group.nodes[1].usable(one_more) == Level::Read);
     assert_eq!(group.nodes[0].usable(first), Level::None);
-    assert_eq!(group.nodes[1].status().held[2], 3);
+    assert_eq!(group.nodes[1].status().held[Level::Write as usize], 3);
     // With nothing to take back it is refused.
     let mut full = 0;
     for _ in 0..8 {
@@ -714,7 +886,7 @@ fn nonsense_changes_nothing() {
     group.cut = vec![2];
     group.run();
     assert_eq!(group.nodes[1].usable(file), Level::Write);
-    assert_eq!(group.nodes[0].status().granted, [0, 0, 1, 0]);
+    assert_eq!(group.nodes[0].status().granted, counts(&[(Level::Write, 1)]));
 }
 
 /// Nodes 1 and 2 share a file whose home is node 0.
@@ -797,7 +969,7 @@ fn parts_behind_those_that_thrashed_are_direct_at_once() {
     assert_eq!(group.nodes[1].usable(part(11)), Level::None);
     // It ends.
     group.pass(5_000);
-    assert_eq!(group.nodes[0].status().granted[3], 0);
+    assert_eq!(group.nodes[0].status().granted[Level::Direct as usize], 0);
     assert_eq!(write(&mut group, 1, 12), Level::Write);
 }
 

@@ -42,7 +42,7 @@ impl Random {
     /// Some level of an object.
     fn level(&mut self, object: Object) -> Level {
         loop {
-            let level = Level::ALL[1 + (self.next() % 4) as usize];
+            let level = Level::ALL[1 + self.next() as usize % (Level::ALL.len() - 1)];
             if object.may_have(level) {
                 return level;
             }
@@ -51,6 +51,7 @@ impl Random {
 
     fn terms(&mut self, object: Object, level: Level) -> Terms {
         match object.of {
+            Of::Whole if level == Level::Read && self.is() => Terms::borrow(),
             Of::Whole if matches!(level, Level::Read | Level::Write) && self.is() => Terms::share(),
             Of::Part(_) if self.is() => {
                 Terms::strided(1 + (self.next() % 63) as u8, (self.next() as u32).max(1))
@@ -230,17 +231,20 @@ fn the_form_is_the_one_that_other_versions_have() {
     let terms = Terms::strided(7, 8);
     let body = Body::Open { object, request: 4, level, is_claim: true, terms };
     let expected = [
-        &[3, 0, 5, 0, 0, 0][..],
+        &[4, 0, 5, 0, 0, 0][..],
         &[1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0],
         &[4, 0, 0, 0, 0, 0, 0, 0, 2, 6, 0, 0, 0],
-        &[3, 1, 0, 7, 8, 0, 0, 0],
+        &[5, 1, 0, 0, 7, 8, 0, 0, 0],
     ];
     let bytes = bytes(&Message { view: 5, body });
     assert_eq!(bytes, expected.concat());
     assert_eq!(Message::decode(&[1, 0]), Err(DecodeError::Version(1)));
-    assert_eq!(Message::decode(&[3, 18, 0, 0, 0, 0]), Err(DecodeError::Kind(18)));
-    // A part is not shared, a whole has no parts ahead, and none are named without a stride.
-    for (at, value) in [(28, 3), (33, 0), (33, 2), (33, 5), (35, 1), (36, 64), (36, 0), (37, 0)] {
+    assert_eq!(Message::decode(&[4, 18, 0, 0, 0, 0]), Err(DecodeError::Kind(18)));
+    // A part is not shared or borrowed, a whole has no parts ahead, and none are named without a
+    // stride.
+    let levels = [0, 1, 3, 4, 7].map(|level| (33, level));
+    let others = [(28, 3), (35, 1), (36, 1), (37, 64), (37, 0), (38, 0)];
+    for (at, value) in levels.into_iter().chain(others) {
         let mut wrong = bytes.clone();
         wrong[at] = value;
         assert_eq!(Message::decode(&wrong), Err(DecodeError::Value), "{at}: {value}");

@@ -215,7 +215,8 @@ impl Model {
                 }
                 Level::Write => self.write(state, node, part),
                 Level::Direct => state.pools[node][part] = None,
-                Level::None | Level::Shared => {}
+                // No part is lent or borrowed.
+                Level::Borrowed | Level::Lent | Level::None | Level::Shared => {}
             }
         }
     }

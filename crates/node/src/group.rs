@@ -13,7 +13,7 @@ use forebay_cluster::{
     LeaseQueue, LinkState, LinkStatus, LookStatus, NodeStatus, PacketCounters, Sharing, Standing,
     StoreError,
 };
-use forebay_directory::{LOST_NAMED, Object, Status, Tuning};
+use forebay_directory::{LOST_NAMED, Level, Object, Status, Tuning};
 use forebay_membership::{FileId as GroupFile, Incarnation, Member, NodeId, Rank, Seat};
 use forebay_pool::clock::Timer;
 use forebay_pool::parts::{self, PartLevel, PartsAhead};
@@ -684,15 +684,16 @@ fn leases(status: &Status, path: impl Fn(GroupFile) -> Option<String>) -> Value 
     files.dedup();
     let lost_files: Vec<Value> =
         files.iter().map(|(node, file)| lost_file(*node, *file, path(*file))).collect();
+    let by_level = |counts: &[usize; Level::ALL.len()]| {
+        json!({
+            "borrowed": counts[Level::Borrowed as usize], "read": counts[Level::Read as usize],
+            "lent": counts[Level::Lent as usize], "shared": counts[Level::Shared as usize],
+            "write": counts[Level::Write as usize], "direct": counts[Level::Direct as usize],
+        })
+    };
     json!({
-        "held": {
-            "read": status.held[0], "shared": status.held[1],
-            "write": status.held[2], "direct": status.held[3],
-        },
-        "granted": {
-            "read": status.granted[0], "shared": status.granted[1],
-            "write": status.granted[2], "direct": status.granted[3],
-        },
+        "held": by_level(&status.held),
+        "granted": by_level(&status.granted),
         "wanted": status.wants.0,
         "waiting": status.waits,
         "partitions": { "home": status.partitions.0, "frozen": status.partitions.1 },

@@ -303,9 +303,10 @@ impl Node {
 
     /// Whether several nodes may read a file, and so have blocks of it.
     pub fn is_read_by_several(&self, file: FileId) -> bool {
+        let is_read = |lease| matches!(lease, Lease::Read | Lease::Lent | Lease::Borrowed);
         self.group.remote.is_some()
             && self.header().has_file(file)
-            && self.segment.file(file).lease.load().held() == Lease::Read
+            && is_read(self.segment.file(file).lease.load().held())
     }
 
     /// Whether a block of such a file has not come from another node: others are sent here for it,

@@ -114,6 +114,26 @@ pub fn peer_budget_ns(link: &Pace, store: &Pace, bytes: u64) -> f64 {
     store.reading(bytes) - PEER_ROUNDS * link.latency_ns - bytes as f64 * link.read_ns
 }
 
+/// Whether a node that has written `pending` bytes of a file of `bytes` keeps them from the store
+/// for now, and gives another node, which reads the file, its blocks: they are there sooner than
+/// after a flush, and a read from the store or from here. `link` as for [`peer_budget_ns`].
+///
+/// ```
+/// use forebay_placement::cost::{Pace, lending_pays};
+///
+/// let link = Pace { read_ns: 0.8, latency_ns: 100_000.0, ..Pace::default() };
+/// // A parallel file system: 1 ms, 1 GB/s.
+/// let store = Pace { read_ns: 1.0, write_ns: 1.0, latency_ns: 1e6 };
+/// assert!(lending_pays(&link, &store, 4096, 4096));
+/// assert!(lending_pays(&link, &store, 1 << 30, 1 << 30));
+/// // A local SSD: 20 us, 3 GB/s.
+/// let store = Pace { read_ns: 0.33, write_ns: 0.33, latency_ns: 20_000.0 };
+/// assert!(!lending_pays(&link, &store, 4096, 4096));
+/// ```
+pub fn lending_pays(link: &Pace, store: &Pace, pending: u64, bytes: u64) -> bool {
+    store.writing(pending) + peer_budget_ns(link, store, bytes) > 0.0
+}
+
 /// Whether a node gives another one `bytes` that lie in a place of this `pace`: it has them in
 /// memory within [`peer_budget_ns`], behind `ahead` such blocks that others wait for. The place
 /// reads them at the same time, so that they divide its bandwidth, and not its latency.

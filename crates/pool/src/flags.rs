@@ -220,8 +220,9 @@ impl FileFlags {
     pub const UNMAPPED: FileFlags = FileFlags(1 << 30);
     /// Calls look at its lease: several nodes write it (it is [`crate::lease::Lease::Shared`] or
     /// [`crate::lease::Lease::Commit`]), or what this node has beside others may be out of date.
-    /// The store's file is others' as well, and its size is what is known of it at least. Cleared
-    /// while the file is held exclusively.
+    /// The store's file is others' as well, and its size is what is known of it at least. Of a file
+    /// that this node lends ([`crate::lease::Lease::Lent`]) only the first is true. Cleared while
+    /// the file is held exclusively.
     pub const SHARED: FileFlags = FileFlags(1 << 31);
 }
 

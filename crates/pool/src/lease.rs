@@ -56,6 +56,12 @@ pub enum Lease {
     /// sees once they have synced it and it has opened or synced the file after that. Only bytes
     /// that this node has written are dirty.
     Commit,
+    /// It has what was written here, which the store may not have yet: it may be read, kept and
+    /// flushed, and is given to the nodes that have borrowed the file.
+    Lent,
+    /// Its bytes do not change, and the store may be behind: what lies in the tiers here may be
+    /// read, and what does not comes from the node that lends the file.
+    Borrowed,
 }
 
 /// What the group has granted, and no process has taken up yet.
@@ -136,6 +142,8 @@ impl LeaseWord {
             2 => Lease::Nothing,
             3 => Lease::Direct,
             5 => Lease::Commit,
+            6 => Lease::Lent,
+            7 => Lease::Borrowed,
             _ => Lease::Shared,
         }
     }
@@ -146,8 +154,9 @@ impl LeaseWord {
         match self.held() {
             Lease::Whole => true,
             Lease::Direct => !self.is_unsure(),
+            Lease::Lent => matches!(access, Access::Read),
             Lease::Read => matches!(access, Access::Read) && !self.is_unsure(),
-            Lease::Nothing | Lease::Shared | Lease::Commit => false,
+            Lease::Nothing | Lease::Shared | Lease::Commit | Lease::Borrowed => false,
         }
     }
 
@@ -246,7 +255,8 @@ impl AtomicLease {
     pub fn doubt(&self) {
         self.change(|word| {
             let lease = LeaseWord(word);
-            let is_beside = |lease: Lease| !matches!(lease, Lease::Whole | Lease::Nothing);
+            let is_beside =
+                |lease: Lease| !matches!(lease, Lease::Whole | Lease::Lent | Lease::Nothing);
             let granted = lease.granted().map(Grant::lease);
             match is_beside(lease.held()) || granted.is_some_and(is_beside) {
                 true => UNSURE.set(word, 1),
@@ -301,6 +311,17 @@ impl AtomicLease {
             if left == Lease::Nothing { UNSURE.set(word, 0) } else { word }
         });
     }
+
+    /// The group has let this node borrow the file, of which it had nothing. What is asked for
+    /// beyond reading still is. The caller has the file exclusively, and the record says what the
+    /// node that lends it has.
+    pub fn borrow(&self) {
+        self.change(|word| {
+            let left = if ASKED.of(word) <= asked_bits(Access::Read) { 0 } else { ASKED.of(word) };
+            let word = GRANTED.set(HELD.set(word, held_bits(Lease::Borrowed)), 0);
+            UNSURE.set(ASKED.set(word, left), 0)
+        });
+    }
 }
 
 const fn held_bits(lease: Lease) -> u32 {
@@ -311,6 +332,8 @@ const fn held_bits(lease: Lease) -> u32 {
         Lease::Direct => 3,
         Lease::Shared => 4,
         Lease::Commit => 5,
+        Lease::Lent => 6,
+        Lease::Borrowed => 7,
     }
 }
 
@@ -419,6 +442,25 @@ mod tests {
             lease.take_up();
             assert!(lease.load().allows(access), "what was given back was granted anew");
         }
+    }
+
+    #[test]
+    fn what_is_lent_is_read_and_what_is_borrowed_is_looked_at() {
+        let lease = AtomicLease::default();
+        lease.reduce(Lease::Lent);
+        lease.doubt();
+        assert!(lease.load().allows(Access::Read), "no other is given it to write");
+        assert!(!lease.load().allows(Access::Write));
+        lease.begin(Lease::Nothing);
+        lease.ask(Access::Write);
+        lease.borrow();
+        assert_eq!(
+            (lease.load().held(), lease.load().asked()),
+            (Lease::Borrowed, Some(Access::Write))
+        );
+        assert!(!lease.load().allows(Access::Read), "calls look what is here");
+        lease.doubt();
+        assert!(lease.load().is_unsure());
     }
 
     #[test]

@@ -66,6 +66,10 @@ pub enum Planted {
     HomesNotAwaited,
     /// A node flushes whether it has looked or not: also after it was given up.
     FlushNotFenced,
+    /// A node goes on writing what it lends.
+    WritesWhatIsLent,
+    /// A node that has borrowed a file reads of it from the store what it lacks.
+    BorrowerReadsStore,
 }
 
 /// How many parts of a file are used.
@@ -128,6 +132,12 @@ pub struct LeasesOutcome {
     pub granted: u64,
     /// Files that were granted to be shared.
     pub shared: u64,
+    /// Files that were lent,
+    pub lent: u64,
+    /// and those that were granted to be borrowed.
+    pub borrowed: u64,
+    /// Parts that came from the node that lends them.
+    pub pulled: u64,
     /// Parts that were granted ahead.
     pub ahead: u64,
     /// Parts that were granted to be used through the kernel.
@@ -161,6 +171,9 @@ impl LeasesOutcome {
         self.truncated += other.truncated;
         self.granted += other.granted;
         self.shared += other.shared;
+        self.lent += other.lent;
+        self.borrowed += other.borrowed;
+        self.pulled += other.pulled;
         self.ahead += other.ahead;
         self.direct += other.direct;
         self.lost += other.lost;
@@ -273,6 +286,8 @@ struct Node {
     cached: BTreeMap<Object, Cached>,
     /// Files that some program has mapped shared.
     mapped: BTreeSet<FileId>,
+    /// Files that it lends, and has the size of.
+    lends: BTreeSet<FileId>,
     looked_ms: Option<u64>,
     entered_ms: u64,
     gone_since: BTreeMap<Seat, u64>,
@@ -331,6 +346,9 @@ struct World<'a> {
     outcome: LeasesOutcome,
     /// Parts and sizes of which a node had something new that has died with it.
     lost_with: BTreeSet<(Object, u16)>,
+    /// What was the newest of parts that were given up, and until when those that have borrowed
+    /// them may have it.
+    borrowed_lost: BTreeMap<Object, (u64, u64)>,
     /// Refusals up to when all has to work.
     refused_before: u64,
     /// What went wrong where nothing is returned.
@@ -384,6 +402,7 @@ impl<'a> World<'a> {
             old_grants: BTreeMap::new(),
             outcome: LeasesOutcome { views: 1, ..LeasesOutcome::default() },
             lost_with: BTreeSet::new(),
+            borrowed_lost: BTreeMap::new(),
             refused_before: 0,
             wrong: None,
             trace: std::env::var("FOREBAY_LEASES_TRACE").ok().and_then(|text| text.parse().ok()),
@@ -589,6 +608,7 @@ impl<'a> World<'a> {
         let is_ghost =
             self.leases.planted == Some(Planted::PartWithoutShared) && peer.ever.contains(&object);
         match peer.directory.usable(object) {
+            Level::Lent if self.leases.planted == Some(Planted::WritesWhatIsLent) => Level::Write,
             level if level.is_dirty() => level,
             Level::None if is_ghost => Level::Write,
             // Programs see by the clock until when copies are good.
@@ -672,7 +692,8 @@ impl<'a> World<'a> {
             peer.directory.want(object, Level::Direct, Terms::default(), now_ms);
             return;
         }
-        if is_whole && may_share && level == Level::Write && !self.random.one_in(3) {
+        let shares = if to == Level::Lent { 1 } else { 2 };
+        if is_whole && may_share && level == Level::Write && self.random.below(3) < shares {
             // What is dirty stays, if that can be had at once.
             let peer = &self.nodes[usize::from(node)];
             let dirty =
@@ -689,8 +710,15 @@ impl<'a> World<'a> {
             return;
         }
         let known = self.value(node, size);
+        let mut level_left = to;
         match is_whole {
-            true if to == Level::Read && level == Level::Write => {
+            // As if the store were slow, and the one that asks near.
+            true if (to, level) == (Level::Lent, Level::Write) && self.random.one_in(2) => {
+                self.outcome.lent += 1;
+                self.nodes[usize::from(node)].lends.insert(file);
+            }
+            true if to >= Level::Read && level.is_its_own() => {
+                level_left = Level::Read;
                 all_of(file).into_iter().for_each(|object| self.flush(node, object));
             }
             true => self.drop_but(node, file, false),
@@ -702,7 +730,10 @@ impl<'a> World<'a> {
             }
         }
         let peer = &mut self.nodes[usize::from(node)];
-        peer.directory.reduced(object, to, Some(facts(known)), now_ms);
+        if is_whole && level_left != Level::Lent {
+            peer.lends.remove(&file);
+        }
+        peer.directory.reduced(object, level_left, Some(facts(known)), now_ms);
     }
 
     /// Others come to a file that this node goes on using.
@@ -795,6 +826,7 @@ impl<'a> World<'a> {
         let (newest, store) = (self.newest[&size], self.store[&size]);
         let (is_whole, whole) = (object.of == Of::Whole, Object::whole(object.file));
         self.outcome.shared += u64::from(is_whole && level == Level::Shared);
+        self.outcome.borrowed += u64::from(level == Level::Borrowed);
         let peer = &mut self.nodes[usize::from(node)];
         // The answer to a part may be what the whole is.
         let is_own = peer.directory.held(object) == level;
@@ -813,17 +845,24 @@ impl<'a> World<'a> {
         }
         // Without facts it is the store's.
         let is_mapped = peer.mapped.contains(&object.file);
-        let says_size = object == size || is_whole && level != Level::Shared && !is_mapped;
+        // Who has all of it may have made it shorter by now.
+        let says_size =
+            object == size && !is_alone || is_whole && level != Level::Shared && !is_mapped;
         if is_own && says_size && level != Level::Direct {
             let own = peer.cached.get(&size).copied();
             let known = facts.map_or(store, |facts| facts.size);
-            let known = own.map_or(known, |own| own.value.max(known));
+            let is_lent = peer.lends.contains(&object.file);
+            let known =
+                own.map_or(known, |own| if is_lent { own.value } else { own.value.max(known) });
             if level != Level::Shared && known != newest || known > newest {
                 return Err(format!(
                     "node {node} is told {facts:?} of {newest} with {level:?} of {object:?}"
                 ));
             }
             let is_dirty = own.is_some_and(|own| own.is_dirty);
+            if level != Level::Lent {
+                peer.lends.remove(&object.file);
+            }
             peer.cached.insert(size, Cached { value: known, is_dirty });
         }
         let waiting = self.nodes[usize::from(node)].waiting.remove(&object);
@@ -849,7 +888,10 @@ impl<'a> World<'a> {
         let has_no_lease = self.leases.planted == Some(Planted::ExtendsWithoutLease)
             && doing.what == Do::Extend
             && self.usable(node, whole) == Level::Shared;
-        if self.usable(node, object).covers(level) || has_no_lease {
+        let is_borrowed = self.usable(node, object) == Level::Borrowed
+            && matches!(doing.what, Do::Read | Do::Size)
+            && self.borrowed(node, object.max(Object::size(object.file))).is_some();
+        if self.usable(node, object).covers(level) || has_no_lease || is_borrowed {
             return None;
         }
         match self.usable(node, whole) {
@@ -857,6 +899,30 @@ impl<'a> World<'a> {
             _ if object == whole => Some((whole, level, false)),
             _ => Some((whole, doing.needs_whole(), self.leases.shares)),
         }
+    }
+
+    /// What a node that has borrowed a file has of a part, or gets from the one that lends it.
+    fn borrowed(&self, node: u16, part: Object) -> Option<u64> {
+        if self.leases.planted == Some(Planted::BorrowerReadsStore) {
+            return Some(self.value(node, part));
+        }
+        let peer = &self.nodes[usize::from(node)];
+        if let Some(cached) = peer.cached.get(&part) {
+            return Some(cached.value);
+        }
+        let lends = |other: &u16| {
+            let peer = &self.nodes[usize::from(*other)];
+            let is_reached = self.side.contains(other) == self.side.contains(&node);
+            let has_it = match self.usable(*other, Object::whole(part.file)) {
+                Level::Lent => true,
+                Level::Read | Level::Borrowed => peer.cached.contains_key(&part),
+                _ => false,
+            };
+            let may_act = !self.is_fenced(*other) && peer.directory.view_number().is_some();
+            peer.runs && !peer.is_stopped && is_reached && has_it && may_act
+        };
+        let of = (0..self.leases.nodes).filter(|other| *other != node).find(lends)?;
+        (peer.runs && !peer.is_stopped && part.of != Of::Size).then(|| self.value(of, part))
     }
 
     /// A program waits, if it has not done so too often.
@@ -868,7 +934,12 @@ impl<'a> World<'a> {
         }
         let now_ms = self.now_ms();
         let terms = match object.of {
-            Of::Whole => Terms { may_share, ..Terms::default() },
+            Of::Whole => {
+                let may_borrow = level == Level::Read
+                    && self.usable(node, object) != Level::Borrowed
+                    && !self.random.one_in(4);
+                Terms { may_share, may_borrow, ..Terms::default() }
+            }
             Of::Size => Terms::default(),
             Of::Part(_) => match self.random.below(4) {
                 0 => Terms::default(),
@@ -986,7 +1057,15 @@ impl<'a> World<'a> {
         // Of a whole it is the size that matters.
         let object = object.max(size);
         let newest = self.newest[&object];
-        let value = if is_direct { self.store[&object] } else { self.value(node, object) };
+        let value = match level {
+            Level::Borrowed => {
+                let is_here = self.nodes[usize::from(node)].cached.contains_key(&object);
+                self.outcome.pulled += u64::from(!is_here);
+                self.borrowed(node, object).unwrap_or(0)
+            }
+            _ if is_direct => self.store[&object],
+            _ => self.value(node, object),
+        };
         if self.nodes[usize::from(node)].orphan_ms.is_some() {
             // Programs of a node that was given up go on with what they have until it has looked:
             // that others see nothing of it is all that is promised.
@@ -1000,7 +1079,11 @@ impl<'a> World<'a> {
         match doing.what {
             Do::Read | Do::Size => {
                 self.outcome.reads += 1;
-                if value != newest {
+                let lost = self
+                    .borrowed_lost
+                    .get(&object)
+                    .filter(|(_, until_ms)| level == Level::Borrowed && self.now_ms() < *until_ms);
+                if value != newest && lost.is_none_or(|(lost, _)| *lost != value) {
                     return Err(format!("node {node} reads {value} of {newest} in {object:?}"));
                 }
                 if !is_direct {
@@ -1314,7 +1397,10 @@ impl<'a> World<'a> {
         }
         self.outcome.crashes += 1;
         self.ever_gone.insert(node);
-        for (object, _) in peer.cached.iter().filter(|(_, cached)| cached.is_dirty) {
+        // What was given up before is not lost once more.
+        let is_orphan = peer.orphan_ms.take().is_some();
+        let dirty = peer.cached.iter().filter(|(_, cached)| cached.is_dirty && !is_orphan);
+        for (object, _) in dirty {
             self.outcome.died_dirty += 1;
             self.lost_with.insert((*object, node));
         }
@@ -1326,6 +1412,7 @@ impl<'a> World<'a> {
         (peer.directory, peer.pool_since) = (new, old + 1);
         peer.cached.clear();
         peer.mapped.clear();
+        peer.lends.clear();
     }
 
     /// A node is well again.
@@ -1488,6 +1575,9 @@ impl<'a> World<'a> {
         let lost: Vec<(Object, u16)> = self.lost_with.iter().filter(is_its).copied().collect();
         for (object, node) in lost {
             self.lost_with.remove(&(object, node));
+            // Those that have borrowed it have it until they have heard of that, and waited.
+            let until_ms = now_ms + self.times.valid + self.times.patience;
+            self.borrowed_lost.insert(object, (self.newest[&object], until_ms));
             let others = self.nodes.iter().filter(|peer| peer.orphan_ms.is_none());
             let cached = others.filter_map(|peer| peer.cached.get(&object));
             let sizes = cached.filter(|cached| cached.is_dirty && object.of == Of::Size);
@@ -1527,20 +1617,21 @@ impl<'a> World<'a> {
 
     /// How many nodes share it.
     fn check_object(&self, object: Object) -> Result<usize, String> {
-        let (mut all, mut shared) = (Level::None, 0);
+        let mut shared = 0;
+        // How many have each level.
+        let mut all = [0; Level::ALL.len()];
         for node in 0..self.leases.nodes {
             if self.nodes[usize::from(node)].orphan_ms.is_some() {
                 continue;
             }
             let level = self.usable(node, object);
             shared += usize::from(level == Level::Shared);
-            // None of those before conflict with each other: they have all one level.
-            if level.conflicts(all) {
+            if Level::ALL.iter().any(|other| all[*other as usize] > 0 && level.conflicts(*other)) {
                 let levels: Vec<(u16, Level)> =
                     (0..=node).map(|node| (node, self.usable(node, object))).collect();
                 return Err(format!("nodes have {levels:?} of {object:?}"));
             }
-            all = all.max(level);
+            all[level as usize] += 1;
         }
         Ok(shared)
     }
@@ -1615,6 +1706,7 @@ fn node(member: Member, pool_since: u32, below: usize) -> Node {
         is_stopped: false,
         cached: BTreeMap::new(),
         mapped: BTreeSet::new(),
+        lends: BTreeSet::new(),
         looked_ms: None,
         entered_ms: 0,
         gone_since: BTreeMap::new(),

@@ -33,6 +33,7 @@ fn programs_read_the_newest_or_are_told_who_has_it() {
             vec![all.orphans],
         ]
         .concat();
+        let happened = [&happened[..], &[all.lent, all.borrowed, all.pulled]].concat();
         assert!(happened.iter().all(|count| *count >= seeds / 20), "{all:?}");
     }
 }
@@ -63,6 +64,8 @@ fn planted_faults_are_noticed() {
         (Planted::TellersNotAwaited, 100),
         (Planted::HomesNotAwaited, 100),
         (Planted::FlushNotFenced, 200),
+        (Planted::WritesWhatIsLent, 20),
+        (Planted::BorrowerReadsStore, 20),
     ];
     for (planted, seeds) in cases {
         let noticed = noticed(planted, seeds);

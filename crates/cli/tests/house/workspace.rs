@@ -478,6 +478,8 @@ const OTHER_TIMES: &[(&str, &str)] = &[
     ("node/src/config/toml.rs", "HALF_LIFE_M"),
     ("node/src/config/types.rs", "half_life: Duration::"),
     ("node/src/recovery/recorded.rs", "half_life: Duration::"),
+    // What a link is taken for until it was observed.
+    ("node/src/manager/lend.rs", "LINK_LATENCY_NS: u64"),
     // Pauses on purpose, and the timers themselves.
     ("pool/src/crash/pauses.rs", "_NS: u64 ="),
     ("pool/src/clock.rs", "Duration::from_nanos(self.as_ns())"),

@@ -297,8 +297,8 @@ fn a_program_that_is_killed_in_a_write_leaves_what_others_have_written() {
     let script = format!(
         "FOREBAY_CRASH=write.marked:2 {python} $OUT/dies.py; echo $? > $OUT/code; step died"
     );
-    // Both are in the group from the beginning: where the home of a file moves, a node that is alone
-    // with it may have to give it back, and has no copy then.
+    // Both are in the group from the beginning: where the home of a file moves, a node that is
+    // alone with it may have to give it back, and has no copy then.
     let other = nodes[1].spawn_buffered(
         &config,
         &[],

@@ -9,6 +9,7 @@ mod failures;
 mod give_up;
 mod groups;
 mod ior;
+mod lent;
 mod mpi;
 mod namespaces;
 mod remote;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const MIB: u64 = 1 << 20;
 
 /// Of `count` nodes that share files on a store with 64 MB/s and a latency of 4 ms.
-fn sharing(nodes: &Nodes, count: usize, more: &str) -> String {
+pub fn sharing(nodes: &Nodes, count: usize, more: &str) -> String {
     let backing = "emulate = { bandwidth = \"64MB/s\", latency = \"4ms\", shared = \"device\" }";
     let config = nodes.configure("sharing.toml", "trigger = \"on-exit\"", backing);
     let group = format!(
@@ -48,7 +48,7 @@ fn counted(node: &Node) -> (Value, u64) {
 }
 
 /// Waits until all nodes are in one view and have links: before that each reads for itself.
-fn await_group(nodes: &Nodes, count: usize) {
+pub fn await_group(nodes: &Nodes, count: usize) {
     wait_for("the group", LONG, || {
         let is_whole = |node: &Node| {
             let ran = node.spawn(&[harness::FOREBAY, "status", "--json"]).end();
@@ -65,7 +65,7 @@ fn await_group(nodes: &Nodes, count: usize) {
 
 /// Runs a script on each node at once, after the group is there, and lets none end before all have
 /// read: what a node has is gone with its manager.
-fn on_all(
+pub fn on_all(
     nodes: &Nodes,
     count: usize,
     config: &str,
@@ -88,11 +88,11 @@ fn on_each(nodes: &Nodes, configs: &[&str], script: impl Fn(usize) -> String) ->
     runs
 }
 
-fn go(nodes: &Nodes, count: usize, step: &str) {
+pub fn go(nodes: &Nodes, count: usize, step: &str) {
     (0..count).for_each(|number| nodes[number].past(&format!("{step}{number}")));
 }
 
-fn all_at(nodes: &Nodes, count: usize, step: &str) {
+pub fn all_at(nodes: &Nodes, count: usize, step: &str) {
     (0..count).for_each(|number| nodes[number].at(&format!("{step}{number}")));
 }
 
@@ -373,7 +373,7 @@ fn holders_that_have_evicted_send_their_readers_to_the_store() {
 }
 
 /// A copy of a configuration, with a RAM tier of so much.
-fn with_ram(nodes: &Nodes, config: &str, ram: &str) -> String {
+pub fn with_ram(nodes: &Nodes, config: &str, ram: &str) -> String {
     let text = fs::read_to_string(config).unwrap();
     let path = nodes.root().join(format!("ram-{ram}.toml"));
     fs::write(&path, text.replacen("\"32MiB\"", &format!("\"{ram}\""), 1)).unwrap();

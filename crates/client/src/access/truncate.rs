@@ -121,7 +121,7 @@ impl ExclusiveFile<'_> {
         }
         crash::point("lengthen.repairing");
         let stored = store::stat(self.fd)?.size;
-        if record.has(FileFlags::SHARED) {
+        if record.is_shared() {
             // What is there may be another node's as well: it counts as written.
             raise(&record.store_size, stored);
             raise(&record.size, stored);

@@ -144,7 +144,7 @@ impl EnteredFile<'_> {
         let record = self.record;
         // What its device would take is to be waited for.
         // What is copied after a look is no node's own where several nodes write.
-        let is_shared = record.has(FileFlags::SHARED);
+        let is_shared = record.is_shared() || record.is_borrowed();
         if self.is_emulated() || record.has_intent() || record.has_lengtheners() || is_shared {
             return 0;
         }

@@ -5,6 +5,7 @@ use crate::part::Part;
 use crate::range::READ_AHEAD_BLOCKS;
 use crate::sharing::Need;
 use crate::span::{Cursor, Span, Writable};
+use crate::store::STORE_IS_BEHIND;
 use core::sync::atomic::{AtomicU64, Ordering};
 use forebay_placement::Destination;
 use forebay_placement::admission::{Origin, Verdict};
@@ -14,7 +15,7 @@ use forebay_pool::lease::Access;
 use forebay_pool::parts::PART_BYTES;
 use rustix::io::Errno;
 
-/// How a read of a file goes on that several nodes write.
+/// How a read of a file goes on that several nodes write, or that is borrowed.
 enum Shared {
     /// The thread was outside of it.
     Changed,
@@ -56,6 +57,7 @@ impl EnteredFile<'_> {
         end > self.record.size.load(Ordering::Acquire)
             && !self.record.has(FileFlags::METADATA_DIRTY)
             && !self.record.has(FileFlags::SHARED)
+            && !self.record.is_borrowed()
     }
 
     /// Whether a read is one of the store's file alone, and brings nothing up: what the kernel says
@@ -65,6 +67,7 @@ impl EnteredFile<'_> {
             // Another node may have more of it than the store.
             || self.is_unbuffered()
                 && !self.record.has(FileFlags::SHARED)
+                && !self.record.is_borrowed()
                 && !self.admits_any(offset, self.known_of(offset, length))
     }
 
@@ -159,6 +162,7 @@ impl EnteredFile<'_> {
                 }
             }
             let part = Part::first(&self.session.segment, at, left);
+            let start = cursor.position();
             let mut bytes = part.bytes;
             let mut entry = self.session.segment.entry(record, part.block);
             let mut ahead = None;
@@ -178,6 +182,14 @@ impl EnteredFile<'_> {
                 Some(entry) => self.read_resident(entry, &mut cursor, part, left),
                 None => Ok(false),
             };
+            if record.is_borrowed() && matches!(resident, Ok(false) | Err(STORE_IS_BEHIND)) {
+                // It has gone since it was looked for, or a page of it is no good.
+                cursor.rewind(start);
+                match self.hold(&Need::Whole(Access::Read)) {
+                    Ok(_) => continue,
+                    Err(errno) => return if done > 0 { Ok(done) } else { Err(errno) },
+                }
+            }
             let result = match resident {
                 Ok(true) => {
                     buffered = true;
@@ -206,7 +218,7 @@ impl EnteredFile<'_> {
     }
 
     /// Before a block of a file is read that several nodes write: waits for its part, and reads
-    /// what is used through the kernel.
+    /// what is used through the kernel. Of one that is borrowed the block is brought.
     #[cold]
     fn read_shared(
         &self,
@@ -215,6 +227,19 @@ impl EnteredFile<'_> {
         length: usize,
     ) -> Result<Shared, Errno> {
         if self.hold(&Need::read(at, length))? {
+            return Ok(Shared::Changed);
+        }
+        if self.record.is_borrowed() {
+            let (block, _) = self.session.segment.block_at(at);
+            let is_here = || !is_absent(self.session.segment.entry(self.record, block));
+            if is_here() {
+                return Ok(Shared::Buffered);
+            }
+            self.step_outside(|file| file.bring_from_others(at, length))?;
+            if self.record.is_borrowed() && !is_here() {
+                // The node that lends it does not give it: it brings all to the store.
+                self.hold(&Need::Whole(Access::Read))?;
+            }
             return Ok(Shared::Changed);
         }
         let Some(end) = self.direct_part(at) else { return Ok(Shared::Buffered) };

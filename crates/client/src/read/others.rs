@@ -32,9 +32,11 @@ impl OpenFile<'_> {
     pub(super) fn may_ask_others(&self, offset: u64) -> bool {
         self.session.shares_files()
             && match self.record.lease.load().held() {
-                Lease::Read => true,
+                Lease::Read | Lease::Borrowed => true,
                 Lease::Shared => self.part_level(offset) == PartLevel::Read,
-                Lease::Whole | Lease::Nothing | Lease::Direct | Lease::Commit => false,
+                Lease::Whole | Lease::Lent | Lease::Nothing | Lease::Direct | Lease::Commit => {
+                    false
+                }
             }
             && !self.record.has(FileFlags::DIRECT)
     }
@@ -60,8 +62,8 @@ impl OpenFile<'_> {
     #[cold]
     pub(super) fn bring_from_others(&self, offset: u64, length: usize) -> Result<(), Errno> {
         let inside = self.enter_for(Need::read(offset, length))?;
-        let is_shared = matches!(self.record.lease.load().held(), Lease::Read | Lease::Shared);
-        if !is_shared || !self.lacks_any(offset, length) {
+        let may_have = |lease| matches!(lease, Lease::Read | Lease::Shared | Lease::Borrowed);
+        if !may_have(self.record.lease.load().held()) || !self.lacks_any(offset, length) {
             return Ok(());
         }
         drop(inside);
@@ -78,7 +80,9 @@ impl OpenFile<'_> {
             let inside = self.enter_for(need())?;
             let is_there = !is_absent(self.session.segment.entry(self.record, part.block));
             let asks = !is_there && self.may_ask_others(from);
-            if !asks || inside.admits(part) == Verdict::Through {
+            // What was borrowed the store may not have.
+            let is_borrowed = self.record.is_borrowed();
+            if !asks || !is_borrowed && inside.admits(part) == Verdict::Through {
                 continue;
             }
             // A handler that ran in a wait may have forked.
@@ -104,10 +108,15 @@ impl OpenFile<'_> {
                 futex::wait(done_word, done, WORK_LOOK.as_ms());
             }
             let inside = self.enter_for(need())?;
+            let is_there = !is_absent(self.session.segment.entry(self.record, part.block));
+            if self.record.is_borrowed() {
+                match is_there {
+                    true => continue,
+                    false => break,
+                }
+            }
             let verdict = inside.admits(part);
-            if is_absent(self.session.segment.entry(self.record, part.block))
-                && verdict != Verdict::Through
-            {
+            if !is_there && verdict != Verdict::Through {
                 inside.stage_in(part.block, verdict == Verdict::Again);
             }
         }

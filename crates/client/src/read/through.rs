@@ -5,6 +5,7 @@ use crate::access::EnteredFile;
 use crate::fd::borrow;
 use crate::part::Part;
 use crate::span::{Cursor, Span, Writable};
+use crate::store::STORE_IS_BEHIND;
 use core::num::NonZeroU64;
 use core::sync::atomic::{AtomicU32, Ordering};
 use forebay_placement::Destination;
@@ -262,6 +263,9 @@ impl EnteredFile<'_> {
 
     /// Reads bytes below the file's size from the store; what the store does not have is zero.
     /// Returns where they came from.
+    ///
+    /// # Errors
+    /// The store's errno; [`STORE_IS_BEHIND`].
     #[inline(never)]
     pub(super) fn read_store(
         &self,
@@ -269,6 +273,9 @@ impl EnteredFile<'_> {
         offset: u64,
         bytes: usize,
     ) -> Result<Origin, Errno> {
+        if self.record.is_borrowed() {
+            return Err(STORE_IS_BEHIND);
+        }
         let known = self.record.stored();
         let (mut done, mut from) = (0, Origin::Memory);
         while done < bytes {

@@ -51,9 +51,10 @@ pub(crate) fn check_dropped(node: &Node, file: FileId) {
 
 /// Whether a change can be told from our own.
 fn is_theirs(record: &FileRecord) -> bool {
-    ![FileFlags::STORE_WRITTEN, FileFlags::DIRECT, FileFlags::SCRATCH, FileFlags::SHARED]
+    ![FileFlags::STORE_WRITTEN, FileFlags::DIRECT, FileFlags::SCRATCH]
         .into_iter()
         .any(|flag| record.has(flag))
+        && !record.is_shared()
 }
 
 /// Whether a file that others have removed is told of. Programs of another node that shares files

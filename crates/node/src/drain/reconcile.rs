@@ -69,7 +69,7 @@ pub(crate) fn reconcile_held(node: &Node, file: FileId) {
 fn agree_with_store(node: &Node, file: FileId, held: StoreFile) -> bool {
     let record = node.segment.file(file);
     let store = &*node.stores[node.store_of(file)];
-    if record.has(FileFlags::SHARED) {
+    if record.is_shared() {
         return agree_with_shared(node, file, held);
     }
     let size = record.size.load(Ordering::Acquire);

@@ -89,10 +89,10 @@ impl Asks {
 fn ahead_of_store(record: &FileRecord) -> Option<Facts> {
     let goal = record.truncated_to();
     let is_ahead = match record.lease.load().held() {
-        Lease::Whole => record.has(FileFlags::METADATA_DIRTY) || goal.is_some(),
+        Lease::Whole | Lease::Lent => record.has(FileFlags::METADATA_DIRTY) || goal.is_some(),
         Lease::Shared => true,
         // What is not committed yet, no other node is to see.
-        Lease::Read | Lease::Nothing | Lease::Direct | Lease::Commit => false,
+        Lease::Read | Lease::Borrowed | Lease::Nothing | Lease::Direct | Lease::Commit => false,
     };
     let facts = facts_of(record);
     is_ahead.then(|| Facts { size: goal.unwrap_or(facts.size), ..facts })

@@ -8,6 +8,7 @@ use crate::manager::asks::errno_of;
 use crate::manager::clean::{
     Left, Outcome, clean_held, clean_part, is_clean, is_left_to_flushers, while_held,
 };
+use crate::manager::lend::is_worth_lending;
 use crate::node::Node;
 use forebay_cluster::{LeaseCommand, LeaseDesk, LeaseOrder};
 use forebay_directory::{AHEAD_MAX, Facts, Level, Object, Of, PART_BYTES, Terms, Why};
@@ -61,6 +62,8 @@ pub(crate) struct LeaseKeeper {
     reducing: BTreeMap<Object, Reducing>,
     /// Parts and sizes that programs wait for, and since when they may take them up.
     granted: BTreeMap<Object, Instant>,
+    /// Files that this node may borrow, which some thread is inside of yet.
+    borrowing: BTreeMap<GroupFile, Facts>,
     /// There is no group, and will be none: all is granted.
     is_alone: bool,
     /// This node was given up: nothing is granted any more.
@@ -77,6 +80,7 @@ impl LeaseKeeper {
             owner: Node::new_owner(),
             reducing: BTreeMap::new(),
             granted: BTreeMap::new(),
+            borrowing: BTreeMap::new(),
             is_alone: false,
             is_given_up: false,
         }
@@ -87,6 +91,9 @@ impl LeaseKeeper {
         self.adopt();
         loop {
             let next = self.reducing.values().map(|reducing| reducing.next).min();
+            let soon = || Instant::now() + RETRY.0.as_duration();
+            let borrows = (!self.borrowing.is_empty()).then(soon);
+            let next = next.into_iter().chain(borrows).min();
             let event = match next {
                 None => self.events.recv().map_err(|_| RecvTimeoutError::Disconnected),
                 Some(at) => self.events.recv_timeout(at.saturating_duration_since(Instant::now())),
@@ -117,6 +124,8 @@ impl LeaseKeeper {
             let level = match record.lease.load().held() {
                 Lease::Whole => Level::Write,
                 Lease::Read => Level::Read,
+                Lease::Lent => Level::Lent,
+                Lease::Borrowed => Level::Borrowed,
                 Lease::Shared => Level::Shared,
                 Lease::Direct | Lease::Commit => Level::Direct,
                 // It was being made direct everywhere.
@@ -203,7 +212,11 @@ impl LeaseKeeper {
     /// Asks the group for what programs wait for.
     fn ask(&self, file: FileId) {
         let record = self.node.segment.file(file);
-        let (level, terms) = match record.lease.load().asked() {
+        let lease = record.lease.load();
+        let may_share = self.may_share(record);
+        // A node that has borrowed a file, and asks for more, needs the store's.
+        let may_borrow = lease.held() == Lease::Nothing;
+        let (level, terms) = match lease.asked() {
             Some(_) if self.is_given_up => {
                 record.lease.refuse(Errno::IO);
                 return self.wake();
@@ -213,16 +226,17 @@ impl LeaseKeeper {
                 return self.wake();
             }
             // What a mapping changes here needs no lease: others may not keep copies of it.
-            Some(_) if record.has(FileFlags::DIRECT) => (Level::Direct, false),
+            Some(_) if record.has(FileFlags::DIRECT) => (Level::Direct, Terms::default()),
             // Others may write it as they like, under commit too, or through the kernel.
-            Some(_) if record.is_to_commit() => (Level::Direct, false),
-            Some(Access::Read) => (Level::Read, self.may_share(record)),
-            Some(Access::Write) => (Level::Write, self.may_share(record)),
-            Some(Access::Alone) => (Level::Write, false),
+            Some(_) if record.is_to_commit() => (Level::Direct, Terms::default()),
+            Some(Access::Read) => {
+                (Level::Read, Terms { may_share, may_borrow, ..Terms::default() })
+            }
+            Some(Access::Write) => (Level::Write, Terms { may_share, ..Terms::default() }),
+            Some(Access::Alone) => (Level::Write, Terms::default()),
             None => return,
         };
         let object = Object::whole(group_file(record));
-        let terms = if terms { Terms::share() } else { Terms::default() };
         self.desk.tell(LeaseCommand::Want { object, level, terms });
     }
 
@@ -261,6 +275,7 @@ impl LeaseKeeper {
             self.desk.tell(LeaseCommand::Release { object });
             self.forget_parts(file);
             self.reducing.remove(&object);
+            self.borrowing.remove(&file);
         }
     }
 
@@ -306,6 +321,9 @@ impl LeaseKeeper {
         let now = Instant::now();
         let pause = RETRY.0.as_duration();
         let new = Reducing { to, may_share, is_own, since: now, next: now, pause, is_asked: false };
+        if object.of == Of::Whole {
+            self.borrowing.remove(&object.file);
+        }
         let reducing = self.reducing.entry(object).or_insert(new);
         (reducing.to, reducing.next) = (reducing.to.min(to), now);
         reducing.may_share &= may_share;
@@ -329,8 +347,12 @@ impl LeaseKeeper {
 
     fn grant(&mut self, file: GroupFile, level: Level, facts: Option<Facts>) {
         self.reducing.remove(&Object::whole(file));
+        self.borrowing.remove(&file);
         let grant = match level {
             Level::None => return,
+            // It has it, and needs nothing for what was wanted.
+            Level::Lent => return self.wake(),
+            Level::Borrowed => return self.may_borrow(file, facts),
             Level::Read => Grant::Read,
             Level::Shared => Grant::Shared,
             Level::Write => Grant::Whole,
@@ -362,6 +384,53 @@ impl LeaseKeeper {
             while_held(&self.node, found, self.owner, take_up);
         }
         self.wake();
+    }
+
+    /// Another node lends a file, of which that is known.
+    fn may_borrow(&mut self, file: GroupFile, facts: Option<Facts>) {
+        match facts {
+            Some(facts) => {
+                self.borrowing.insert(file, facts);
+                self.borrow(file);
+            }
+            None => self.decline(file),
+        }
+    }
+
+    /// Borrows a file, if no thread is inside of it.
+    fn borrow(&mut self, file: GroupFile) {
+        let Some(&facts) = self.borrowing.get(&file) else { return };
+        let Some(found) = self.find(file) else { return self.release(file) };
+        let node = &self.node;
+        let outcome = while_held(node, found, self.owner, |record| {
+            let can_be = record.lease.load().held() == Lease::Nothing
+                && !record.has(FileFlags::DIRECT)
+                && is_clean(node, found);
+            if group_file(record) != file || !can_be {
+                return Outcome::Refused;
+            }
+            crash::point("lease.borrowing");
+            record.borrow(facts.size, facts.mtime_ns as u64);
+            Outcome::Done
+        });
+        match outcome {
+            // It is tried again.
+            Outcome::Busy => {}
+            Outcome::Done => {
+                self.borrowing.remove(&file);
+                self.wake();
+            }
+            Outcome::Refused => self.decline(file),
+        }
+    }
+
+    /// What was offered to be borrowed cannot be: programs wait for what the store has.
+    fn decline(&mut self, file: GroupFile) {
+        self.borrowing.remove(&file);
+        let object = Object::whole(file);
+        self.desk.tell(LeaseCommand::Release { object });
+        let terms = Terms::share();
+        self.desk.tell(LeaseCommand::Want { object, level: Level::Read, terms });
     }
 
     /// A part, or the size, of a file that is shared is this node's.
@@ -464,6 +533,8 @@ impl LeaseKeeper {
 
     /// Gives back what can be given back now.
     fn go_on(&mut self) {
+        let borrowing: Vec<GroupFile> = self.borrowing.keys().copied().collect();
+        borrowing.into_iter().for_each(|file| self.borrow(file));
         let now = Instant::now();
         let due = self.reducing.iter().filter(|(_, reducing)| reducing.next <= now);
         let due: Vec<Object> = due.map(|(&file, _)| file).collect();
@@ -544,6 +615,14 @@ impl LeaseKeeper {
             }
             return outcome;
         }
+        let is_open_to_share = || may_share && is_open();
+        if to == Level::Lent && !is_open_to_share() && is_worth_lending(&node, found) {
+            match self.lend(file, found) {
+                Outcome::Refused => {}
+                outcome => return outcome,
+            }
+        }
+        let Some(reducing) = self.reducing.get_mut(&object) else { return Outcome::Done };
         if is_left_to_flushers(&node, found, waited) {
             if !std::mem::replace(&mut reducing.is_asked, true) {
                 node.segment.request_sync(found, None, false);
@@ -566,7 +645,7 @@ impl LeaseKeeper {
             (left, lease, level) = match to {
                 _ if shares => (Left::Nothing, Lease::Shared, Level::Shared),
                 // What others have written there, copies of such a file do not have.
-                Level::Read if !held.is_beside_writers() => {
+                Level::Read | Level::Lent if !held.is_beside_writers() => {
                     (Left::Copies, Lease::Read, Level::Read)
                 }
                 _ => (Left::Nothing, Lease::Nothing, Level::None),
@@ -597,6 +676,29 @@ impl LeaseKeeper {
             self.ask(found);
             // Those that wait for its parts look what it is now.
             self.wake();
+        }
+        outcome
+    }
+
+    /// Lends a file that another node wants to read, without a flush.
+    fn lend(&mut self, file: GroupFile, found: FileId) -> Outcome {
+        let (node, mut facts) = (Arc::clone(&self.node), None);
+        let outcome = while_held(&node, found, self.owner, |record| {
+            if group_file(record) != file || !is_worth_lending(&node, found) {
+                return Outcome::Refused;
+            }
+            crash::point("lease.lending");
+            void_pulls(&node, found);
+            facts = Some(facts_of(record));
+            record.reduce_lease(Lease::Lent);
+            Outcome::Done
+        });
+        if outcome == Outcome::Done {
+            crash::point("lease.lent");
+            self.tell_kept(found, 0..u64::MAX);
+            let (object, level) = (Object::whole(file), Level::Lent);
+            self.desk.tell(LeaseCommand::Reduced { object, level, facts });
+            self.ask(found);
         }
         outcome
     }
@@ -712,8 +814,9 @@ fn level_of(level: PartLevel) -> Level {
 
 fn part_level_of(level: Level) -> PartLevel {
     match level {
-        Level::None => PartLevel::None,
-        Level::Read => PartLevel::Read,
+        // No part is borrowed, or lent.
+        Level::None | Level::Borrowed => PartLevel::None,
+        Level::Read | Level::Lent => PartLevel::Read,
         Level::Shared => PartLevel::Shared,
         Level::Write => PartLevel::Write,
         Level::Direct => PartLevel::Direct,

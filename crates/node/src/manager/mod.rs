@@ -10,6 +10,7 @@ pub(crate) mod daemon;
 pub(crate) mod housekeeping;
 pub(crate) mod jobs;
 pub(crate) mod leases;
+mod lend;
 mod registrar;
 pub(crate) mod remote;
 mod rest;

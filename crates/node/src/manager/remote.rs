@@ -9,6 +9,7 @@
 mod slots;
 
 use crate::manager::leases::{group_file, with_record};
+use crate::manager::lend::{LINK_BANDWIDTH, LINK_LATENCY_NS};
 use crate::node::Node;
 use crate::organize::stage::{claim_block, fill_block};
 use crate::remote::{Bringer, RemoteCounts, RemoteEvent, RemotePost, SLOTS, Wanted};
@@ -59,8 +60,6 @@ const JOBS_MAX: usize = 4096;
 /// Blocks that are read from file tiers for others at once at most: half of the places, so that a
 /// device that hangs leaves the others to what lies in RAM.
 const READS_MAX: usize = SLOTS / 2;
-/// Bytes per second that a link is taken to carry until it was observed: TLS, one core.
-const LINK_BANDWIDTH: u64 = 1_200_000_000;
 
 /// A block that is wanted. Its number is the ticket of what is asked, and the token of its pull.
 struct Job {
@@ -214,10 +213,15 @@ pub(crate) struct Remote {
     observed: BTreeMap<NodeId, Observed>,
 }
 
-/// How many bytes of a block the store has; the lease says that they do not change.
+/// How many bytes of a block are given to other nodes: those that the store has, and of a file that
+/// is lent all. The lease says that they do not change.
 fn length(segment: &Segment, record: &FileRecord, block: u64) -> usize {
     let bucket = segment.bucket_bytes() as u64;
-    let known = record.stored().min(record.size.load(Ordering::Acquire));
+    let size = record.size.load(Ordering::Acquire);
+    let known = match record.lease.load().held() {
+        Lease::Lent => size,
+        _ => record.stored().min(size),
+    };
     known.saturating_sub(block.saturating_mul(bucket)).min(bucket) as usize
 }
 
@@ -226,7 +230,7 @@ fn length(segment: &Segment, record: &FileRecord, block: u64) -> usize {
 fn is_read_by_several(segment: &Segment, file: FileId, block: u64) -> bool {
     let record = segment.file(file);
     let is_read = || match record.lease.load().held() {
-        Lease::Read => true,
+        Lease::Read | Lease::Lent | Lease::Borrowed => true,
         Lease::Shared => {
             let part = Part::at(block.saturating_mul(segment.bucket_bytes() as u64));
             let level = |part| segment.part_leases().load(file, part).level();
@@ -239,9 +243,11 @@ fn is_read_by_several(segment: &Segment, file: FileId, block: u64) -> bool {
         && !record.has(FileFlags::DIRECT)
 }
 
-/// Whether a bucket has all these pages, and the store has them, too.
-fn is_clean(meta: &BucketMeta, pages: PageSet) -> bool {
-    meta.valid.load(Ordering::Acquire) & pages.0 == pages.0 && meta.pending() == 0
+/// Whether a bucket has all these pages of a file, and they are those that other nodes may have:
+/// the store has them, too, or the file is lent.
+fn is_whole(record: &FileRecord, meta: &BucketMeta, pages: PageSet) -> bool {
+    meta.valid.load(Ordering::Acquire) & pages.0 == pages.0
+        && (meta.pending() == 0 || record.lease.load().held() == Lease::Lent)
 }
 
 impl Remote {
@@ -515,10 +521,18 @@ impl Remote {
     /// A block did not come: it is read from the store.
     fn give_up(&mut self, number: u64) {
         if let Some(job) = self.jobs.get(&number) {
-            self.reading.insert((job.file, job.block), Instant::now());
+            let (id, key) = (job.id, (job.file, job.block));
+            self.note_reading(id, key);
             self.count(|counts| &counts.failed);
         }
         self.end(number);
+    }
+
+    /// This node is about to read a block from the store, as far as that may be read.
+    fn note_reading(&mut self, id: FileId, key: (GroupFile, u64)) {
+        if !self.node.segment.file(id).is_borrowed() {
+            self.reading.insert(key, Instant::now());
+        }
     }
 
     /// The group with its members as they are now.
@@ -673,7 +687,8 @@ impl Remote {
                 self.ask_queued();
             }
             None => {
-                self.reading.insert((job.file, block), Instant::now());
+                let (id, key) = (job.id, (job.file, block));
+                self.note_reading(id, key);
                 self.count(|counts| &counts.own);
                 self.end(number);
             }
@@ -684,6 +699,10 @@ impl Remote {
     /// the store; `None` if it cannot be.
     fn budget_ns(&self, of: Member, job: &Job) -> Option<u64> {
         let segment = &self.node.segment;
+        if segment.file(job.id).is_borrowed() {
+            // The store may not have it.
+            return Some(FETCH.as_ns());
+        }
         let now_ns = clock::monotonic_ns();
         let observed = self.observed.get(&of.node);
         let bandwidth = observed.map_or(LINK_BANDWIDTH, |observed| observed.bandwidth(now_ns));
@@ -760,7 +779,7 @@ impl Remote {
                 let content = unsafe { std::slice::from_raw_parts(at.cast_const(), bytes) };
                 let is_there = in_time && self.deliver(number, content, sum, of);
                 if in_time {
-                    let new = || Observed::new(LINK_BANDWIDTH, 100_000, now_ns);
+                    let new = || Observed::new(LINK_BANDWIDTH, LINK_LATENCY_NS, now_ns);
                     let observed = self.observed.entry(of.node).or_insert_with(new);
                     observed.observe(bytes as u64, now_ns.saturating_sub(since_ns), now_ns);
                 }
@@ -1085,7 +1104,7 @@ impl Remote {
         let Some(meta) = segment.bucket(bucket) else { return Found::No };
         let Some(begin) = meta.lock.read_begin() else { return Found::Busy };
         let pages = PageSet::span(0..bytes.div_ceil(segment.page_bytes()));
-        if !is_clean(meta, pages) {
+        if !is_whole(record, meta, pages) {
             return Found::No;
         }
         if !self.gives(id, tier, bytes as u64, budget_ns) {

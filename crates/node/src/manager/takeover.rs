@@ -51,7 +51,12 @@ pub(crate) fn take_over(node: &Node) {
         node.retry_now(file);
         if !node.config.shares_files() {
             // No other node is asked for anything: what a group of earlier has left counts no more.
+            if record.is_borrowed() {
+                // The store may never get what these were copies of.
+                node.segment.drop_clean_blocks(file, Node::new_owner());
+            }
             record.lease.begin(Lease::Whole);
+            record.settle_lease();
         }
         if record.awaits_sync() {
             // What waiting processes were promised the predecessor knew: it took the flags.

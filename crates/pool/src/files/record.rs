@@ -84,13 +84,36 @@ impl FileRecord {
             && !self.has(FileFlags::SCRATCH)
     }
 
+    /// This node has borrowed the file, whose size and time of change (nanoseconds of
+    /// CLOCK_REALTIME) the node that lends it says, see [`crate::lease::AtomicLease::borrow`].
+    pub fn borrow(&self, size: u64, modified_ns: u64) {
+        // As if the store had it: what is not here comes from the node that has.
+        self.size.store(size, Ordering::Release);
+        self.store_size.store(size, Ordering::Release);
+        self.mtime_ns.store(modified_ns, Ordering::Release);
+        self.store_mtime_ns.store(modified_ns, Ordering::Release);
+        self.change_lease(Some(Lease::Borrowed), AtomicLease::borrow);
+    }
+
+    /// Whether what other nodes have of it may be on the store, or come there. A file that this
+    /// node lends is its own, though calls look at its lease.
+    pub fn is_shared(&self) -> bool {
+        self.has(FileFlags::SHARED) && self.lease.load().held() != Lease::Lent
+    }
+
+    /// Whether the store may be behind what this node may read of it: see [`Lease::Borrowed`].
+    pub fn is_borrowed(&self) -> bool {
+        self.lease.load().held() == Lease::Borrowed
+    }
+
     /// A process that dies in the middle leaves it marked as shared, which stops no call.
     fn change_lease(&self, to: Option<Lease>, change: impl FnOnce(&AtomicLease)) {
-        if to.is_some_and(Lease::is_beside_writers) {
+        let is_looked_at = |to: Lease| to.is_beside_writers() || to == Lease::Lent;
+        if to.is_some_and(is_looked_at) {
             self.set(FileFlags::SHARED);
         }
         change(&self.lease);
-        if to.is_some_and(|to| !to.is_beside_writers()) {
+        if to.is_some_and(|to| !is_looked_at(to)) {
             self.clear(FileFlags::SHARED);
             // It doubts the lease first, and marks the record then: one of both sees the other.
             fence(Ordering::SeqCst);

@@ -2,7 +2,7 @@
 //! that peers pull from, as that may take what a device takes. Nothing is held meanwhile: that they
 //! are still what the file has is seen afterwards, from the bucket's version and the pages' sums.
 
-use super::{Parked, Remote, group_file, is_clean, is_read_by_several};
+use super::{Parked, Remote, group_file, is_read_by_several, is_whole};
 use crate::node::{Node, QUEUE_DEPTH};
 use forebay_device::{Batch, Span, Target, Transfer};
 use forebay_pool::layout::{PAGES_PER_BUCKET, TierId};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, Receiver, Sender};
 
-/// Where a block lay when it was looked for, clean and whole.
+/// Where a block lay when it was looked for, whole and as other nodes may have it.
 pub(super) struct Lying {
     id: FileId,
     /// Of the file's record.
@@ -177,7 +177,7 @@ impl Remote {
             && group_file(record) == parked.file
             && record.generation.load(Ordering::Acquire) == lying.generation
             && entry.is_some_and(|entry| entry.load(Ordering::Acquire) == lying.word)
-            && is_clean(meta, lying.pages)
+            && is_whole(record, meta, lying.pages)
             && !meta.lock.read_retry(lying.begin);
         if !is_same {
             return Checked::Moved;
