@@ -59,6 +59,9 @@ pub(crate) enum LeaseEvent {
     },
     /// A file has left the file table.
     Removed(forebay_membership::FileId),
+    /// A file that is lent has lost its last name here: it is to be flushed, for those that borrow
+    /// it.
+    Unlend(FileId),
     /// The group has decided.
     Order(LeaseOrder),
     /// There is no group, and will be none.

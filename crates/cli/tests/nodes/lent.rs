@@ -1,7 +1,7 @@
 //! Files that a node has written and not flushed, and that others read from its memory meanwhile.
 //! The store is one emulated device for all, and slow enough for that to pay.
 
-use crate::harness::{self, Running};
+use crate::harness::{self, LONG, Running, wait_for};
 use crate::namespaces::{Node, Nodes};
 use crate::remote::{all_at, await_group, go, on_all, sharing, with_ram};
 use rustix::process::Signal;
@@ -112,6 +112,37 @@ fn who_needs_the_stores_file_waits_until_it_has_what_is_lent() {
     go(&nodes, 2, "read");
     for run in runs {
         assert_eq!(run.end().expect(0).stdout, "");
+    }
+}
+
+/// A program that has it open on another node reads it to its end.
+#[test]
+fn a_file_that_is_removed_while_it_is_lent_is_read_to_its_end() {
+    for way in ["rm f", "mv other f"] {
+        let Some(nodes) = Nodes::new(2) else { return };
+        let config = with_ram(&nodes, &sharing(&nodes, 2, ""), "64MiB");
+        let runs = on_all(&nodes, 2, &config, |node| match node {
+            0 => format!("echo > other; {}; step wrote; {way}", write("f", 8 * MIB)),
+            _ => "step wait; exec 3< f; head -c 1000000 <&3 > $OUT/some; step some; \
+                  cat <&3 > $OUT/rest"
+                .to_owned(),
+        });
+        go(&nodes, 2, "begun");
+        nodes[0].at("wrote");
+        nodes[1].at("wait");
+        nodes[1].past("wait");
+        nodes[1].at("some");
+        assert_eq!((held(&nodes[0], "lent"), stored(&nodes, "f")), (1, 0), "{way}");
+        nodes[0].past("wrote");
+        nodes[0].at("read0");
+        wait_for("the flush", LONG, || (held(&nodes[0], "lent") == 0).then_some(()));
+        nodes[1].past("some");
+        nodes[1].at("read1");
+        let mut got = fs::read(nodes.out.join("some")).unwrap();
+        got.extend(fs::read(nodes.out.join("rest")).unwrap());
+        assert!(got == fs::read(nodes.out.join("f")).unwrap(), "{way}: {} bytes", got.len());
+        go(&nodes, 2, "read");
+        runs.into_iter().for_each(|run| drop(run.end().expect(0)));
     }
 }
 

@@ -110,6 +110,7 @@ impl LeaseKeeper {
                     self.ask_part(file, part, level, ahead);
                 }
                 Ok(LeaseEvent::Removed(file)) => self.release(file),
+                Ok(LeaseEvent::Unlend(file)) => self.unlend(file),
                 Ok(LeaseEvent::Order(order)) => self.take(order),
                 Err(RecvTimeoutError::Timeout) => {}
             }
@@ -276,6 +277,15 @@ impl LeaseKeeper {
             self.forget_parts(file);
             self.reducing.remove(&object);
             self.borrowing.remove(&file);
+        }
+    }
+
+    /// Has a file that is lent be flushed now.
+    fn unlend(&mut self, file: FileId) {
+        let record = self.node.segment.file(file);
+        let object = Object::whole(group_file(record));
+        if record.lease.load().held() == Lease::Lent && !self.reducing.contains_key(&object) {
+            self.begin(object, Level::Read, false, false);
         }
     }
 

@@ -12,6 +12,7 @@ use forebay_pool::clock::Timer;
 use forebay_pool::crash;
 use forebay_pool::guards::SharedGuard;
 use forebay_pool::layout::*;
+use forebay_pool::lease::Lease;
 use forebay_pool::opens::Opens;
 use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
@@ -228,6 +229,10 @@ impl Housekeeper {
             {
                 segment.drop_clean_blocks(file, self.owner);
             }
+        } else if self.is_to_be_flushed_for_others(file) && nameless() {
+            // They have it open, perhaps, and read on from here or from there.
+            self.node.group.tell_leases(LeaseEvent::Unlend(file));
+            return Outcome::Again;
         } else if nameless()
             && !self.may_be_being_opened(file, awaited)
             && let Some(_exclusive) = try_exclusive()
@@ -286,6 +291,17 @@ impl Housekeeper {
         self.node.group.tell_leases(LeaseEvent::Removed(in_group));
         self.node.descriptors.close(segment, file);
         Outcome::Removed
+    }
+
+    /// Whether other nodes read a file from here, of which the store has not all yet, and can get
+    /// it.
+    fn is_to_be_flushed_for_others(&self, file: FileId) -> bool {
+        let record = self.node.segment.file(file);
+        record.lease.load().held() == Lease::Lent
+            && !self.ends
+            && !record.has(FileFlags::FAILING)
+            && self.node.descriptors.has(&self.node.segment, file)
+            && self.node.is_pending(file)
     }
 
     /// Whether a record of which nothing is buffered any more is kept for the time of change that
