@@ -294,7 +294,7 @@ fn lines(report: &Value) -> Vec<String> {
 fn leases(leases: &Value) -> Option<String> {
     let held = leases["held"].as_object()?;
     let number = |value: &Value| value.as_u64().unwrap_or(0);
-    let of = |key: &str| number(&held[key]);
+    let of = |key: &str| held.get(key).map_or(0, number);
     let mut line = format!(
         "    leases   {} files to write, {} to read, {} through the kernel",
         of("write"),
@@ -511,7 +511,7 @@ mod tests {
             "notices": ["host d has a list of 2 hosts"],
             "card_error": { "ago_seconds": 3.0, "error": "udp/c:1: unknown\n", "lasts": false },
             "packets": { "sent": 9, "group": 2, "malformed": 1 },
-            "leases": { "held": { "read": 3, "write": 2, "direct": 0 }, "wanted": 1, "lost": 0,
+            "leases": { "held": { "read": 3, "write": 2, "direct": 0, "lent": 4, "borrowed": 5 }, "wanted": 1, "lost": 0,
                         "partitions": { "home": 9, "frozen": 0 } },
             "blocks": { "from_nodes": 8, "from_store": 5, "failed": 1,
                         "given_from_tiers": 3, "declined": 2, "finds": 1, "gets": 9,
@@ -559,7 +559,8 @@ mod tests {
             "    look     0.5 s ago, took 0.0 s",
             "    CARDS    udp/c:1: unknown\\n (3.0 s ago, and is over)",
             "    WRONG    host d has a list of 2 hosts",
-            "    leases   2 files to write, 3 to read, 0 through the kernel; 1 wanted",
+            "    leases   2 files to write, 3 to read, 0 through the kernel; \
+             4 lent to other nodes; 5 borrowed; 1 wanted",
             "    blocks   8 from other nodes (2.00 MiB), 5 from the store; \
              1.00 KiB given to other nodes; 3 blocks of that from file tiers; \
              2 not given, as the store is faster; 1 that other nodes had did not come",
