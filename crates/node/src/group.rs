@@ -6,7 +6,7 @@ pub(crate) mod records;
 
 use crate::config::{Config, Consistency, Group as Settings, Hosts, Rule};
 use crate::devices::faults::Faults as ScriptedFaults;
-use crate::group::flush_watch::{FlushWatch, GIVEN_UP};
+use crate::group::flush_watch::{End, FlushWatch, GIVEN_UP};
 use crate::remote::{RemoteEvent, RemotePost};
 use forebay_cluster::{
     Faults, Flushing, Group, GroupConfig, GroupError, GroupStatus, LeaseDesk, LeaseOrder,
@@ -25,7 +25,7 @@ use std::fs::File;
 use std::net::ToSocketAddrs;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -88,7 +88,7 @@ pub(crate) struct Grouping {
     /// Paths of files that programs of this node wanted, and that are lost: the newest ones.
     lost_paths: Mutex<BTreeMap<GroupFile, String>>,
     /// The manager ends.
-    is_over: Arc<AtomicBool>,
+    end: Arc<End>,
 }
 
 /// Lives of this node in its group, as its pool knows them.
@@ -212,7 +212,7 @@ impl Grouping {
             remote: config.shares_files().then(|| RemotePost::new(config.bucket_size() as usize)),
             nameless: Arc::default(),
             lost_paths: Mutex::default(),
-            is_over: Arc::default(),
+            end: Arc::default(),
         }
     }
 
@@ -267,7 +267,7 @@ impl Grouping {
         let Settings { hosts, bind, fabric, consistency, .. } = &self.settings;
         let hosts = hosts.as_ref().filter(|hosts| !hosts.is_alone());
         let (was_given_up, is_sharing) = (pool.is_given_up, self.leases.is_some());
-        let mut before = FlushWatch::of(&pool, Arc::clone(&self.is_over));
+        let mut before = FlushWatch::of(&pool, Arc::clone(&self.end));
         if before.is_none() && pool.is_fenced && self.leases.is_none() {
             eprintln!("it is not known which group had the pool: what it has is flushed");
             (pool.flushing)(Flushing::Until(u64::MAX));
@@ -278,7 +278,7 @@ impl Grouping {
         let (Some(hosts), Some(folder)) = (hosts, self.folder.clone()) else {
             return before.into_iter().for_each(FlushWatch::spawn);
         };
-        let after = FlushWatch::of_group(&pool, &folder, hosts.node, Arc::clone(&self.is_over));
+        let after = FlushWatch::of_group(&pool, &folder, hosts.node, Arc::clone(&self.end));
         let Hosts { list, node, .. } = hosts;
         let of = GroupConfig::of(list.clone(), *node, hosts.own_name(), folder);
         let tell = |text: &str| eprintln!("{text}");
@@ -399,7 +399,7 @@ impl Grouping {
     /// Ends this node's life in its group, in about a second at most. A thread that hangs at the
     /// store is left behind.
     pub fn end(&self) {
-        self.is_over.store(true, Ordering::Release);
+        self.end.begin();
         let part = std::mem::replace(&mut *lock(&self.part), Part::Ended);
         match (part, lock(&self.beginning).take()) {
             (Part::Member(group), _) => group.stop(),

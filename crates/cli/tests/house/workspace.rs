@@ -478,6 +478,8 @@ const OTHER_TIMES: &[(&str, &str)] = &[
     ("node/src/config/toml.rs", "HALF_LIFE_M"),
     ("node/src/config/types.rs", "half_life: Duration::"),
     ("node/src/recovery/recorded.rs", "half_life: Duration::"),
+    // The period of looks at the group's folder, which other nodes count on.
+    ("node/src/group/flush_watch.rs", "from_millis(self.times.look)"),
     // What a link is taken for until it was observed.
     ("node/src/manager/lend.rs", "LINK_LATENCY_NS: u64"),
     // Pauses on purpose, and the timers themselves.

@@ -164,8 +164,9 @@ fn a_job_of_slurm_forms_a_group_although_the_other_node_never_comes() {
     assert!(json.contains("\"standing\": \"never heard\", \"seat\": null}"), "{json}");
     let mut named = threads(manager);
     named.sort();
-    // The one that has begun the group looks whether this node is in it.
-    let all = ["group", "group-begin", "group-leases", "group-links", "group-store"];
+    // The one that has begun the group looks whether this node is in it; and one, where that has
+    // no view to look at any more, whether it was given up.
+    let all = ["group", "group-begin", "group-leases", "group-links", "group-store", "group-watch"];
     assert_eq!(named, all);
 
     // A run that asks for other hosts goes on with what there is, and one that asks for none does

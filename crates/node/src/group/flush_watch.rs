@@ -4,18 +4,37 @@
 use crate::group::PoolLife;
 use forebay_cluster::{Flushing, GroupError, given_up};
 use forebay_membership::{GivenUp, Incarnation, Member, NodeId, Times};
-use forebay_pool::clock::{self, Timer};
+use forebay_pool::clock;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
 
 /// What is said of a pool whose earlier group has given up its node.
 pub(super) const GIVEN_UP: &str = "the group that had this pool before has given up this node: others may have written the \
      files of which the tiers have bytes that are not on the store. These are kept, and do not go \
      there: forebay salvage writes them to another directory";
 
-/// How often it is looked whether the manager ends.
-const NAP: Timer = Timer::ms(100);
+/// Whether the manager ends, to be waited for.
+#[derive(Default)]
+pub(super) struct End(Mutex<bool>, Condvar);
+
+impl End {
+    /// It does.
+    pub fn begin(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.1.notify_all();
+    }
+
+    fn has_begun(&self) -> bool {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for it, for so long at most.
+    fn wait(&self, most: Duration) {
+        let lock = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.1.wait_timeout_while(lock, most, |has_begun| !*has_begun));
+    }
+}
 
 /// See the module.
 #[derive(Clone)]
@@ -26,34 +45,29 @@ pub(super) struct FlushWatch {
     oldest: Arc<dyn Fn() -> Option<Incarnation> + Send + Sync>,
     flushing: Arc<dyn Fn(Flushing) + Send + Sync>,
     is_fenced: Arc<dyn Fn() -> bool + Send + Sync>,
-    is_over: Arc<AtomicBool>,
+    end: Arc<End>,
     times: Times,
 }
 
 impl FlushWatch {
     /// Of the group that had a pool before, if that is known.
-    pub fn of(pool: &PoolLife, is_over: Arc<AtomicBool>) -> Option<Self> {
+    pub fn of(pool: &PoolLife, end: Arc<End>) -> Option<Self> {
         let (folder, node) = pool.before.as_ref()?;
-        pool.oldest.map(|_| Self::of_group(pool, folder, *node, is_over))
+        pool.oldest.map(|_| Self::of_group(pool, folder, *node, end))
     }
 
     /// Of the group that has a pool now.
-    pub fn of_group(
-        pool: &PoolLife,
-        folder: &Path,
-        node: NodeId,
-        is_over: Arc<AtomicBool>,
-    ) -> Self {
+    pub fn of_group(pool: &PoolLife, folder: &Path, node: NodeId, end: Arc<End>) -> Self {
         let (folder, flushing) = (folder.to_owned(), Arc::clone(&pool.flushing));
         let (oldest, is_fenced) = (Arc::clone(&pool.oldest_now), Arc::clone(&pool.is_fenced_now));
-        Self { folder, node, oldest, flushing, is_fenced, is_over, times: Times::default() }
+        Self { folder, node, oldest, flushing, is_fenced, end, times: Times::default() }
     }
 
     /// Looks until the folder could be read, or the manager ends. Whether the node was not given
     /// up.
     pub fn await_look(&self) -> bool {
         let mut said = None;
-        while !self.is_over.load(Ordering::Acquire) {
+        while !self.end.has_begun() {
             match self.look() {
                 Ok(is_given_up) => return !is_given_up,
                 Err(error) => {
@@ -81,7 +95,7 @@ impl FlushWatch {
 
     fn spawn_if(self, is_due: fn(&Self) -> bool) {
         let looks = move || {
-            while (!is_due(&self) || self.await_look()) && !self.is_over.load(Ordering::Acquire) {
+            while (!is_due(&self) || self.await_look()) && !self.end.has_begun() {
                 self.pause();
             }
         };
@@ -106,10 +120,6 @@ impl FlushWatch {
     }
 
     fn pause(&self) {
-        let began_ms = clock::boottime_ns() / 1_000_000;
-        let is_over = || self.is_over.load(Ordering::Acquire);
-        while clock::boottime_ns() / 1_000_000 < began_ms + self.times.look && !is_over() {
-            std::thread::sleep(NAP.as_duration());
-        }
+        self.end.wait(Duration::from_millis(self.times.look));
     }
 }
