@@ -561,11 +561,21 @@ mod tests {
             let view = View { number: 2, seats, ..View::default() };
             assert_eq!(answer(view), Err(Refusal::Malformed));
         }
+        let lost = vec![seat(3, 1)];
+        let given_up = vec![GivenUp { member: Member::new(4, 1), view: 2 }];
+        let seats = vec![seat(1, 1)];
+        let view = View { number: 2, seats, lost: lost.clone(), given_up: given_up.clone() };
+        assert!(answer(view.clone()).is_ok());
+        for (lost, given_up) in [(vec![seat(3, 3)], vec![]), (vec![], [&given_up[..]; 2].concat())]
+        {
+            assert_eq!(answer(View { lost, given_up, ..view.clone() }), Err(Refusal::Malformed));
+        }
         // What is said of a view, after that it is the second one: its runs, and of each what is
-        // left out before it, its length, its life, and since when. Each has one form only.
+        // left out before it, its length, its life, and since when. Each has one form only. None is
+        // lost or given up.
         let said = |runs: &[u8]| {
             let head = [&1_u64.to_le_bytes()[..], &[1], &[0; 16], &[0, WHOLE_VIEW], &[2, 0, 0, 0]];
-            other.open(&seal(ANSWER, &[&head.concat()[..], runs].concat())).map(|_| ())
+            other.open(&seal(ANSWER, &[&head.concat()[..], runs, &[0, 0]].concat())).map(|_| ())
         };
         assert_eq!(said(&[1, 5, 0, 1, 0]), Ok(()));
         assert_eq!(said(&[1, 0x81, 0x80, 8, 0xfd, 0xff, 3, 1, 0]), Err(Refusal::Malformed));
