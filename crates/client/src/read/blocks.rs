@@ -182,7 +182,7 @@ impl EnteredFile<'_> {
                 Some(entry) => self.read_resident(entry, &mut cursor, part, left),
                 None => Ok(false),
             };
-            if record.is_borrowed() && matches!(resident, Ok(false) | Err(STORE_IS_BEHIND)) {
+            if matches!(resident, Ok(false) | Err(STORE_IS_BEHIND)) && record.is_borrowed() {
                 // It has gone since it was looked for, or a page of it is no good.
                 cursor.rewind(start);
                 match self.hold(&Need::Whole(Access::Read)) {

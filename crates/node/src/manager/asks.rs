@@ -2,8 +2,9 @@
 //! the group asks at once is answered. One thread, which waits for no device: a lease, or a size,
 //! is not late because something is flushed, or synced.
 
+use crate::group::records::with_record;
 use crate::group::{LeaseEvent, Measures};
-use crate::manager::leases::{facts_of, with_record};
+use crate::manager::leases::facts_of;
 use crate::node::Node;
 use crate::remote::Wanted;
 use forebay_cluster::{LeaseCommand, LeaseDesk, LeaseOrder};

@@ -3,7 +3,7 @@
 
 use crate::drain::Flusher;
 use crate::group::LeaseEvent;
-pub(crate) use crate::group::records::{group_file, with_record};
+use crate::group::records::{group_file, with_record};
 use crate::manager::asks::errno_of;
 use crate::manager::clean::{
     Left, Outcome, clean_held, clean_part, is_clean, is_left_to_flushers, while_held,
@@ -183,6 +183,7 @@ impl LeaseKeeper {
         segment.header().shares_files.store(0, Ordering::Release);
         self.is_alone = true;
         self.reducing.clear();
+        self.borrowing.clear();
         for file in segment.files().live() {
             segment.file(file).lease.trust();
             self.ask(file);
@@ -203,6 +204,7 @@ impl LeaseKeeper {
         self.is_given_up = true;
         self.reducing.clear();
         self.granted.clear();
+        self.borrowing.clear();
         self.doubt_all();
         let segment = &self.node.segment;
         segment.files().live().for_each(|file| self.ask(file));

@@ -8,7 +8,7 @@
 
 mod slots;
 
-use crate::manager::leases::{group_file, with_record};
+use crate::group::records::{group_file, with_record};
 use crate::manager::lend::{LINK_BANDWIDTH, LINK_LATENCY_NS};
 use crate::node::Node;
 use crate::organize::stage::{claim_block, fill_block};

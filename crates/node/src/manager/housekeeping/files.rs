@@ -3,8 +3,8 @@
 use super::Housekeeper;
 use crate::drain::reconcile;
 use crate::group::LeaseEvent;
+use crate::group::records::group_file;
 use crate::manager::jobs;
-use crate::manager::leases::group_file;
 use crate::store::descriptors;
 use forebay_placement::schema::Lifetime;
 use forebay_pool::FileId;
