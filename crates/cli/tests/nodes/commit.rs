@@ -4,6 +4,7 @@
 use crate::groups::group;
 use crate::harness::{self, LONG, Running, Status, wait_for};
 use crate::namespaces::{Node, Nodes};
+use crate::remote::Busy;
 use std::fs;
 
 /// Bytes of a record that is no multiple of a page.
@@ -110,19 +111,12 @@ fn records_of_three_nodes_in_one_file_are_all_there() {
 #[test]
 fn records_that_leave_memory_in_the_middle_are_all_there() {
     let Some(nodes) = Nodes::new(2) else { return };
-    let busy: Vec<Running> =
-        nodes.iter().map(|node| node.spawn(&["bash", "-c", "while :; do :; done"])).collect();
+    let busy = Busy::new(&nodes);
     let config = commit(&nodes, "");
     let text = fs::read_to_string(&config).unwrap().replace("32MiB", "8MiB");
     fs::write(&config, text).unwrap();
     all_write_and_read(&nodes, &config, (2 * 60, 700_001), || ());
-    for loops in busy {
-        let pid = loops.pid();
-        harness::descendants(pid).into_iter().for_each(|pid| {
-            harness::kill(pid, rustix::process::Signal::KILL);
-        });
-        drop(loops.end());
-    }
+    busy.end(&nodes);
 }
 
 /// However many records there are, the group is asked for the file alone.

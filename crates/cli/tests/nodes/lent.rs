@@ -3,7 +3,7 @@
 
 use crate::harness::{self, LONG, Running, wait_for};
 use crate::namespaces::{Node, Nodes};
-use crate::remote::{all_at, await_group, go, on_all, sharing, with_ram};
+use crate::remote::{Busy, all_at, await_group, go, on_all, sharing, with_ram};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::fs;
@@ -257,9 +257,7 @@ fn borrowers_never_see_what_a_writer_has_replaced() {
                          echo $v > $OUT/next; mv $OUT/next $OUT/version; sleep 0.3; done";
         fs::write(nodes.store.join("file"), vec![b'1'; 700_000]).unwrap();
         fs::write(nodes.out.join("version"), "1\n").unwrap();
-        let busy =
-            (0..2).map(|_| nodes[0].spawn(&["sh", "-c", "while [ ! -e $OUT/quiet ]; do :; done"]));
-        let busy: Vec<_> = busy.collect();
+        let busy = Busy::new(&nodes);
         let step = "step() { : > $OUT/at-$1; while [ ! -e $OUT/past-$1 ]; do sleep 0.01; done; }";
         let runs: Vec<Running> = (0..3)
             .map(|node| {
@@ -282,8 +280,7 @@ fn borrowers_never_see_what_a_writer_has_replaced() {
         all_at(&nodes, 3, "read");
         go(&nodes, 3, "read");
         let rans: Vec<_> = runs.into_iter().map(Running::end).collect();
-        fs::write(nodes.out.join("quiet"), "").unwrap();
-        busy.into_iter().for_each(|run| drop(run.end().expect(0)));
+        busy.end(&nodes);
         for (node, ran) in rans.into_iter().enumerate() {
             assert_eq!((ran.code, &ran.stdout[..]), (0, ""), "{pause}: node {node}: {ran:?}");
         }

@@ -339,19 +339,31 @@ fn readers_never_see_what_a_writer_has_replaced() {
     }
     };
     fs::write(nodes.out.join("version"), "0\n").unwrap();
-    let busy =
-        (0..2).map(|_| nodes[0].spawn(&["sh", "-c", "while [ ! -e $OUT/quiet ]; do :; done"]));
-    let busy: Vec<_> = busy.collect();
+    let busy = Busy::new(&nodes);
     let runs = on_all(&nodes, 3, &config, script);
     go(&nodes, 3, "begun");
     all_at(&nodes, 3, "read");
     go(&nodes, 3, "read");
     let outputs: Vec<_> = runs.into_iter().map(Running::end).collect();
-    fs::write(nodes.out.join("quiet"), "").unwrap();
-    busy.into_iter().for_each(|run| drop(run.end().expect(0)));
+    busy.end(&nodes);
     for (number, ran) in outputs.into_iter().enumerate() {
         let ran = ran.expect(0);
         assert!(number == 0 || ran.stdout == "read\n", "{number}: {ran:?}");
+    }
+}
+
+/// Loops that keep two processors busy.
+pub struct Busy(Vec<Running>);
+
+impl Busy {
+    pub fn new(nodes: &Nodes) -> Busy {
+        let run = |_| nodes[0].spawn(&["sh", "-c", "while [ ! -e $OUT/quiet ]; do :; done"]);
+        Busy((0..2).map(run).collect())
+    }
+
+    pub fn end(self, nodes: &Nodes) {
+        fs::write(nodes.out.join("quiet"), "").unwrap();
+        self.0.into_iter().for_each(|run| drop(run.end().expect(0)));
     }
 }
 
