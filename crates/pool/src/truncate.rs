@@ -142,16 +142,23 @@ impl Segment {
             self.quiesce_range(file, range.clone(), owner, Segment::ends_wait_in_time, |_| {});
         crash::point("punch.quiesced");
         let quiesced = quiesced.map_err(|(_, errno)| errno);
-        let result = quiesced.and_then(|()| on_store()).and_then(|()| {
+        let sized = quiesced.and_then(|()| {
+            let size = record.size.load(Ordering::Acquire);
+            if range.end < size || record.store_size.load(Ordering::Acquire) >= size {
+                return Ok(());
+            }
+            // No flush of a last page will give the store's file its size. Before the punch: where
+            // the file is brought to the store for this, with what will be zeros, it has its last
+            // page still.
+            store.truncate_store(size)?;
+            record.store_size.store(size, Ordering::Release);
+            crash::point("punch.sized");
+            Ok(())
+        });
+        let result = sized.and_then(|()| on_store()).and_then(|()| {
             crash::point("punch.store");
             self.punch_blocks(file, range.clone(), owner, store.slots())?;
             crash::point("punch.discarded");
-            let size = record.size.load(Ordering::Acquire);
-            if range.end >= size && record.store_size.load(Ordering::Acquire) < size {
-                // No flush of a last page will give the store's file its size.
-                store.truncate_store(size)?;
-                record.store_size.store(size, Ordering::Release);
-            }
             Ok(())
         });
         crash::point("punch.end");

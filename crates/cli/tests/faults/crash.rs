@@ -707,6 +707,29 @@ fn syncs_of_a_dead_manager_are_made_by_its_successor() {
     }
 }
 
+/// A hole behind the end of a file takes its last page, and with it what would give the store's
+/// file its size. What a sync has acknowledged is as long as before, whenever the manager dies.
+#[test]
+fn holes_behind_the_end_keep_the_size_of_what_was_synced() {
+    let write = Step::Write { file: 0, at: 289, bytes: 16_385, seed: 1, pieces: false };
+    let sync = Step::Sync { file: 0, data_only: false };
+    let hole = Step::Punch { file: 0, at: 11_107, bytes: 20_988 };
+    let lines = alone(&[write, sync, hole]);
+    let Some(harness) = powered(&RESTING_JOURNAL) else { return };
+    let mut reached = 0;
+    for number in 3..24 {
+        for seed in 0..4 {
+            let kill = Kill { role: "node", point: "journal.*".into(), number };
+            let loss = Loss { kill, ..Loss::late() };
+            let rng = &mut Random::new(seed);
+            let (_, points) = power_loss(&harness, rng, (&Contents::new(), &lines), &loss)
+                .unwrap_or_else(|what| panic!("{what}\n{}", harness.said()));
+            reached += points.len();
+        }
+    }
+    assert!(reached > 50, "{reached}");
+}
+
 /// A drain reconciles a file that was synced to the journal; from then on programs sync it on the
 /// store alone, and what the journal had of it must not come back.
 #[test]
