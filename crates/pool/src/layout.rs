@@ -51,7 +51,7 @@ pub use forebay_placement::{NodeId, TIERS_MAX, TierId};
 /// The first bytes of every segment.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FOREBAY\0");
 /// Raised with every change of these files that changes a layout.
-pub const LAYOUT_VERSION: u32 = 27;
+pub const LAYOUT_VERSION: u32 = 28;
 
 /// Words of the answers that processes wait for which want blocks of other nodes: 64 in each.
 pub const OTHERS_WORDS: usize = 16;
@@ -97,8 +97,8 @@ pub const DESCRIPTIONS_MAX: u32 = 1 << 18;
 pub const CLIENTS_MAX: u32 = 1024;
 /// Sparse slots of a file tier whose tables get memory at a time: 168 KiB.
 pub const SPARSE_PIECE: u32 = 512;
-/// Leases of parts of files, at most: 32 GiB of files that several nodes write.
-pub const PART_LEASES: usize = 1 << 15;
+/// Leases of parts of files, at most: 128 GiB of files that several nodes write.
+pub const PART_LEASES: usize = 1 << 17;
 /// Locks of the file table.
 pub const STRIPES: usize = 8192;
 /// Longest path of a tier or a store, with its terminating zero.

@@ -17,17 +17,22 @@
 //! assert!(!PartLevel::Shared.covers(PartLevel::Read), "others may make the file longer");
 //! ```
 
-use crate::FileId;
-use crate::layout::PART_LEASES;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::{FileId, crash};
 use core::ops::Range;
 use forebay_placement::mix;
 use rustix::io::Errno;
 
 /// Bytes of a part.
 pub const PART_BYTES: u64 = 1 << 20;
-/// How many places of the table a part may have.
-const PLACES: usize = 64;
+/// Places that lie next to each other: two lines of a cache.
+const GROUP: usize = 8;
+/// How many groups of places a part may be in. With four of eight, a table is some seven tenths
+/// full before a part has none; in one row, as many places are all taken when it is half full.
+const CHOICES: u64 = 4;
+
+/// Places of a table that a test has made small.
+const FEW: usize = 128;
 
 /// A part of a file, or its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -211,10 +216,13 @@ impl<'s> PartLeases<'s> {
         PartLeases { places }
     }
 
-    /// The places that a part may have: those of parts that follow each other do, too.
+    /// The places that a part may have. Those of parts that follow each other lie apart: long runs
+    /// of two files would be in each other's way in a table that is nearly free.
     fn places_of(self, file: FileId, part: Part) -> impl Iterator<Item = &'s PartLease> {
-        let first = mix(u64::from(file.raw())).wrapping_add(u64::from(part.raw())) as usize;
-        (0..PLACES).filter_map(move |at| self.places.get((first.wrapping_add(at)) % PART_LEASES))
+        let key = mix(key(file, part));
+        let groups = if crash::planted("few-parts") { FEW } else { self.places.len() } / GROUP;
+        let group = move |choice| mix(key ^ choice) as usize % groups.max(1) * GROUP;
+        (0..CHOICES).flat_map(move |choice| self.places.iter().skip(group(choice)).take(GROUP))
     }
 
     /// The lease of a part. The caller is inside the file if what it finds is to stay.

@@ -36,11 +36,19 @@ fn what_is_granted_is_found_until_it_is_removed() {
 fn a_full_table_has_no_place_and_says_what_is_in_the_way() {
     let (segment, _memory) = anonymous(&Geometry::for_tiers(4096, &[16 << 20])).unwrap();
     let (leases, file) = (segment.part_leases(), FileId::from_raw(7));
+    // Long runs of several files, one after the other, and next to each other.
+    let run = (PART_LEASES / 8) as u32;
+    let parts = |file, from| {
+        (from..from + run).map(move |part| (FileId::from_raw(file), Part::from_raw(part)))
+    };
+    let others = [parts(1, 0), parts(2, 0), parts(1 << 19, 70_000), parts(3, run)];
+    assert!(others.into_iter().flatten().all(|(file, part)| leases.insert(file, part).is_some()));
     let fits = (0..).take_while(|&part| leases.insert(file, Part::from_raw(part)).is_some());
-    assert_eq!(fits.count(), PART_LEASES);
-    let next = Part::from_raw(PART_LEASES as u32);
-    let (_, taken) = leases.in_the_way(file, next).next().unwrap();
-    leases.remove(file, taken);
+    let next = Part::from_raw(fits.count() as u32);
+    assert!(next.raw() > run / 2, "{next:?}");
+    let (other, taken) = leases.in_the_way(file, next).next().unwrap();
+    assert_ne!((other, taken), (file, next));
+    leases.remove(other, taken);
     assert!(leases.insert(file, next).is_some());
 }
 

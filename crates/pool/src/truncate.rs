@@ -663,7 +663,7 @@ mod tests {
         segment.complete_intent(FileId::from_raw(3), me, &store).unwrap();
         assert_eq!(segment.pending_bytes(FileId::from_raw(3)), BLOCK);
         // Nothing is left at the end whose flush would make the store's file as long as ours.
-        assert_eq!(*store.said.borrow(), ["punch 262144..786432", "size 786432"]);
+        assert_eq!(*store.said.borrow(), ["size 786432", "punch 262144..786432"]);
         assert!(!segment.file(FileId::from_raw(3)).has_intent());
     }
 }

@@ -54,6 +54,9 @@ mod crash {
     pub fn refused(_name: &'static str) -> bool {
         false
     }
+    pub fn planted(_name: &str) -> bool {
+        false
+    }
 }
 /// Whether another thread lives is asked each time that it is waited for.
 mod backoff {

@@ -286,6 +286,12 @@ fn address(number: usize) -> String {
     format!("10.0.0.{}", number + 1)
 }
 
+/// A script of [`Node::spawn_buffered`], as it is given to a shell.
+pub fn with_steps(script: &str) -> String {
+    let step = "step() { : > $OUT/at-$1; while [ ! -e $OUT/past-$1 ]; do sleep 0.01; done; }\n";
+    format!("{step}{script}")
+}
+
 /// The beginning of a command in these namespaces of a holder.
 fn enter(holder: &Holder, is_root: bool, spaces: &[&str]) -> Command {
     let mut command = Command::new("nsenter");
@@ -350,8 +356,7 @@ impl Node {
     /// Starts a shell script in the store's directory under `forebay run`. It may say `step NAME`
     /// to wait until the test has called [`Node::past`].
     pub fn spawn_buffered(&self, config: &str, options: &[&str], script: &str) -> Running {
-        let step = "step() { : > $OUT/at-$1; while [ ! -e $OUT/past-$1 ]; do sleep 0.01; done; }\n";
-        let script = format!("{step}{script}");
+        let script = with_steps(script);
         let run = [harness::FOREBAY, "run", "--config", config];
         self.spawn(&[&run[..], options, &["--", "bash", "-c", &script]].concat())
     }

@@ -4,8 +4,9 @@
 use crate::failures::{says, without_cards};
 use crate::groups::folders;
 use crate::harness;
-use crate::namespaces::Nodes;
+use crate::namespaces::{Nodes, with_steps};
 use std::fs;
+use std::time::{Duration, Instant};
 
 /// Of nodes whose managers flush nothing by themselves.
 pub fn strict(nodes: &Nodes, count: usize) -> String {
@@ -313,6 +314,59 @@ fn what_several_nodes_write_to_one_file_at_once_is_all_there() {
     let stored = ["strided", "segmented"].map(|name| fs::read(nodes.store.join(name)).unwrap());
     assert_eq!(stored[0].len() as u64, RECORDS * BYTES);
     assert!(stored[0] == stored[1]);
+}
+
+/// Where the table of leases has no place for a part, others make room for it at once: programs
+/// have far more parts here than there are places, and a second to wait for each would be minutes.
+#[test]
+fn more_parts_than_there_are_places_for_are_written_without_waits() {
+    let Some(nodes) = Nodes::new(2) else { return };
+    if !harness::compile_into(&nodes.out, "records.c", &[]) {
+        return;
+    }
+    let config = strict(&nodes, 2);
+    let run = |node: usize| {
+        let records = |what: &str, node: usize| {
+            format!("$OUT/records {what} segmented file {node} 2 1200 1048000 || exit 1")
+        };
+        let script = format!(
+            ": >> file; step begun-{node}; {}; step wrote-{node}; {}",
+            records("write", node),
+            records("check", 1 - node)
+        );
+        let plant = "FOREBAY_PLANT=few-parts";
+        let begin = ["env", plant, harness::FOREBAY, "run", "--config", &config, "--"];
+        nodes[node].spawn(&[&begin[..], &["bash", "-c", &with_steps(&script)]].concat())
+    };
+    let runs = [run(0), run(1)];
+    for step in ["begun", "wrote"] {
+        let step = |node: usize| format!("{step}-{node}");
+        (0..2).for_each(|node| nodes[node].at(&step(node)));
+        (0..2).for_each(|node| nodes[node].past(&step(node)));
+    }
+    for run in runs {
+        assert_eq!(run.end().expect(0).stdout.matches("ok").count(), 2);
+    }
+}
+
+/// A program that writes faster than its node flushes keeps a file from others no longer than it
+/// takes to flush what its memory holds.
+#[test]
+fn a_writer_that_is_faster_than_the_store_gives_its_file_back() {
+    let Some(nodes) = Nodes::new(2) else { return };
+    let config = strict(&nodes, 2);
+    let script = "until [ -e $OUT/past-end ]; do \
+                  dd if=/dev/zero of=file bs=1M count=48 conv=notrunc status=none; \
+                  [ -e $OUT/at-going ] || : > $OUT/at-going; done";
+    let writes = nodes[0].spawn_buffered(&config, &[], script);
+    nodes[0].at("going");
+    let begun = Instant::now();
+    let script = "printf new | dd of=file bs=1 seek=100000000 conv=notrunc status=none";
+    nodes[1].run_buffered(&config, script).0.expect(0);
+    let took = begun.elapsed();
+    nodes[0].past("end");
+    writes.end().expect(0);
+    assert!(took < Duration::from_secs(8), "{took:?}");
 }
 
 /// A file has the record of one that was removed, and nothing of what a node had of that.

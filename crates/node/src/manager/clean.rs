@@ -53,6 +53,36 @@ pub(super) fn is_left_to_flushers(node: &Node, file: FileId, waited: Duration) -
     waited < LEFT_TO_FLUSHERS.as_duration() && node.segment.pending_bytes(file) > HELD_BYTES
 }
 
+/// What the flushers were last asked to bring to the store of a file that is to be given back.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    ticket: u32,
+    pending: u64,
+}
+
+impl Asked {
+    /// Whether a file, for which was waited so long, is still left to the flushers, as of
+    /// [`is_left_to_flushers`]. They are asked again where programs have written meanwhile, unless
+    /// these write faster than the flushers flush.
+    pub fn go_on(asked: &mut Option<Asked>, node: &Node, file: FileId, waited: Duration) -> bool {
+        if !is_left_to_flushers(node, file, waited) {
+            return false;
+        }
+        let segment = &node.segment;
+        if asked.is_some_and(|asked| !segment.is_synced(file, asked.ticket)) {
+            return true;
+        }
+        let pending = segment.pending_bytes(file);
+        if asked.is_some_and(|asked| pending >= asked.pending) {
+            return false;
+        }
+        let ticket = segment.request_sync(file, None, false);
+        node.want_work();
+        *asked = Some(Asked { ticket, pending });
+        true
+    }
+}
+
 /// Calls `act` with the record of a file while no other thread is inside it.
 pub(super) fn while_held(
     node: &Node,

@@ -5,9 +5,7 @@ use crate::drain::Flusher;
 use crate::group::LeaseEvent;
 use crate::group::records::{group_file, with_record};
 use crate::manager::asks::errno_of;
-use crate::manager::clean::{
-    Left, Outcome, clean_held, clean_part, is_clean, is_left_to_flushers, while_held,
-};
+use crate::manager::clean::{Asked, Left, Outcome, clean_held, clean_part, is_clean, while_held};
 use crate::manager::lend::is_worth_lending;
 use crate::node::Node;
 use forebay_cluster::{LeaseCommand, LeaseDesk, LeaseOrder};
@@ -49,7 +47,8 @@ struct Reducing {
     since: Instant,
     next: Instant,
     pause: Duration,
-    is_asked: bool,
+    /// What of it was left to the flushers.
+    asked: Option<Asked>,
 }
 
 /// See the module.
@@ -62,6 +61,8 @@ pub(crate) struct LeaseKeeper {
     reducing: BTreeMap<Object, Reducing>,
     /// Parts and sizes that programs wait for, and since when they may take them up.
     granted: BTreeMap<Object, Instant>,
+    /// Parts that programs wait for, for which the table of leases has no place yet.
+    without_place: BTreeMap<Object, (FileId, Part, PartLevel)>,
     /// Files that this node may borrow, which some thread is inside of yet.
     borrowing: BTreeMap<GroupFile, Facts>,
     /// There is no group, and will be none: all is granted.
@@ -80,6 +81,7 @@ impl LeaseKeeper {
             owner: Node::new_owner(),
             reducing: BTreeMap::new(),
             granted: BTreeMap::new(),
+            without_place: BTreeMap::new(),
             borrowing: BTreeMap::new(),
             is_alone: false,
             is_given_up: false,
@@ -163,12 +165,15 @@ impl LeaseKeeper {
                     return Outcome::Refused;
                 }
                 void_pulls(&node, file);
+                let held = record.lease.load().held();
                 // Programs that go on use it through the kernel, for which nothing is asked.
                 record.reduce_lease(match record.has(FileFlags::DIRECT) {
                     true => Lease::Direct,
                     false => Lease::Nothing,
                 });
-                node.segment.part_leases().remove_all(file);
+                if held == Lease::Shared {
+                    node.segment.part_leases().remove_all(file);
+                }
                 let object = Object::whole(group_file(record));
                 self.desk.tell(LeaseCommand::Release { object });
                 Outcome::Done
@@ -183,6 +188,7 @@ impl LeaseKeeper {
         segment.header().shares_files.store(0, Ordering::Release);
         self.is_alone = true;
         self.reducing.clear();
+        self.without_place.clear();
         self.borrowing.clear();
         for file in segment.files().live() {
             segment.file(file).lease.trust();
@@ -204,6 +210,7 @@ impl LeaseKeeper {
         self.is_given_up = true;
         self.reducing.clear();
         self.granted.clear();
+        self.without_place.clear();
         self.borrowing.clear();
         self.doubt_all();
         let segment = &self.node.segment;
@@ -249,10 +256,11 @@ impl LeaseKeeper {
     }
 
     /// Asks the group for a part that programs wait for.
-    fn ask_part(&self, file: FileId, part: Part, level: PartLevel, ahead: PartsAhead) {
-        let record = self.node.segment.file(file);
+    fn ask_part(&mut self, file: FileId, part: Part, level: PartLevel, ahead: PartsAhead) {
+        let node = Arc::clone(&self.node);
+        let record = node.segment.file(file);
         if self.is_given_up {
-            match self.node.segment.part_leases().insert(file, part) {
+            match node.segment.part_leases().insert(file, part) {
                 Some(lease) => lease.refuse(Errno::IO),
                 None => record.lease.refuse(Errno::IO),
             }
@@ -266,9 +274,44 @@ impl LeaseKeeper {
             return self.wake();
         }
         let object = object_of(group_file(record), part);
+        if !self.has_place(file, part) {
+            // What is ahead of it would only be in the way.
+            self.without_place.insert(object, (file, part, level));
+            return;
+        }
         let count = ahead.count.min(AHEAD_MAX.into()) as u8;
         let (level, terms) = (level_of(level), Terms::strided(count, ahead.stride));
         self.desk.tell(LeaseCommand::Want { object, level, terms });
+    }
+
+    /// Whether the table of leases has a place for a part. If not, others begin to make one.
+    fn has_place(&mut self, file: FileId, part: Part) -> bool {
+        let node = Arc::clone(&self.node);
+        let (segment, leases) = (&node.segment, node.segment.part_leases());
+        if leases.insert(file, part).is_some() {
+            return true;
+        }
+        let mut others = Vec::new();
+        for (file, part) in leases.in_the_way(file, part) {
+            let record = segment.file(file);
+            match record.lease.load().held() {
+                Lease::Shared => others.push((object_of(group_file(record), part), file, part)),
+                // Of a file that was removed.
+                _ => leases.remove(file, part),
+            }
+        }
+        if leases.insert(file, part).is_some() {
+            return true;
+        }
+        if others.iter().any(|(object, ..)| self.reducing.contains_key(object)) {
+            return false;
+        }
+        // What was granted and not used yet will be, soon.
+        others.sort_by_key(|&(_, file, part)| !leases.load(file, part).is_taken());
+        for (object, ..) in others.into_iter().take(ROOM_PARTS) {
+            self.begin(object, Level::None, false, true);
+        }
+        false
     }
 
     /// Gives back a file that has left the file table, unless it has come back since.
@@ -298,6 +341,7 @@ impl LeaseKeeper {
         let size = Object::size(file);
         let is_other = |object: &Object| !parts.contains(object) && *object != size;
         self.granted.retain(|object, _| is_other(object));
+        self.without_place.retain(|object, _| is_other(object));
         self.reducing.retain(|object, _| is_other(object));
     }
 
@@ -332,7 +376,7 @@ impl LeaseKeeper {
     fn begin(&mut self, object: Object, to: Level, may_share: bool, is_own: bool) {
         let now = Instant::now();
         let pause = RETRY.0.as_duration();
-        let new = Reducing { to, may_share, is_own, since: now, next: now, pause, is_asked: false };
+        let new = Reducing { to, may_share, is_own, since: now, next: now, pause, asked: None };
         if object.of == Of::Whole {
             self.borrowing.remove(&object.file);
         }
@@ -458,7 +502,7 @@ impl LeaseKeeper {
     }
 
     /// Puts a part that was granted into the table. Returns whether it is there: it is not while
-    /// the file is not shared, or if there is no place for it, which others then make.
+    /// the file is not shared, or if there is no place for what comes besides what was asked for.
     fn note_part(&mut self, object: Object, part: Part, level: Level) -> bool {
         let leases = self.node.segment.part_leases();
         let found = self.with_record(object.file, |found, record| {
@@ -481,11 +525,6 @@ impl LeaseKeeper {
             return true;
         }
         self.desk.tell(LeaseCommand::Release { object });
-        let segment = &self.node.segment;
-        let others = leases.in_the_way(file, part).take(ROOM_PARTS);
-        let others: Vec<Object> =
-            others.map(|(file, part)| object_of(group_file(segment.file(file)), part)).collect();
-        others.into_iter().for_each(|other| self.begin(other, Level::None, false, true));
         false
     }
 
@@ -565,6 +604,11 @@ impl LeaseKeeper {
                 }
             }
         }
+        for (object, (file, part, level)) in std::mem::take(&mut self.without_place) {
+            if self.find(object.file) == Some(file) {
+                self.ask_part(file, part, level, PartsAhead::default());
+            }
+        }
     }
 
     /// Others may read what this node has kept of these bytes.
@@ -635,11 +679,7 @@ impl LeaseKeeper {
             }
         }
         let Some(reducing) = self.reducing.get_mut(&object) else { return Outcome::Done };
-        if is_left_to_flushers(&node, found, waited) {
-            if !std::mem::replace(&mut reducing.is_asked, true) {
-                node.segment.request_sync(found, None, false);
-                node.want_work();
-            }
+        if Asked::go_on(&mut reducing.asked, &node, found, waited) {
             return Outcome::Busy;
         }
         let (mut facts, mut level) = (None, Level::None);
@@ -668,7 +708,7 @@ impl LeaseKeeper {
                 void_pulls(&node, found);
                 // What was not taken up, this node knows nothing of.
                 facts = (held != Lease::Nothing).then(|| facts_of(record));
-                if held != Lease::Shared || lease != Lease::Shared {
+                if held == Lease::Shared || lease == Lease::Shared {
                     // Also those of another file that had the record.
                     node.segment.part_leases().remove_all(found);
                 }
