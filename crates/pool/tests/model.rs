@@ -244,8 +244,6 @@ mod layout {
     pub use forebay_placement::TierId;
     use std::sync::atomic::{AtomicU8, AtomicU16};
 
-    pub const PART_LEASES: usize = 2;
-
     pub const NODE_BITS: u32 = 1;
     pub const NODE_ENTRIES: usize = 1 << NODE_BITS;
     pub const CACHED_NODES: usize = 2;
