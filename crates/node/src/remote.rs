@@ -38,6 +38,8 @@ pub(crate) enum RemoteEvent {
     Fetch { file: FileId, generation: u32, blocks: Vec<u64>, wanted: Wanted },
     /// This node has written a file, or these bytes of it, and keeps them for others to read.
     Kept { file: FileId, bytes: Range<u64> },
+    /// A program that was to read this block from the store keeps none of it.
+    Unkept { file: FileId, generation: u32, block: u64 },
     /// Another member may read a file, of which this node is the home.
     Granted { file: GroupFile, to: Member },
     /// A message of another member.
@@ -335,6 +337,12 @@ impl RemotePost {
     /// that read them are sent here. The caller is inside no file.
     pub fn kept(&self, file: FileId, bytes: Range<u64>) {
         self.desk.tell(RemoteEvent::Kept { file, bytes });
+    }
+
+    /// A program of this node, which was to read a block from the store for other nodes, too, keeps
+    /// none of it. The caller is inside no file.
+    pub fn unkept(&self, file: FileId, generation: u32, block: u64) {
+        self.desk.tell(RemoteEvent::Unkept { file, generation, block });
     }
 
     /// Another member may read a file from now on, of which this node is the home: it is told what

@@ -165,6 +165,16 @@ pub enum Message {
         /// What is to be answered.
         ticket: u16,
     },
+    /// A program that was to read a block of `file` from the store, for others too, keeps none of
+    /// it.
+    Unkept {
+        /// File record.
+        file: FileId,
+        /// Its generation.
+        generation: u32,
+        /// The block.
+        block: u64,
+    },
     /// A process waits for the size of a file that this node may not have, see
     /// [`crate::glimpses`].
     Glimpse {
@@ -231,6 +241,7 @@ impl Message {
                 (25, 0, generation, inode, 0)
             }
             Message::GiveUp { node } => (26, node.into(), 0, 0, 0),
+            Message::Unkept { file, generation, block } => (27, file.raw(), generation, block, 0),
         };
         let mut packet = [0; MESSAGE_BYTES];
         packet[0..2].copy_from_slice(&MESSAGE_VERSION.to_le_bytes());
@@ -318,6 +329,11 @@ impl Message {
                 number: long(24).ok()?,
             },
             26 => Message::GiveUp { node: word(4).ok()?.try_into().ok()? },
+            27 => Message::Unkept {
+                file: file().ok()?,
+                generation: word(8).ok()?,
+                block: long(16).ok()?,
+            },
             _ => return None,
         })
     }
@@ -376,6 +392,7 @@ mod tests {
                 generation: u32::MAX - 1,
                 number: u64::MAX - 2,
             },
+            Message::Unkept { file: FileId::from_raw(9), generation: 3, block: u64::MAX - 1 },
             Message::Expect {
                 file: FileId::from_raw(1),
                 generation: 2,

@@ -32,6 +32,12 @@ impl Segment {
         self.ask_group(owner, &message).then_some(ticket)
     }
 
+    /// Says that a block which was asked for, and is not there, is read and not kept: other nodes
+    /// wait for it in vain.
+    pub fn tell_unkept(&self, owner: Owner, file: FileId, generation: u32, block: u64) {
+        let _ = self.ask_group(owner, &Message::Unkept { file, generation, block });
+    }
+
     /// Whether it is answered: the block is there now, or no other node has it.
     pub fn is_answered(&self, ticket: OthersTicket) -> bool {
         self.others_bit(ticket.number) != ticket.before

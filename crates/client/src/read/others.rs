@@ -116,8 +116,11 @@ impl OpenFile<'_> {
                 }
             }
             let verdict = inside.admits(part);
-            if !is_there && verdict != Verdict::Through {
-                inside.stage_in(part.block, verdict == Verdict::Again);
+            let is_kept = is_there
+                || verdict != Verdict::Through
+                    && inside.stage_in(part.block, verdict == Verdict::Again);
+            if !is_kept {
+                segment.tell_unkept(inside.owner, self.id, generation, part.block);
             }
         }
         Ok(())

@@ -76,6 +76,11 @@ impl Asks {
                     node.segment.answer_others(ticket);
                 }
             }
+            Message::Unkept { file, generation, block } if node.header().has_file(file) => {
+                if let Some(remote) = &group.remote {
+                    remote.unkept(file, generation, block);
+                }
+            }
             Message::Glimpse { store, inode, generation, number } => {
                 let file = GroupFile { store, inode, generation };
                 self.desk.tell(LeaseCommand::Glimpse { file, number });

@@ -562,6 +562,7 @@ impl Receiver<'_> {
                 | Message::Lease { .. }
                 | Message::Part { .. }
                 | Message::Fetch { .. }
+                | Message::Unkept { .. }
                 | Message::Glimpse { .. } => {
                     eprintln!("cut off a connection that sent what does not belong there");
                     return false;

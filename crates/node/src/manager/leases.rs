@@ -17,7 +17,7 @@ use forebay_pool::lease::{Access, Grant, Lease};
 use forebay_pool::parts::{Part, PartLevel, PartsAhead};
 use forebay_pool::{FileId, Owner, crash, futex};
 use rustix::io::Errno;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -61,6 +61,8 @@ pub(crate) struct LeaseKeeper {
     reducing: BTreeMap<Object, Reducing>,
     /// Parts and sizes that programs wait for, and since when they may take them up.
     granted: BTreeMap<Object, Instant>,
+    /// Files of which a program waits for the size.
+    sizes: BTreeSet<GroupFile>,
     /// Parts that programs wait for, for which the table of leases has no place yet.
     without_place: BTreeMap<Object, (FileId, Part, PartLevel)>,
     /// Files that this node may borrow, which some thread is inside of yet.
@@ -81,6 +83,7 @@ impl LeaseKeeper {
             owner: Node::new_owner(),
             reducing: BTreeMap::new(),
             granted: BTreeMap::new(),
+            sizes: BTreeSet::new(),
             without_place: BTreeMap::new(),
             borrowing: BTreeMap::new(),
             is_alone: false,
@@ -189,6 +192,7 @@ impl LeaseKeeper {
         self.is_alone = true;
         self.reducing.clear();
         self.without_place.clear();
+        self.sizes.clear();
         self.borrowing.clear();
         for file in segment.files().live() {
             segment.file(file).lease.trust();
@@ -211,6 +215,7 @@ impl LeaseKeeper {
         self.reducing.clear();
         self.granted.clear();
         self.without_place.clear();
+        self.sizes.clear();
         self.borrowing.clear();
         self.doubt_all();
         let segment = &self.node.segment;
@@ -274,6 +279,9 @@ impl LeaseKeeper {
             return self.wake();
         }
         let object = object_of(group_file(record), part);
+        if part == Part::SIZE {
+            self.sizes.insert(object.file);
+        }
         if !self.has_place(file, part) {
             // What is ahead of it would only be in the way.
             self.without_place.insert(object, (file, part, level));
@@ -342,6 +350,7 @@ impl LeaseKeeper {
         let is_other = |object: &Object| !parts.contains(object) && *object != size;
         self.granted.retain(|object, _| is_other(object));
         self.without_place.retain(|object, _| is_other(object));
+        self.sizes.remove(&file);
         self.reducing.retain(|object, _| is_other(object));
     }
 
@@ -493,6 +502,7 @@ impl LeaseKeeper {
     fn grant_part(&mut self, object: Object, part: Part, level: Level, facts: Option<Facts>) {
         crash::point("part.granting");
         if part == Part::SIZE {
+            self.sizes.remove(&object.file);
             self.with_record(object.file, |_, record| learn_size(record, facts));
         }
         if self.note_part(object, part, level) {
@@ -528,7 +538,10 @@ impl LeaseKeeper {
         false
     }
 
-    fn refuse(&self, object: Object, why: Why) {
+    fn refuse(&mut self, object: Object, why: Why) {
+        if object.of == Of::Size {
+            self.sizes.remove(&object.file);
+        }
         let Some(errno) = errno_of(why) else { return self.wake() };
         if matches!(why, Why::Lost(_)) {
             let path = self.with_record(object.file, |_, record| self.node.shown_path(record));
@@ -547,7 +560,7 @@ impl LeaseKeeper {
     /// Others were given a file, or a part of it, while this node was out of the group, which takes
     /// an operator who has given this node up: what it has of it is the older. That is said, and
     /// programs are refused.
-    fn lose(&self, object: Object) {
+    fn lose(&mut self, object: Object) {
         let path = self.with_record(object.file, |_, record| self.node.shown_path(record));
         let Some(path) = path else { return };
         let what = match object.of {
@@ -762,7 +775,9 @@ impl LeaseKeeper {
         let (to, is_own) = (reducing.to, reducing.is_own);
         let leases = node.segment.part_leases();
         let found = self.find(object.file);
-        let is_fresh = |since: &Instant| since.elapsed() < TAKE_UP.as_duration();
+        // The size comes before the parts: the node that has it may wait for this one.
+        let may_keep = part == Part::SIZE || !self.sizes.contains(&object.file);
+        let is_fresh = |since: &Instant| may_keep && since.elapsed() < TAKE_UP.as_duration();
         if let Some(file) = found
             && !leases.load(file, part).is_taken()
             && self.granted.get(&object).is_some_and(is_fresh)

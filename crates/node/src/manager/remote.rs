@@ -34,14 +34,18 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// After this a block that is wanted is read from the store.
 const FETCH: Timer = Timer::ms(1_000);
 /// For how much longer bytes may be on their way, that are dropped then.
 const PULL_MORE: Timer = Timer::seconds(3);
-/// For how long another node is kept waiting for a block that this one is about to read.
+/// For how long another node is kept waiting for a block that this one is about to read, at most.
 const PARK: Timer = Timer::ms(800);
+/// The same, in times that the store takes for it, and besides: the block may have come, and have
+/// been displaced again.
+const READ_TIMES: u32 = 4;
+const READ_SLACK: Timer = Timer::ms(5);
 /// How often it is looked for meanwhile.
 const PARK_LOOK: Timer = Timer::ms(1);
 /// Bytes that wait to be pulled are kept for so long: twice what clocks may differ, and more.
@@ -207,7 +211,7 @@ pub(crate) struct Remote {
     slot_reads: BTreeMap<u64, (Parked, Lying, usize)>,
     /// The threads that do it, one for each tier.
     slot_readers: BTreeMap<TierId, Sender<SlotRead>>,
-    /// Blocks that this node reads from the store for all, and since when.
+    /// Blocks that this node reads from the store for all, and until when others wait for them.
     reading: HashMap<(GroupFile, u64), Instant>,
     slow: BTreeMap<Member, Instant>,
     observed: BTreeMap<NodeId, Observed>,
@@ -306,6 +310,7 @@ impl Bringer for Remote {
                 self.fetch(file, generation, blocks, wanted);
             }
             RemoteEvent::Kept { file, bytes } => self.kept(file, bytes),
+            RemoteEvent::Unkept { file, generation, block } => self.unkept(file, generation, block),
             RemoteEvent::Granted { file, to } => self.tell_reader(to, file),
             RemoteEvent::Message(from, body) => match RemoteMessage::decode(&body) {
                 Some(message) => self.message(from, message),
@@ -347,7 +352,7 @@ impl Bringer for Remote {
             self.serve(parked);
         }
         if self.reading.len() > JOBS_MAX {
-            self.reading.retain(|_, since| since.elapsed() < PARK.as_duration());
+            self.reading.retain(|_, until| now < *until);
         }
         self.slow.retain(|_, until| *until > now);
         self.ask_queued();
@@ -530,8 +535,24 @@ impl Remote {
 
     /// This node is about to read a block from the store, as far as that may be read.
     fn note_reading(&mut self, id: FileId, key: (GroupFile, u64)) {
-        if !self.node.segment.file(id).is_borrowed() {
-            self.reading.insert(key, Instant::now());
+        let segment = &self.node.segment;
+        if segment.file(id).is_borrowed() {
+            return;
+        }
+        let bytes = length(segment, segment.file(id), key.1) as u64;
+        let takes = Duration::from_nanos(self.store_pace(id).reading(bytes) as u64);
+        let waits = (READ_TIMES * takes + READ_SLACK.as_duration()).min(PARK.as_duration());
+        self.reading.insert(key, Instant::now() + waits);
+    }
+
+    /// A block that this node was to read is not kept here: who waits for it reads it, too.
+    fn unkept(&mut self, id: FileId, generation: u32, block: u64) {
+        let record = self.node.segment.file(id);
+        if record.generation.load(Ordering::Acquire) == generation
+            && self.reading.remove(&(group_file(record), block)).is_some()
+        {
+            crash::point("remote.unkept");
+            self.look_around();
         }
     }
 
@@ -712,11 +733,15 @@ impl Remote {
             latency_ns: round_trip.unwrap_or_default().as_nanos() as f64,
             write_ns: 0.0,
         };
-        let hierarchy = forebay_client::hierarchy(segment, self.node.store_of(job.id));
-        let store = Speeds::of(&hierarchy).paces().last().copied().unwrap_or_default();
         let bytes = length(segment, segment.file(job.id), job.block) as u64;
-        let budget_ns = peer_budget_ns(&link, &store, bytes);
+        let budget_ns = peer_budget_ns(&link, &self.store_pace(job.id), bytes);
         (budget_ns > 0.0).then_some(budget_ns as u64)
+    }
+
+    /// How fast the store of a file is read.
+    fn store_pace(&self, id: FileId) -> Pace {
+        let hierarchy = forebay_client::hierarchy(&self.node.segment, self.node.store_of(id));
+        Speeds::of(&hierarchy).paces().last().copied().unwrap_or_default()
     }
 
     /// Asks for blocks that wait for a slot.
@@ -1016,7 +1041,7 @@ impl Remote {
             Found::Absent => {
                 let key = (parked.file, parked.block);
                 let reads = self.reading.get(&key);
-                reads.is_some_and(|since| since.elapsed() < PARK.as_duration())
+                reads.is_some_and(|until| Instant::now() < *until)
                     || self.by_block.contains_key(&key)
             }
             Found::Slower => {
