@@ -113,6 +113,15 @@ impl Session {
         self.open_with(at, flags, call)
     }
 
+    /// The same of a path of the program's; `mode` as `open` takes it.
+    ///
+    /// # Errors
+    /// As of [`Session::open`]; `FAULT` where the path is no memory of the program's.
+    pub fn open_at(&self, at: PathAt<'_>, flags: OpenFlags, mode: u32) -> Result<RawFd, Errno> {
+        let path = at.path.get().ok_or(Errno::FAULT)?;
+        self.open(borrow(at.folder), path, flags, Mode::from_raw_mode(mode))
+    }
+
     /// Opens the file at `at` through `call`, which lets the kernel open it with the flags given,
     /// and takes it under management.
     ///

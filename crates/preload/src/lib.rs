@@ -23,6 +23,7 @@ mod memory;
 mod process;
 mod real;
 mod rw;
+mod services;
 mod session;
 mod signals;
 mod sockets;

@@ -1,0 +1,275 @@
+//! Programs that use it, under Forebay and plainly.
+
+use crate::harness::{self, LAZY, LIMIT, Setup, Site, TINY, USUAL, skip, wait_for};
+use crate::{built, root};
+use rustix::process::Signal;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Nothing reaches the store before the run ends, unless that is asked for; there is a journal.
+const JOURNAL: Setup =
+    Setup { flush: "trigger = \"on-exit\"\ndurability = \"nonvolatile\"", ..LAZY };
+
+/// Puts the C library into a folder of the site, by the names that linker and loader look for.
+fn install(site: &Site) -> PathBuf {
+    let folder = site.root().join("lib");
+    fs::create_dir_all(&folder).unwrap();
+    for name in ["libforebay.so", "libforebay.so.0"] {
+        symlink(built("libforebay_capi.so"), folder.join(name)).unwrap();
+    }
+    folder
+}
+
+/// Compiles a program and links it to the library. False, and loud, without a compiler.
+fn link(site: &Site, source: &str, more: &[&str]) -> bool {
+    let (library, include) = (install(site), root().join("include"));
+    let flags = [
+        format!("-I{}", include.display()),
+        format!("-L{}", library.display()),
+        format!("-Wl,-rpath,{}", library.display()),
+        "-lforebay".to_owned(),
+        "-pthread".to_owned(),
+    ];
+    let flags: Vec<_> = flags.iter().map(String::as_str).chain(more.iter().copied()).collect();
+    site.compile(source, &flags)
+}
+
+/// A site with `api.c`; `None`, and loud, without a compiler.
+fn site(setup: &Setup) -> Option<Site> {
+    let site = Site::new(setup);
+    link(&site, "api.c", &[]).then_some(site)
+}
+
+/// Runs a part of `api.c` under Forebay, in the buffered directory.
+fn under_forebay(site: &Site, script: &str) {
+    let (ran, status) = site.run_buffered(script);
+    assert_eq!(ran.expect(0).stdout, "done\n");
+    status.assert_live();
+}
+
+#[test]
+fn a_program_knows_what_is_safe_and_where_it_is() {
+    let Some(site) = site(&LAZY) else { return };
+    under_forebay(&site, "$BIN/api buffered $PWD/file $OUT/outside");
+    let file = fs::read(site.store.join("file")).unwrap();
+    assert_eq!(&file[..5], b"other");
+    assert_eq!(&file[4096..4099], b"new");
+    // The same answers with a journal.
+    site.configure(&JOURNAL);
+    under_forebay(&site, "$BIN/api buffered $PWD/file2 $OUT/outside2");
+}
+
+#[test]
+fn the_same_program_works_without_forebay() {
+    let Some(site) = site(&LAZY) else { return };
+    assert_eq!(site.run_plainly("$BIN/api plain $PWD/file").expect(0).stdout, "done\n");
+    assert_eq!(fs::metadata(site.plain.join("file")).unwrap().len(), 3 * (256 << 10) + 1000);
+}
+
+#[test]
+fn bad_input_is_named_and_harms_nothing() {
+    let Some(site) = site(&LAZY) else { return };
+    assert_eq!(site.run_plainly("$BIN/api bad $PWD/file").expect(0).stdout, "done\n");
+    let (ran, _) = site.run_buffered("$BIN/api bad $PWD/file");
+    assert_eq!(ran.expect(0).stdout, "done\n");
+    site.assert_same_files();
+}
+
+#[test]
+fn a_wait_ends_in_time_where_the_node_manager_does_not_go_on() {
+    let Some(site) = site(&LAZY) else { return };
+    under_forebay(&site, "$BIN/api late $PWD/file");
+}
+
+#[test]
+fn threads_share_sessions_and_files() {
+    for setup in [USUAL, TINY] {
+        let Some(site) = site(&setup) else { return };
+        under_forebay(&site, "$BIN/api threads $PWD");
+    }
+}
+
+#[test]
+fn a_child_goes_on_with_the_handles_of_its_parent() {
+    let Some(site) = site(&LAZY) else { return };
+    under_forebay(&site, "$BIN/api forks $PWD/file");
+    assert_eq!(fs::read(site.store.join("file")).unwrap(), b"parentchild again");
+}
+
+fn pattern(seed: usize) -> Vec<u8> {
+    (0..3 * (256 << 10) + 1000).map(|at| (at * 7 + at / 256 + seed) as u8).collect()
+}
+
+#[test]
+fn what_is_safe_is_there_after_everything_was_killed() {
+    for (level, setup) in [("store", LAZY), ("store", JOURNAL), ("durable", JOURNAL)] {
+        let Some(site) = site(&setup) else { return };
+        let (program, mark) = (site.root().join("api"), site.out.join("safe"));
+        let file = site.store.join("file");
+        let words = [program.as_path(), Path::new("killed"), &file, Path::new(level), &mark];
+        let words: Vec<_> = words.iter().map(|word| word.to_str().unwrap()).collect();
+        let mut run = site.start(site.buffered(&words));
+        wait_for("a safe file", LIMIT, || {
+            assert!(mark.exists() || run.is_running(), "{}", run.stderr());
+            mark.exists().then_some(())
+        });
+        site.kill_all();
+        assert_eq!(run.end().code, 128 + Signal::KILL.as_raw());
+        // The memory is lost, as when the node is started again.
+        assert!(!site.pools().is_empty());
+        site.pools().iter().for_each(|pool| fs::remove_file(pool).unwrap());
+        let stored = fs::read(&file).unwrap();
+        match level {
+            "store" => harness::assert_same_bytes(level, &stored, &pattern(4)),
+            _ => assert!(stored != pattern(4), "the journal had nothing to do"),
+        }
+        site.end(site.forebay(&["recover", "--config", site.config.to_str().unwrap()])).expect(0);
+        harness::assert_same_bytes(level, &fs::read(&file).unwrap(), &pattern(4));
+    }
+}
+
+#[test]
+fn what_will_be_read_is_brought_up_and_no_more() {
+    let Some(site) = site(&USUAL) else { return };
+    fs::write(site.store.join("file"), vec![1; 12 * (256 << 10)]).unwrap();
+    under_forebay(&site, "$BIN/api ahead $PWD/file");
+}
+
+#[test]
+fn a_flush_that_fails_is_told_and_one_that_succeeds_later_too() {
+    let Some(site) = site(&LAZY) else { return };
+    let (faults, flag) = (site.out.join("faults"), site.out.join("flag"));
+    fs::write(&faults, format!("store write fail ENOSPC while {}", flag.display())).unwrap();
+    fs::write(&flag, "").unwrap();
+    let words = [("FOREBAY_FAULTS", faults.to_str().unwrap())];
+    let (ran, _) = site.run_buffered_with(&words, "$BIN/api failing $PWD/file $OUT/flag");
+    assert_eq!(ran.expect(0).stdout, "done\n");
+    assert_eq!(fs::metadata(site.store.join("file")).unwrap().len(), 3 * (256 << 10) + 1000);
+}
+
+#[test]
+fn a_scratch_file_is_never_safe() {
+    let Some(site) = site(&LAZY) else { return };
+    let program = site.root().join("api");
+    let words = ["run", "--config", site.config.to_str().unwrap(), "--mode", "scratch", "--"];
+    let file = site.store.join("file");
+    let mut command = site.forebay(&words);
+    command.arg(&program).arg("scratch").arg(&file);
+    assert_eq!(site.end(command).expect(0).stdout, "done\n");
+}
+
+#[test]
+fn a_library_that_is_loaded_later_uses_the_session_of_the_process() {
+    let site = Site::new(&LAZY);
+    let include = format!("-I{}", root().join("include").display());
+    if !site.compile("api_loaded.c", &[&include, "-ldl"]) {
+        return;
+    }
+    let (first, second) = (install(&site).join("libforebay.so.0"), site.root().join("copy.so"));
+    // A file of its own is another library to the loader, with another copy of all its state.
+    fs::copy(built("libforebay_capi.so"), &second).unwrap();
+    let words = format!("{} {}", first.display(), second.display());
+    under_forebay(&site, &format!("$BIN/api_loaded buffered {words} $PWD/file"));
+    let ran = site.run_plainly(&format!("$BIN/api_loaded plain {words} $PWD/file"));
+    assert_eq!(ran.expect(0).stdout, "done\n");
+    site.assert_same_files();
+}
+
+#[test]
+fn a_program_that_runs_without_forebay_within_a_run_is_told_so() {
+    let Some(site) = site(&LAZY) else { return };
+    let (ran, _) = site.run_buffered("FOREBAY_DISABLE=1 $BIN/api plain $OUT/file");
+    assert_eq!(ran.expect(0).stdout, "done\n");
+}
+
+#[test]
+fn pkg_config_says_how_to_compile_and_link() {
+    let site = Site::new(&LAZY);
+    if !harness::have(&["pkg-config", "cc"]) {
+        return;
+    }
+    let folder = install(&site).join("pkgconfig");
+    fs::create_dir(&folder).unwrap();
+    symlink(root().join("include"), site.root().join("include")).unwrap();
+    let file = fs::read_to_string(root().join("crates/capi/forebay.pc.in")).unwrap();
+    let version = env!("CARGO_PKG_VERSION");
+    fs::write(folder.join("forebay.pc"), file.replace("@VERSION@", version)).unwrap();
+    let asked = Command::new("pkg-config")
+        .args(["--cflags", "--libs", &format!("forebay = {version}")])
+        .env("PKG_CONFIG_PATH", &folder)
+        .output()
+        .unwrap();
+    assert!(asked.status.success(), "{}", String::from_utf8_lossy(&asked.stderr));
+    let flags = String::from_utf8(asked.stdout).unwrap();
+    let path = format!("-Wl,-rpath,{}", site.root().join("lib").display());
+    let flags: Vec<_> = flags.split_whitespace().chain([path.as_str(), "-pthread"]).collect();
+    if site.compile("api.c", &flags) {
+        assert_eq!(site.run_plainly("$BIN/api plain $PWD/file").expect(0).stdout, "done\n");
+    }
+}
+
+/// The example of the page for users is compiled and run as it says.
+#[test]
+fn the_example_of_the_page_works() {
+    let page = fs::read_to_string(root().join("docs/api.md")).unwrap();
+    let example = page.split("```c\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    let Some(site) = site(&LAZY) else { return };
+    let (source, program) = (site.root().join("example.c"), site.root().join("example"));
+    fs::write(&source, example).unwrap();
+    let library = site.root().join("lib");
+    let made = Command::new("cc")
+        .args(["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-o"])
+        .args([&program, &source])
+        .arg(format!("-I{}", root().join("include").display()))
+        .arg(format!("-L{}", library.display()))
+        .arg(format!("-Wl,-rpath,{}", library.display()))
+        .arg("-lforebay")
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let script = "mkdir project && $BIN/example && wc -c < project/checkpoint.1";
+    site.same(script);
+    assert_eq!(fs::metadata(site.store.join("project/checkpoint.1")).unwrap().len(), 8 << 20);
+}
+
+#[test]
+fn c_and_cxx_compilers_take_the_header_as_it_is() {
+    let site = Site::new(&LAZY);
+    let include = format!("-I{}", root().join("include").display());
+    let programs = root().join("crates/cli/tests/programs");
+    let strict = ["-Wall", "-Wextra", "-Wconversion", "-Werror", "-pedantic", "-c"];
+    let ways: [(&str, &str, &[&str]); 4] = [
+        ("cc", "api_header.c", &["-std=c99"]),
+        ("cc", "api_header.c", &["-std=c17"]),
+        ("c++", "api_header.cc", &["-std=c++17"]),
+        ("c++", "api_header.cc", &["-std=c++20"]),
+    ];
+    for (compiler, source, standard) in ways {
+        let made = Command::new(compiler)
+            .args(strict)
+            .args(standard)
+            .arg(&include)
+            .arg("-o")
+            .arg(site.root().join("object"))
+            .arg(programs.join(source))
+            .output();
+        match made {
+            Ok(made) => assert!(
+                made.status.success(),
+                "{compiler} {standard:?}: {}",
+                String::from_utf8_lossy(&made.stderr)
+            ),
+            Err(error) => skip(&format!("{compiler}: {error}")),
+        }
+    }
+    // A program of C++ runs, too.
+    if harness::have(&["c++"]) && link(&site, "api_header.cc", &["-std=c++17"]) {
+        assert_eq!(site.run_plainly("$BIN/api_header $PWD/file").expect(0).stdout, "1\n");
+        let (ran, status) = site.run_buffered("$BIN/api_header $PWD/file");
+        assert_eq!(ran.expect(0).stdout, "1\n");
+        status.assert_live();
+        assert_eq!(fs::read(site.store.join("file")).unwrap(), b"from C++");
+    }
+}

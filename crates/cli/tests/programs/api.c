@@ -1,0 +1,518 @@
+/* What a program gets from include/forebay/forebay.h: the first argument says which part. */
+#include <errno.h>
+#include <fcntl.h>
+#include <forebay/forebay.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define CHECK(condition) \
+    do { \
+        if (!(condition)) { \
+            fprintf(stderr, "line %d: %s: %s\n", __LINE__, #condition, forebay_last_message()); \
+            exit(1); \
+        } \
+    } while (0)
+
+/* The result, and that the message names what the caller has to know. */
+#define GIVES(call, code, word) \
+    do { \
+        int64_t gave = (call); \
+        if (gave != (code) || !strstr(forebay_last_message(), word)) { \
+            fprintf(stderr, "line %d: %s gives %lld, \"%s\"\n", __LINE__, #call, \
+                    (long long)gave, forebay_last_message()); \
+            exit(1); \
+        } \
+    } while (0)
+
+enum { BLOCK = 256 << 10, BYTES = 3 * BLOCK + 1000 };
+
+static char written[BYTES], got[BYTES];
+
+static void pattern(char *to, int bytes, int seed) {
+    for (int at = 0; at < bytes; at++)
+        to[at] = (char)(at * 7 + at / 256 + seed);
+}
+
+static forebay_session *started(unsigned flags) {
+    forebay_session *session;
+    CHECK(forebay_start(flags, &session) == 0 && session);
+    return session;
+}
+
+static forebay_file *opened(forebay_session *session, const char *path) {
+    forebay_file *file;
+    CHECK(forebay_open(session, path, O_RDWR | O_CREAT, 0600, &file) == 0 && file);
+    return file;
+}
+
+static void nap(int ms) {
+    struct timespec pause = {ms / 1000, ms % 1000 * 1000000L};
+    nanosleep(&pause, NULL);
+}
+
+static struct forebay_safety_info safety(forebay_file *file) {
+    struct forebay_safety_info info;
+    memset(&info, 0x55, sizeof info);
+    info.size = sizeof info;
+    CHECK(forebay_safety(file, &info) == 0);
+    return info;
+}
+
+static struct forebay_pool_info pool(forebay_session *session) {
+    struct forebay_pool_info info;
+    info.size = sizeof info;
+    CHECK(forebay_pool(session, &info) == 0);
+    return info;
+}
+
+static void write_all(forebay_file *file, const char *from, int64_t bytes, int64_t offset) {
+    CHECK(forebay_write(file, from, bytes, offset) == bytes);
+}
+
+/* Under Forebay, where nothing is flushed but what is asked for. */
+static void buffered(const char *path, const char *on_store) {
+    forebay_session *session = started(FOREBAY_REQUIRE);
+    CHECK(forebay_is_active(session) == 1);
+    struct forebay_pool_info info = pool(session);
+    CHECK(info.tiers == 2 && info.stores == 1 && info.is_served == 1 && info.job > 0);
+    CHECK(info.page_bytes == 4096 && info.block_bytes == BLOCK && strlen(info.instance) == 16);
+    CHECK(access(info.path, F_OK) == 0 && kill((pid_t)info.manager, 0) == 0);
+    struct forebay_tier_info ram = {.size = sizeof ram}, nvme = {.size = sizeof nvme};
+    CHECK(forebay_tier(session, 0, &ram) == 0 && forebay_tier(session, 1, &nvme) == 0);
+    CHECK(!strcmp(ram.name, "ram") && !*ram.path && !ram.is_lasting && !ram.has_failed);
+    CHECK(!strcmp(nvme.name, "nvme") && access(nvme.path, F_OK) == 0 && nvme.is_lasting);
+    CHECK(ram.capacity == 64u << 20 && ram.free <= ram.capacity && nvme.capacity == 256u << 20);
+    GIVES(forebay_tier(session, 2, &ram), -ENOENT, "no tier 2");
+    GIVES(forebay_tier(session, -1, &ram), -ENOENT, "no tier -1");
+
+    forebay_file *file = opened(session, path);
+    CHECK(forebay_is_buffered(file) == 1);
+    CHECK(forebay_is_safe(file, FOREBAY_STORE) == 0);
+    pattern(written, BYTES, 1);
+    write_all(file, written, BYTES, 0);
+    CHECK(forebay_size(file) == BYTES);
+    CHECK(forebay_read(file, got, BYTES, 0) == BYTES && !memcmp(got, written, BYTES));
+    CHECK(forebay_read(file, got, 100, BYTES - 10) == 10 && forebay_read(file, got, 9, BYTES) == 0);
+    CHECK(lseek(forebay_fd(file), 0, SEEK_CUR) == 0);
+
+    struct forebay_safety_info now = safety(file);
+    CHECK(now.where == FOREBAY_WHERE_MEMORY && now.is_buffered == 1 && now.tier_bytes == 0);
+    CHECK(now.memory_bytes == 3 * BLOCK + 4096);
+    struct forebay_extent extents[4];
+    CHECK(forebay_placement(file, 0, INT64_MAX, extents, 4) == 1);
+    CHECK(extents[0].offset == 0 && extents[0].bytes == BYTES);
+    CHECK(extents[0].tier == 0 && extents[0].is_ahead == 1 && extents[0].reserved == 0);
+    CHECK(forebay_placement(file, 5000, 100, extents, 4) == 1);
+    CHECK(extents[0].offset == 5000 && extents[0].bytes == 100);
+    CHECK(forebay_placement(file, BYTES, 100, extents, 4) == 0);
+    CHECK(forebay_placement(file, 0, BYTES, NULL, 0) == 1);
+
+    CHECK(forebay_is_safe(file, FOREBAY_DURABLE) == 0 && forebay_is_safe(file, FOREBAY_STORE) == 0);
+    CHECK(forebay_flush(file, FOREBAY_STORE) == 0);
+    for (int turn = 0; forebay_is_safe(file, FOREBAY_STORE) == 0; turn++) {
+        CHECK(turn < 10000);
+        nap(2);
+    }
+    CHECK(forebay_is_safe(file, FOREBAY_STORE) == 1 && forebay_is_safe(file, FOREBAY_DURABLE) == 1);
+    CHECK(safety(file).where != FOREBAY_WHERE_TIER && safety(file).memory_bytes == 0);
+    CHECK(forebay_wait(file, FOREBAY_STORE, -1) == 0);
+    CHECK(forebay_placement(file, 0, BYTES, extents, 4) == 1 && extents[0].is_ahead == 0);
+    /* It stays safe while the node manager gives the store's file its times. */
+    for (int turn = 0; safety(file).where != FOREBAY_WHERE_STORE; turn++) {
+        CHECK(turn < 10000);
+        CHECK(forebay_is_safe(file, FOREBAY_STORE) == 1);
+        nap(2);
+    }
+    CHECK(forebay_is_safe(file, FOREBAY_STORE) == 1);
+
+    /* A write takes that away, through this handle or another one. */
+    write_all(file, "new", 3, 4096);
+    CHECK(forebay_is_safe(file, FOREBAY_STORE) == 0 && safety(file).memory_bytes == 4096);
+    CHECK(forebay_placement(file, 0, BYTES, extents, 4) == 3);
+    CHECK(extents[1].offset == 4096 && extents[1].bytes == 4096 && extents[1].is_ahead == 1);
+    CHECK(extents[2].offset == 8192 && extents[2].is_ahead == 0);
+    memset(extents, 0x55, sizeof extents);
+    CHECK(forebay_placement(file, 0, BYTES, extents, 1) == 3);
+    CHECK(extents[0].bytes == 4096 && extents[1].bytes == 0x5555555555555555);
+    CHECK(forebay_wait(file, FOREBAY_DURABLE, 60000) == 0);
+    CHECK(forebay_is_safe(file, FOREBAY_DURABLE) == 1 && forebay_is_safe(file, FOREBAY_STORE) == 0);
+    CHECK(forebay_wait(file, FOREBAY_STORE, 60000) == 0 && forebay_is_safe(file, FOREBAY_STORE) == 1);
+    nap(20);
+    int fd = open(path, O_RDWR);
+    CHECK(fd >= 0 && pwrite(fd, "other", 5, 0) == 5);
+    CHECK(forebay_is_safe(file, FOREBAY_STORE) == 0);
+
+    /* A file that the program has opened itself. */
+    forebay_file *own;
+    CHECK(forebay_use_fd(session, fd, &own) == 0 && forebay_fd(own) == fd);
+    CHECK(forebay_read(own, got, 5, 0) == 5 && !memcmp(got, "other", 5));
+    CHECK(forebay_wait_all(session, FOREBAY_STORE, 60000) == 0);
+    CHECK(safety(own).memory_bytes == 0);
+    CHECK(forebay_flush_all(session, FOREBAY_DURABLE) == 0);
+    CHECK(forebay_close(own) == 0 && fcntl(fd, F_GETFD) >= 0 && close(fd) == 0);
+
+    /* One that is not buffered, in another directory. */
+    forebay_file *outside = opened(session, on_store);
+    CHECK(forebay_is_buffered(outside) == 0);
+    write_all(outside, "outside", 7, 0);
+    CHECK(forebay_read(outside, got, 9, 0) == 7 && forebay_size(outside) == 7);
+    CHECK(safety(outside).is_buffered == 0 && safety(outside).where == FOREBAY_WHERE_STORE);
+    CHECK(forebay_is_safe(outside, FOREBAY_STORE) == 0);
+    CHECK(forebay_wait(outside, FOREBAY_STORE, 0) == 0 && forebay_is_safe(outside, FOREBAY_STORE) == 1);
+    GIVES(forebay_placement(outside, 0, 9, extents, 4), FOREBAY_E_NOT_BUFFERED, "forebay explain");
+
+    /* A short struct of an older program, and a longer one of a later program. */
+    struct { size_t size; char path[256]; char rest[8]; } old = {.size = sizeof old - 8};
+    memset(old.rest, 0x55, sizeof old.rest);
+    CHECK(forebay_pool(session, (struct forebay_pool_info *)&old) == 0);
+    CHECK(!strcmp(old.path, info.path) && old.rest[0] == 0x55);
+    struct { struct forebay_safety_info known; uint64_t more; } later = {.more = 7};
+    later.known.size = sizeof later;
+    CHECK(forebay_safety(file, &later.known) == 0 && later.more == 0);
+
+    int kept = forebay_fd(file);
+    CHECK(forebay_end(session) == 0 && fcntl(kept, F_GETFD) < 0);
+    GIVES(forebay_read(file, got, 1, 0), FOREBAY_E_CLOSED, "closed");
+    GIVES(forebay_is_active(session), FOREBAY_E_CLOSED, "session");
+    puts("done");
+}
+
+/* Without Forebay. */
+static void plain(const char *path) {
+    forebay_session *session;
+    GIVES(forebay_start(FOREBAY_REQUIRE, &session), FOREBAY_E_NOT_RUNNING, "forebay run");
+    CHECK(session == NULL);
+    session = started(0);
+    CHECK(forebay_is_active(session) == 0);
+    struct forebay_pool_info info = {.size = sizeof info};
+    struct forebay_tier_info tier = {.size = sizeof tier};
+    GIVES(forebay_pool(session, &info), FOREBAY_E_NOT_RUNNING, "forebay run");
+    GIVES(forebay_tier(session, 0, &tier), FOREBAY_E_NOT_RUNNING, "forebay run");
+    GIVES(forebay_flush_all(session, FOREBAY_STORE), FOREBAY_E_NOT_RUNNING, "forebay run");
+    GIVES(forebay_wait_all(session, FOREBAY_STORE, 0), FOREBAY_E_NOT_RUNNING, "forebay run");
+    forebay_file *file = opened(session, path);
+    CHECK(forebay_is_buffered(file) == 0);
+    pattern(written, BYTES, 2);
+    write_all(file, written, BYTES, 0);
+    CHECK(forebay_read(file, got, BYTES, 0) == BYTES && !memcmp(got, written, BYTES));
+    CHECK(forebay_size(file) == BYTES && safety(file).where == FOREBAY_WHERE_STORE);
+    CHECK(forebay_flush(file, FOREBAY_DURABLE) == 0 && forebay_is_safe(file, FOREBAY_DURABLE) == 0);
+    CHECK(forebay_wait(file, FOREBAY_STORE, 10) == 0 && forebay_is_safe(file, FOREBAY_STORE) == 1);
+    write_all(file, "x", 1, 0);
+    CHECK(forebay_is_safe(file, FOREBAY_STORE) == 0);
+    struct forebay_range ranges[2] = {{0, 100}, {5000, 100}};
+    CHECK(forebay_will_read(file, ranges, 2) == 0);
+    CHECK(forebay_hint(file, FOREBAY_HINT_SEQUENTIAL, 0, 0) == 0);
+    struct forebay_extent extent;
+    GIVES(forebay_placement(file, 0, 1, &extent, 1), FOREBAY_E_NOT_RUNNING, "forebay run");
+    CHECK(forebay_close(file) == 0 && forebay_end(session) == 0);
+    puts("done");
+}
+
+/* What is wrong is said, in both ways of running. */
+static void bad(const char *path) {
+    forebay_session *session = started(0), *none = (forebay_session *)&path;
+    forebay_file *file, *wild = (forebay_file *)written;
+    GIVES(forebay_start(6, &file ? (forebay_session **)&file : NULL), -EINVAL, "flags");
+    GIVES(forebay_start(0, NULL), -EINVAL, "NULL");
+    GIVES(forebay_end(NULL), FOREBAY_E_HANDLE, "NULL");
+    GIVES(forebay_end(none), FOREBAY_E_HANDLE, "session");
+    GIVES(forebay_is_active(none), FOREBAY_E_HANDLE, "not the handle of a session");
+    GIVES(forebay_pool(none, NULL), FOREBAY_E_HANDLE, "session");
+    GIVES(forebay_open(NULL, path, O_RDWR, 0, &file), FOREBAY_E_HANDLE, "NULL");
+    GIVES(forebay_open(session, NULL, O_RDWR, 0, &file), -EINVAL, "path");
+    GIVES(forebay_open(session, path, O_RDWR, 0, NULL), -EINVAL, "file");
+    GIVES(forebay_open(session, "/no/such\nplace", O_RDWR, 0, &file), -ENOENT, "/no/such\\nplace");
+    CHECK(file == NULL);
+    static char deep[6000];
+    memset(deep, 'a', sizeof deep - 1);
+    CHECK(forebay_open(session, deep, O_RDWR, 0, &file) < 0 && strstr(forebay_last_message(), "aaa"));
+    GIVES(forebay_use_fd(session, -1, &file), -EBADF, "descriptor -1");
+    GIVES(forebay_use_fd(session, 12345, &file), -EBADF, "descriptor 12345");
+    GIVES(forebay_use_fd(session, 0, NULL), -EINVAL, "NULL");
+    GIVES(forebay_read(wild, got, 1, 0), FOREBAY_E_HANDLE, "handle");
+    GIVES(forebay_close(NULL), FOREBAY_E_HANDLE, "NULL");
+    GIVES(forebay_close((forebay_file *)session), FOREBAY_E_HANDLE, "not the handle of a file");
+
+    file = opened(session, path);
+    GIVES(forebay_read(file, got, -1, 0), -EINVAL, "-1 bytes");
+    GIVES(forebay_read(file, got, 1, -5), -EINVAL, "offset -5");
+    GIVES(forebay_write(file, got, 2, INT64_MAX), -EINVAL, "no part");
+    GIVES(forebay_write(file, NULL, 2, 0), -EINVAL, "NULL");
+    CHECK(forebay_write(file, NULL, 0, 0) == 0 && forebay_read(file, NULL, 0, 0) == 0);
+    CHECK(forebay_write(file, (void *)16, 10, 0) == -EFAULT && forebay_size(file) == 0);
+    write_all(file, "0123456789", 10, 0);
+    CHECK(forebay_read(file, (void *)16, 10, 0) == -EFAULT);
+    GIVES(forebay_flush(file, 0), -EINVAL, "FOREBAY_STORE");
+    GIVES(forebay_flush(file, 99), -EINVAL, "99");
+    GIVES(forebay_wait(file, 1, 0), -EINVAL, "level");
+    GIVES(forebay_is_safe(file, -3), -EINVAL, "level");
+    GIVES(forebay_flush_all(session, 4), -EINVAL, "level");
+    GIVES(forebay_wait_all(session, 4, 0), -EINVAL, "level");
+    GIVES(forebay_hint(file, 5, 0, 0), -EINVAL, "FOREBAY_HINT_");
+    GIVES(forebay_hint(file, -1, 0, 0), -EINVAL, "-1");
+    GIVES(forebay_hint(file, 0, -1, 0), -EINVAL, "offset -1");
+    struct forebay_range ranges[65] = {{0, 1}, {0, -1}};
+    GIVES(forebay_will_read(file, ranges, 65), -EINVAL, "64");
+    GIVES(forebay_will_read(file, ranges, -1), -EINVAL, "-1 ranges");
+    GIVES(forebay_will_read(file, ranges, 2), -EINVAL, "-1 bytes");
+    GIVES(forebay_will_read(file, NULL, 2), -EINVAL, "NULL");
+    CHECK(forebay_will_read(file, NULL, 0) == 0);
+    struct forebay_safety_info info = {.size = 3};
+    GIVES(forebay_safety(file, &info), -EINVAL, "sizeof");
+    info.size = (size_t)-1;
+    GIVES(forebay_safety(file, &info), -EINVAL, "sizeof");
+    GIVES(forebay_safety(file, NULL), -EINVAL, "NULL");
+    struct forebay_extent extent;
+    GIVES(forebay_placement(file, -1, 1, &extent, 1), -EINVAL, "-1");
+    GIVES(forebay_placement(file, 0, 1, &extent, -1), -EINVAL, "-1");
+    GIVES(forebay_placement(file, 0, 1, NULL, 1), -EINVAL, "NULL");
+
+    /* The program closes what is not its own; another file gets the number. */
+    CHECK(close(forebay_fd(file)) == 0);
+    GIVES(forebay_read(file, got, 1, 0), -EBADF, "descriptor");
+    GIVES(forebay_wait(file, FOREBAY_STORE, -1), -EBADF, "descriptor");
+    GIVES(forebay_close(file), -EBADF, "written");
+    GIVES(forebay_close(file), FOREBAY_E_CLOSED, "closed");
+    GIVES(forebay_size(file), FOREBAY_E_CLOSED, "closed");
+    forebay_file *reader;
+    CHECK(forebay_open(session, path, O_RDONLY, 0, &reader) == 0);
+    GIVES(forebay_write(reader, "x", 1, 0), -EBADF, "1 bytes at offset 0");
+    int ends[2];
+    CHECK(pipe(ends) == 0 && forebay_use_fd(session, ends[0], &file) == 0);
+    GIVES(forebay_read(file, got, 1, 0), -ESPIPE, "descriptor");
+    GIVES(forebay_hint(file, FOREBAY_HINT_WILLNEED, 0, 0), -ESPIPE, "descriptor");
+    CHECK(forebay_flush(file, FOREBAY_STORE) == 0);
+    GIVES(forebay_wait(file, FOREBAY_STORE, 0), -EINVAL, "flush");
+
+    forebay_session *many[300];
+    int count = 0;
+    while (count < 300 && forebay_start(0, &many[count]) == 0)
+        count++;
+    CHECK(count == 255 && strstr(forebay_last_message(), "256 sessions"));
+    while (count > 0)
+        CHECK(forebay_end(many[--count]) == 0);
+    CHECK(forebay_end(session) == 0);
+    GIVES(forebay_close(reader), FOREBAY_E_CLOSED, "session");
+    CHECK(strstr(forebay_strerror(FOREBAY_E_NOT_RUNNING), "forebay run"));
+    CHECK(!strcmp(forebay_strerror(-ENOENT), strerror(ENOENT)) && *forebay_strerror(-1000000));
+    CHECK(forebay_api_version() == FOREBAY_API_VERSION);
+    puts("done");
+}
+
+/* A node manager that does not go on. */
+static void late(const char *path) {
+    forebay_session *session = started(FOREBAY_REQUIRE);
+    pid_t manager = (pid_t)pool(session).manager;
+    forebay_file *file = opened(session, path);
+    write_all(file, written, BYTES, 0);
+    CHECK(kill(manager, SIGSTOP) == 0);
+    struct timespec before, after;
+    clock_gettime(CLOCK_MONOTONIC, &before);
+    GIVES(forebay_wait(file, FOREBAY_STORE, 300), -ETIMEDOUT, "300 ms");
+    clock_gettime(CLOCK_MONOTONIC, &after);
+    long ms = (after.tv_sec - before.tv_sec) * 1000 + (after.tv_nsec - before.tv_nsec) / 1000000;
+    CHECK(ms >= 300 && ms < 20000);
+    CHECK(forebay_is_safe(file, FOREBAY_STORE) == 0);
+    GIVES(forebay_wait(file, FOREBAY_STORE, 0), -ETIMEDOUT, "goes on");
+    GIVES(forebay_wait_all(session, FOREBAY_STORE, 200), -ETIMEDOUT, "200 ms");
+    CHECK(kill(manager, SIGCONT) == 0);
+    CHECK(forebay_wait(file, FOREBAY_STORE, 60000) == 0);
+    CHECK(forebay_wait_all(session, FOREBAY_STORE, 60000) == 0);
+    CHECK(forebay_end(session) == 0);
+    puts("done");
+}
+
+static forebay_session *common;
+static const char *folder;
+
+static void *work(void *number) {
+    char path[4096], mine[5000], back[5000];
+    snprintf(path, sizeof path, "%s/thread-%ld", folder, (long)number);
+    forebay_file *shared;
+    CHECK(forebay_open(common, folder, O_RDWR, 0, &shared) == -EISDIR);
+    for (int turn = 0; turn < 300; turn++) {
+        forebay_file *file = opened(common, path);
+        pattern(mine, sizeof mine, turn + (int)(long)number);
+        write_all(file, mine, sizeof mine, turn * 1000);
+        CHECK(forebay_read(file, back, sizeof back, turn * 1000) == sizeof back);
+        CHECK(!memcmp(mine, back, sizeof mine));
+        if (turn % 50 == 0)
+            CHECK(forebay_wait(file, turn % 100 ? FOREBAY_STORE : FOREBAY_DURABLE, -1) == 0);
+        CHECK(forebay_close(file) == 0);
+        CHECK(forebay_close(file) == FOREBAY_E_CLOSED);
+    }
+    return NULL;
+}
+
+static forebay_file *passed;
+
+/* Uses a file that another thread closes at some time. */
+static void *use(void *nothing) {
+    char back[100];
+    int64_t result;
+    while ((result = forebay_read(passed, back, sizeof back, 0)) == 100)
+        CHECK(back[0] == written[0] && back[99] == written[99]);
+    CHECK(result == FOREBAY_E_CLOSED);
+    return nothing;
+}
+
+static void threads(const char *path) {
+    common = started(FOREBAY_REQUIRE);
+    folder = path;
+    pthread_t all[4];
+    for (long number = 0; number < 4; number++)
+        CHECK(pthread_create(&all[number], NULL, work, (void *)number) == 0);
+    for (int number = 0; number < 4; number++)
+        CHECK(pthread_join(all[number], NULL) == 0);
+    char file[4096];
+    pattern(written, 100, 9);
+    snprintf(file, sizeof file, "%s/passed", path);
+    for (int turn = 0; turn < 50; turn++) {
+        passed = opened(common, file);
+        int fd = forebay_fd(passed);
+        write_all(passed, written, 100, 0);
+        for (int number = 0; number < 2; number++)
+            CHECK(pthread_create(&all[number], NULL, use, NULL) == 0);
+        nap(1);
+        CHECK(forebay_close(passed) == 0);
+        for (int number = 0; number < 2; number++)
+            CHECK(pthread_join(all[number], NULL) == 0);
+        CHECK(fcntl(fd, F_GETFD) < 0);
+    }
+    CHECK(forebay_end(common) == 0);
+    puts("done");
+}
+
+static void forks(const char *path) {
+    forebay_session *session = started(FOREBAY_REQUIRE);
+    forebay_file *file = opened(session, path);
+    write_all(file, "parent", 6, 0);
+    pid_t child = fork();
+    if (child == 0) {
+        CHECK(forebay_is_active(session) == 1 && forebay_is_safe(file, FOREBAY_STORE) == 0);
+        CHECK(forebay_read(file, got, 6, 0) == 6 && !memcmp(got, "parent", 6));
+        write_all(file, "child ", 6, 6);
+        CHECK(forebay_wait(file, FOREBAY_STORE, 60000) == 0);
+        CHECK(forebay_close(file) == 0 && forebay_end(session) == 0);
+        forebay_session *own = started(FOREBAY_REQUIRE);
+        file = opened(own, path);
+        write_all(file, "again", 5, 12);
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(forebay_read(file, got, 99, 0) == 17 && !memcmp(got, "parentchild again", 17));
+    CHECK(forebay_wait(file, FOREBAY_STORE, 60000) == 0 && forebay_end(session) == 0);
+    puts("done");
+}
+
+/* Writes, waits until it is safe, says so, and is killed. */
+static void killed(const char *path, const char *level, const char *mark) {
+    int wanted = !strcmp(level, "store") ? FOREBAY_STORE : FOREBAY_DURABLE;
+    forebay_session *session = started(FOREBAY_REQUIRE);
+    forebay_file *file = opened(session, path);
+    pattern(written, BYTES, 4);
+    write_all(file, written, BYTES, 0);
+    CHECK(forebay_flush(file, wanted) == 0);
+    while (forebay_is_safe(file, wanted) == 0)
+        nap(1);
+    CHECK(forebay_is_safe(file, wanted) == 1);
+    close(open(mark, O_CREAT | O_WRONLY, 0600));
+    for (;;)
+        pause();
+}
+
+/* Blocks that are told to be read next are in RAM when they are read, and no others. */
+static void ahead(const char *path) {
+    forebay_session *session = started(FOREBAY_REQUIRE);
+    forebay_file *file = opened(session, path);
+    struct forebay_extent extents[8];
+    CHECK(forebay_size(file) == 12 * BLOCK);
+    CHECK(forebay_placement(file, 0, INT64_MAX, extents, 8) == 1);
+    CHECK(extents[0].tier == FOREBAY_TIER_STORE && extents[0].bytes == 12 * BLOCK);
+    struct forebay_range ranges[2] = {{8 * BLOCK, 2 * BLOCK}, {BLOCK, BLOCK}};
+    CHECK(forebay_will_read(file, ranges, 2) == 0);
+    for (int turn = 0; forebay_placement(file, 0, INT64_MAX, extents, 8) != 5; turn++) {
+        CHECK(turn < 10000);
+        nap(2);
+    }
+    CHECK(extents[1].offset == BLOCK && extents[1].bytes == BLOCK && extents[1].tier == 0);
+    CHECK(extents[3].offset == 8 * BLOCK && extents[3].bytes == 2 * BLOCK && extents[3].tier == 0);
+    CHECK(!extents[1].is_ahead && !extents[3].is_ahead && extents[4].tier == FOREBAY_TIER_STORE);
+    CHECK(forebay_read(file, got, BLOCK, 8 * BLOCK) == BLOCK && got[0] == 1 && got[BLOCK - 1] == 1);
+    CHECK(forebay_hint(file, FOREBAY_HINT_DONTNEED, 0, 4 * BLOCK) == 0);
+    CHECK(forebay_placement(file, 0, INT64_MAX, extents, 8) == 3 && extents[1].offset == 8 * BLOCK);
+    CHECK(forebay_hint(file, FOREBAY_HINT_RANDOM, 0, 0) == 0);
+    CHECK(forebay_hint(file, FOREBAY_HINT_NORMAL, 0, 0) == 0);
+    CHECK(forebay_hint(file, FOREBAY_HINT_WILLNEED, 0, BLOCK) == 0);
+    for (int turn = 0; forebay_placement(file, 0, BLOCK, extents, 8) != 1 || extents[0].tier; turn++) {
+        CHECK(turn < 10000);
+        nap(2);
+    }
+    CHECK(forebay_end(session) == 0);
+    puts("done");
+}
+
+/* A file that cannot be brought to the store, and that is told. */
+static void failing(const char *path, const char *fault) {
+    forebay_session *session = started(FOREBAY_REQUIRE);
+    forebay_file *file = opened(session, path);
+    write_all(file, written, BYTES, 0);
+    GIVES(forebay_wait(file, FOREBAY_STORE, -1), -ENOSPC, "flush");
+    CHECK(forebay_is_safe(file, FOREBAY_STORE) != 1);
+    CHECK(forebay_flush(file, FOREBAY_STORE) == 0);
+    int result;
+    while ((result = forebay_is_safe(file, FOREBAY_STORE)) == 0)
+        nap(1);
+    CHECK(result == -ENOSPC || result == 1);
+    CHECK(unlink(fault) == 0);
+    while (forebay_wait(file, FOREBAY_STORE, -1) != 0)
+        nap(1);
+    CHECK(forebay_is_safe(file, FOREBAY_STORE) == 1 && forebay_end(session) == 0);
+    puts("done");
+}
+
+/* A file that its run has made scratch. */
+static void scratch(const char *path) {
+    forebay_session *session = started(FOREBAY_REQUIRE);
+    forebay_file *file = opened(session, path);
+    write_all(file, written, 100, 0);
+    GIVES(forebay_flush(file, FOREBAY_STORE), -EOPNOTSUPP, "scratch");
+    GIVES(forebay_wait(file, FOREBAY_DURABLE, -1), -EOPNOTSUPP, "scratch");
+    CHECK(forebay_is_safe(file, FOREBAY_STORE) == 0 && forebay_end(session) == 0);
+    puts("done");
+}
+
+int main(int argc, char **argv) {
+    const char *part = argc > 1 ? argv[1] : "", *path = argc > 2 ? argv[2] : "";
+    if (!strcmp(part, "buffered") && argc == 4)
+        buffered(path, argv[3]);
+    else if (!strcmp(part, "plain"))
+        plain(path);
+    else if (!strcmp(part, "bad"))
+        bad(path);
+    else if (!strcmp(part, "late"))
+        late(path);
+    else if (!strcmp(part, "threads"))
+        threads(path);
+    else if (!strcmp(part, "forks"))
+        forks(path);
+    else if (!strcmp(part, "killed") && argc == 5)
+        killed(path, argv[3], argv[4]);
+    else if (!strcmp(part, "ahead"))
+        ahead(path);
+    else if (!strcmp(part, "failing") && argc == 4)
+        failing(path, argv[3]);
+    else if (!strcmp(part, "scratch"))
+        scratch(path);
+    else
+        return 2;
+    return 0;
+}

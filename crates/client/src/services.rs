@@ -1,0 +1,214 @@
+//! How a library that is loaded into a process finds the session that its preload library has: a
+//! table of functions that the latter exports. A process has one session in a pool, and a library
+//! with a copy of this crate must not start a second one.
+//!
+//! The table is an interface between two libraries that may be of different builds: a field keeps
+//! its place and its meaning, and new ones come last. All functions return a negative errno on
+//! failure, and [`NOT_MANAGED`] of a descriptor that is not Forebay's; they may be called by any
+//! thread at any time, from a signal handler as far as read and write may.
+
+use crate::session::Session;
+use core::ffi::{CStr, c_char};
+use core::sync::atomic::Ordering;
+use forebay_pool::layout::TierId;
+use forebay_pool::segment::text;
+use rustix::fd::RawFd;
+
+/// The symbol of the table. Its number rises when a field of an older table changes.
+pub const SERVICES: &CStr = c"forebay_services_1";
+
+/// What a function returns of a descriptor that is not buffered: no errno is as low.
+pub const NOT_MANAGED: i32 = -5000;
+
+/// Values of a level in the table.
+pub mod level {
+    /// [`crate::Level::Durable`].
+    pub const DURABLE: u32 = 2;
+    /// [`crate::Level::Store`].
+    pub const STORE: u32 = 3;
+}
+
+/// Values of what a flush has come to, as [`Services::progress`] returns them.
+pub mod progress {
+    /// [`crate::Progress::Waiting`].
+    pub const WAITING: i32 = 0;
+    /// [`crate::Progress::Done`].
+    pub const DONE: i32 = 1;
+    /// [`crate::Progress::Changed`].
+    pub const CHANGED: i32 = 2;
+}
+
+/// What is known of the pool.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct PoolNow {
+    /// The file of the pool, zero-terminated; cut off if it is too long.
+    pub path: [c_char; 256],
+    /// The name of the instance, zero-terminated.
+    pub instance: [c_char; 32],
+    /// Bytes of a page.
+    pub page_bytes: u64,
+    /// Bytes of a block.
+    pub block_bytes: u64,
+    /// How many tiers there are.
+    pub tiers: u32,
+    /// How many managed directories.
+    pub stores: u32,
+    /// The process of the node manager.
+    pub manager: u32,
+    /// 1: that lives.
+    pub is_served: u32,
+    /// The number of the run that the process belongs to; 0 is none.
+    pub job: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+/// What is known of a tier.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct TierNow {
+    /// Its name, zero-terminated.
+    pub name: [c_char; 64],
+    /// The file of its slots, zero-terminated; empty for RAM.
+    pub path: [c_char; 4096],
+    /// Bytes that it can hold.
+    pub capacity: u64,
+    /// About how many of them are free.
+    pub free: u64,
+    /// 1: what it holds is there when the node is started again.
+    pub is_lasting: u32,
+    /// 1: its device has failed, and it takes nothing new.
+    pub has_failed: u32,
+}
+
+/// Bytes of a file that the store lacks, in whole pages.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct UnsafeNow {
+    /// In memory.
+    pub memory: u64,
+    /// On file tiers.
+    pub tiers: u64,
+    /// 1: the store's file has another size.
+    pub is_resized: u64,
+}
+
+/// Consecutive bytes of a file in one place.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ExtentNow {
+    /// The first byte.
+    pub offset: i64,
+    /// How many.
+    pub bytes: i64,
+    /// The number of the tier; -1 is the store.
+    pub tier: i32,
+    /// 1: the store lacks them.
+    pub is_ahead: u32,
+    /// 0.
+    pub reserved: u64,
+}
+
+/// A flush that was asked for: what [`crate::Flush`] has.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FlushBegun {
+    /// See [`crate::Flush::ticket`].
+    pub ticket: u32,
+    /// See [`crate::Flush::errors`].
+    pub errors: u32,
+    /// See [`crate::Flush::written_ns`].
+    pub written_ns: u64,
+}
+
+/// The table. Pointers must be valid for what is read or written through them; buffers of data may
+/// be anything, and give `EFAULT`.
+#[repr(C)]
+pub struct Services {
+    /// Bytes of the table: what is behind them an older library does not have.
+    pub bytes: usize,
+    /// 1 if the process has a session, else 0.
+    pub is_active: extern "C" fn() -> i32,
+    /// Says what the pool is.
+    pub pool: unsafe extern "C" fn(*mut PoolNow) -> i32,
+    /// Says what a tier is; `ENOENT` if there is none of this number.
+    pub tier: unsafe extern "C" fn(u32, *mut TierNow) -> i32,
+    /// `open`, with flags and mode; the descriptor.
+    pub open: unsafe extern "C" fn(*const c_char, i32, u32) -> RawFd,
+    /// `close`, also of a descriptor that is not managed.
+    pub close: extern "C" fn(RawFd) -> i32,
+    /// Whether a descriptor is managed: 0 or [`NOT_MANAGED`].
+    pub manages: extern "C" fn(RawFd) -> i32,
+    /// `pread`; no cancellation point.
+    pub read: unsafe extern "C" fn(RawFd, *mut u8, usize, u64) -> isize,
+    /// `pwrite`; no cancellation point.
+    pub write: unsafe extern "C" fn(RawFd, *const u8, usize, u64) -> isize,
+    /// The size in bytes.
+    pub size: extern "C" fn(RawFd) -> i64,
+    /// `posix_fadvise` beyond the kernel's part: the advice by its number there.
+    pub advise: extern "C" fn(RawFd, u64, u64, i32) -> i32,
+    /// Begins a flush to a [`level`].
+    pub begin_flush: unsafe extern "C" fn(RawFd, u32, *mut FlushBegun) -> i32,
+    /// How it stands with a flush: a number of [`progress`].
+    pub progress: unsafe extern "C" fn(RawFd, *const FlushBegun) -> i32,
+    /// Waits for a flush, so many milliseconds, or for ever if they are negative: 1 if it is done,
+    /// 0 if the time is over.
+    pub await_flush: unsafe extern "C" fn(RawFd, *const FlushBegun, i64) -> i32,
+    /// Begins a flush of all files of the pool to a [`level`].
+    pub begin_flush_of_all: extern "C" fn(u32) -> i32,
+    /// Waits for that as for one.
+    pub await_flush_of_all: extern "C" fn(i64) -> i32,
+    /// Says what the store lacks.
+    pub not_on_store: unsafe extern "C" fn(RawFd, *mut UnsafeNow) -> i32,
+    /// Says where so many bytes from an offset on are: fills in as many extents as there is room
+    /// for, and returns how many there are.
+    pub placement: unsafe extern "C" fn(RawFd, u64, u64, *mut ExtentNow, usize) -> i64,
+}
+
+// The sizes that version 1 has for good.
+const _: () = assert!(size_of::<PoolNow>() == 328 && size_of::<TierNow>() == 4184);
+const _: () = assert!(size_of::<ExtentNow>() == 32 && size_of::<UnsafeNow>() == 24);
+const _: () = assert!(size_of::<FlushBegun>() == 16 && size_of::<Services>() == 144);
+
+/// The first bytes of a text, with a zero behind them.
+fn cut_off<const N: usize>(from: &[u8]) -> [c_char; N] {
+    let mut to = [0; N];
+    to[..N - 1].iter_mut().zip(from).for_each(|(to, &from)| *to = from as c_char);
+    to
+}
+
+impl Session {
+    /// What the pool is now.
+    pub fn pool_now(&self) -> PoolNow {
+        let header = self.segment.header();
+        PoolNow {
+            path: cut_off(self.carried.pool().map_or(&[], CStr::to_bytes)),
+            instance: cut_off(&header.instance),
+            page_bytes: self.segment.page_bytes() as u64,
+            block_bytes: self.segment.bucket_bytes() as u64,
+            tiers: header.tiers,
+            stores: header.stores,
+            manager: header.manager_pid.load(Ordering::Acquire),
+            is_served: self.segment.manager_is_alive().into(),
+            job: self.segment.client(self.slot()).job.load(Ordering::Relaxed),
+            reserved: 0,
+        }
+    }
+
+    /// What the tier of this number is now; `None` if there is none.
+    pub fn tier_now(&self, number: u32) -> Option<TierNow> {
+        let header = self.segment.header();
+        let id = header.tiers_in_use().find(|id| id.index() == number as usize)?;
+        let (tier, bucket) = (&header.tier[id], self.segment.bucket_bytes() as u64);
+        let free = self.segment.free_in(id).min(tier.buckets);
+        Some(TierNow {
+            name: cut_off(text(&tier.name).to_bytes()),
+            path: cut_off(text(&tier.path).to_bytes()),
+            capacity: u64::from(tier.buckets) * bucket,
+            free: u64::from(free) * bucket,
+            is_lasting: (id != TierId::RAM).into(),
+            has_failed: (!self.segment.is_sound(id)).into(),
+        })
+    }
+}

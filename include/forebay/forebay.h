@@ -1,0 +1,286 @@
+/*
+ * forebay.h - what a program asks of Forebay, in C99 and C++.
+ *
+ * Link with -lforebay (pkg-config: forebay), and run the program as usual: `forebay run -- PROGRAM`.
+ * A program works without this header, too; it is for those that want to know when their bytes
+ * are safe, where they are, or to say what they will read. Without Forebay ("plainly") the same
+ * program works: functions of files are the kernel's, and those that only Forebay can answer
+ * return FOREBAY_E_NOT_RUNNING. docs/api.md is the guide.
+ *
+ * Results: functions of type int return 0 or a count, those that say how many bytes an int64_t;
+ * a negative number is an error: -errno of the kernel's, or one of FOREBAY_E_... .
+ * forebay_last_message() says what happened, to which descriptor or path, and what to do. errno is
+ * not used, and may change.
+ *
+ * Threads: all functions may be called by all threads at once, also with the same handle. None is
+ * to be called by a signal handler. After fork() a child has the handles of its parent. None is a
+ * cancellation point.
+ *
+ * Handles are opaque. One that was closed, is NULL, or never was a handle is an error
+ * (FOREBAY_E_CLOSED, FOREBAY_E_HANDLE), never a crash. Other pointers must be valid.
+ *
+ * Units: offsets, sizes and lengths are bytes; times are milliseconds.
+ *
+ * Stable: programs that were compiled with an older header of the same soname (libforebay.so.0)
+ * work with a later library. Structs grow at their end: set their field `size` to sizeof of
+ * them before a call.
+ */
+#ifndef FOREBAY_FOREBAY_H
+#define FOREBAY_FOREBAY_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What this header describes; raised with each addition. Each function says since when it is. */
+#define FOREBAY_API_VERSION 1
+
+/* Errors beside those of errno, which are -4095 to -1. */
+enum forebay_error {
+    /* The process does not run under Forebay: start it with `forebay run -- PROGRAM`. */
+    FOREBAY_E_NOT_RUNNING = -10001,
+    /* The file is not one that Forebay buffers. */
+    FOREBAY_E_NOT_BUFFERED = -10002,
+    /* The handle was closed, or its session ended. */
+    FOREBAY_E_CLOSED = -10003,
+    /* It is NULL, or no handle of this kind. */
+    FOREBAY_E_HANDLE = -10004,
+    /* 65,536 files are open, or 256 sessions, in this process. */
+    FOREBAY_E_TOO_MANY = -10005
+};
+
+/* A session: what this process has opened, and what it asks of the pool. */
+typedef struct forebay_session forebay_session;
+/* An open file. */
+typedef struct forebay_file forebay_file;
+
+/* ---- Versions and errors --------------------------------------------------------------------- */
+
+/* FOREBAY_API_VERSION of the library that is loaded. Since 1. */
+int forebay_api_version(void);
+
+/* What a code means, negative as it was returned. The text of an errno is good until the next such
+ * question of this thread. Since 1. */
+const char *forebay_strerror(int code);
+
+/* What happened in the last call of this thread that failed; "" if none did. Good until the next
+ * one fails. Since 1. */
+const char *forebay_last_message(void);
+
+/* ---- Session --------------------------------------------------------------------------------- */
+
+/* For forebay_start(): fails with FOREBAY_E_NOT_RUNNING where the program runs plainly. */
+#define FOREBAY_REQUIRE 1u
+
+/* Begins a session, and stores its handle in *session (NULL after an error). `flags` is 0 or
+ * FOREBAY_REQUIRE. A process joins a pool once, when it starts; sessions only say which files
+ * belong together, and several may be there. Since 1.
+ * Errors: FOREBAY_E_NOT_RUNNING, FOREBAY_E_TOO_MANY, -EINVAL (other flags, no place for the
+ * handle). */
+int forebay_start(unsigned flags, forebay_session **session);
+
+/* Closes all files that were opened in the session, as forebay_close() does, and ends it: its
+ * handles are FOREBAY_E_CLOSED from now on. What was written stays buffered, and is flushed as
+ * without this call. Returns the first error of a close. Since 1. */
+int forebay_end(forebay_session *session);
+
+/* 1 if this process runs under Forebay, 0 if it runs plainly. Since 1. */
+int forebay_is_active(forebay_session *session);
+
+struct forebay_pool_info {
+    size_t size;             /* sizeof(struct forebay_pool_info) */
+    char path[256];          /* the file of the pool, in /dev/shm */
+    char instance[32];       /* the name of the instance, as `forebay status` has it */
+    uint64_t page_bytes;     /* the unit of what is valid, or ahead of the store */
+    uint64_t block_bytes;    /* the unit in which files move between tiers */
+    uint32_t tiers;          /* number of tiers, the fastest is 0 */
+    uint32_t stores;         /* number of directories that are buffered */
+    uint32_t manager;        /* process id of the node manager */
+    uint32_t is_served;      /* 1 if that lives */
+    uint32_t job;            /* number of the run of this process; 0 if it has none */
+    uint32_t reserved;
+};
+
+/* Says which pool this process uses. Since 1.
+ * Errors: FOREBAY_E_NOT_RUNNING, -EINVAL (size). */
+int forebay_pool(forebay_session *session, struct forebay_pool_info *info);
+
+struct forebay_tier_info {
+    size_t size;             /* sizeof(struct forebay_tier_info) */
+    char name[64];           /* as configured */
+    char path[4096];         /* the file of its slots; "" for RAM */
+    uint64_t capacity;       /* bytes */
+    uint64_t free;           /* about how many of them are free */
+    uint32_t is_lasting;     /* 1: what it holds is there when the node was started again */
+    uint32_t has_failed;     /* 1: its device has failed, and nothing new goes there */
+};
+
+/* Says what tier `number` is. Since 1.
+ * Errors: FOREBAY_E_NOT_RUNNING, -ENOENT (no such tier), -EINVAL (size). */
+int forebay_tier(forebay_session *session, int number, struct forebay_tier_info *info);
+
+/* ---- Files ----------------------------------------------------------------------------------- */
+
+/* Opens `path` with `flags` and `mode` of open(2) (O_CLOEXEC is added), and stores the handle in
+ * *file (NULL after an error). Whether Forebay buffers it depends on where it lies. Since 1.
+ * Errors: those of open(2), FOREBAY_E_CLOSED, FOREBAY_E_HANDLE, FOREBAY_E_TOO_MANY. */
+int forebay_open(forebay_session *session, const char *path, int flags, unsigned mode,
+                 forebay_file **file);
+
+/* A handle of descriptor `fd`, which the program has opened, and which it closes itself, after
+ * forebay_close(). Since 1.
+ * Errors: -EBADF, FOREBAY_E_CLOSED, FOREBAY_E_HANDLE, FOREBAY_E_TOO_MANY. */
+int forebay_use_fd(forebay_session *session, int fd, forebay_file **file);
+
+/* The descriptor of a file: for all other system calls. It is closed with the handle, unless it is
+ * the program's. Since 1. */
+int forebay_fd(forebay_file *file);
+
+/* 1 if Forebay buffers the file, or would (another use may have turned it to the kernel), 0 if
+ * not. Since 1. */
+int forebay_is_buffered(forebay_file *file);
+
+/* Gives the handle up, and closes its descriptor unless it is the program's. Waits for no flush.
+ * Calls of other threads that use the handle end first; the last of them closes the descriptor,
+ * and 0 is returned. Since 1.
+ * Errors: FOREBAY_E_CLOSED, FOREBAY_E_HANDLE, or that of a flush which was not reported yet. The
+ * handle is given up in any case. */
+int forebay_close(forebay_file *file);
+
+/* Reads up to `bytes` bytes at `offset` into `buffer`; returns how many, fewer at the end of the
+ * file and where pread(2) would, too. The offset of the descriptor stays. Since 1.
+ * Errors: those of pread(2). */
+int64_t forebay_read(forebay_file *file, void *buffer, int64_t bytes, int64_t offset);
+
+/* Writes `bytes` bytes of `buffer` at `offset`, or at the end of a file that was opened with
+ * O_APPEND; returns how many, which may be fewer. Since 1.
+ * Errors: those of pwrite(2). */
+int64_t forebay_write(forebay_file *file, const void *buffer, int64_t bytes, int64_t offset);
+
+/* The size of the file. Since 1. */
+int64_t forebay_size(forebay_file *file);
+
+/* ---- When is it safe? ------------------------------------------------------------------------ */
+
+/* Where a flush brings a file. */
+enum forebay_level {
+    /* Where it survives a loss of power: the store, or the journal on a file tier, which is faster.
+     * Forebay brings it to the store later, or after the node was started again. */
+    FOREBAY_DURABLE = 2,
+    /* The store: where other nodes, and programs without Forebay, see it. Survives a loss of
+     * power, and of this node. */
+    FOREBAY_STORE = 3
+};
+
+/* Begins to bring what was written to the file so far, by all processes of the node, to `level`,
+ * and returns at once. What a rule says of durability does not matter. Plainly, and of a file that
+ * is not buffered: has the kernel begin to write. Since 1.
+ * Errors: -EOPNOTSUPP of a scratch file, -EINVAL (no such level). */
+int forebay_flush(forebay_file *file, int level);
+
+/* Waits until what was written to the file before the last forebay_flush() is at `level`, up to
+ * `timeout_ms`, or for ever if that is negative. Begins a flush first if none is under way to
+ * that level, or if a call through this handle has written since: so a wait alone, or again after
+ * -ETIMEDOUT, is right. Plainly, and of a file that is not buffered, it is fsync(2), and takes as
+ * long as that takes. Since 1.
+ * Errors: -ETIMEDOUT (the flush goes on), that of the flush (-EIO, -ENOSPC, -EDQUOT, ...), or as of
+ * forebay_flush(). */
+int forebay_wait(forebay_file *file, int level, int64_t timeout_ms);
+
+/* 1 if what was written to the file before the last forebay_flush() or forebay_wait() is at
+ * `level`; 0 if not yet, if there was none to that level, or if it was seen that the file has
+ * been written since: always what was written through this handle, and what others have written
+ * as long as it is not on the store. Waits for nothing. Since 1.
+ * Errors: that of a flush of the file which has failed since. */
+int forebay_is_safe(forebay_file *file, int level);
+
+/* Where bytes are: the least safe ones. */
+enum forebay_where {
+    /* In memory: they survive the program and the node manager, and not the node. */
+    FOREBAY_WHERE_MEMORY = 0,
+    /* On file tiers: they survive that the node is started again, and perhaps not a loss of power,
+     * unless forebay_wait() has returned 0. */
+    FOREBAY_WHERE_TIER = 1,
+    /* The store's file has all of them, as the kernel shows it to other programs. That a loss of
+     * power leaves them there only forebay_wait() says. */
+    FOREBAY_WHERE_STORE = 2
+};
+
+struct forebay_safety_info {
+    size_t size;             /* sizeof(struct forebay_safety_info) */
+    uint64_t memory_bytes;   /* bytes in memory that the store lacks, in whole pages */
+    uint64_t tier_bytes;     /* bytes on file tiers that the store lacks, in whole pages */
+    int where;               /* FOREBAY_WHERE_... of the least safe byte, and of the size */
+    int is_buffered;         /* 0: Forebay does not buffer the file, or the program runs plainly */
+};
+
+/* Says where the file's bytes are now. Since 1.
+ * Errors: -EINVAL (size). */
+int forebay_safety(forebay_file *file, struct forebay_safety_info *info);
+
+/* forebay_flush() of all files that are buffered in the pool, of all programs, but for scratch
+ * files. Since 1.
+ * Errors: FOREBAY_E_NOT_RUNNING, -EINVAL (no such level). */
+int forebay_flush_all(forebay_session *session, int level);
+
+/* The same, and waits until it is done, up to `timeout_ms`, or for ever if that is negative.
+ * Since 1.
+ * Errors: FOREBAY_E_NOT_RUNNING, -ETIMEDOUT (the flush goes on), that of a file that cannot be
+ * flushed. */
+int forebay_wait_all(forebay_session *session, int level, int64_t timeout_ms);
+
+/* ---- What will be read ----------------------------------------------------------------------- */
+
+enum forebay_hint_kind {
+    FOREBAY_HINT_NORMAL = 0,     /* nothing in particular */
+    FOREBAY_HINT_RANDOM = 1,     /* read here and there: nothing is read ahead */
+    FOREBAY_HINT_SEQUENTIAL = 2, /* read from front to back */
+    FOREBAY_HINT_WILLNEED = 3,   /* read soon: is brought to RAM while there is room */
+    FOREBAY_HINT_DONTNEED = 4    /* not used soon: leaves the tiers, once it is on the store */
+};
+
+/* Says how `bytes` bytes from `offset` on will be used; all up to the end if `bytes` is 0. The first
+ * three hold for the whole file, as it was opened here, until another of them is given. Returns
+ * at once; a hint may be forgotten when the node is busy. Plainly: posix_fadvise(2). Since 1.
+ * Errors: -EINVAL (no such hint, a negative number), -ESPIPE (a pipe). */
+int forebay_hint(forebay_file *file, int hint, int64_t offset, int64_t bytes);
+
+struct forebay_range {
+    int64_t offset;
+    int64_t bytes;
+};
+
+/* Says that `count` ranges (at most 64) will be read next, in this order: they are brought to RAM
+ * one after the other, behind those of earlier calls, while there is room. The node manager keeps
+ * 64 ranges of all programs of the node, and forgets what comes beyond. Since 1.
+ * Errors: -EINVAL (too many, a negative number; nothing was done then). */
+int forebay_will_read(forebay_file *file, const struct forebay_range *ranges, int count);
+
+/* ---- Where are the bytes? -------------------------------------------------------------------- */
+
+/* The tier of bytes that the store alone has; they may be a hole. */
+#define FOREBAY_TIER_STORE (-1)
+
+struct forebay_extent {
+    int64_t offset;
+    int64_t bytes;
+    int32_t tier;            /* number of the tier, or FOREBAY_TIER_STORE */
+    uint32_t is_ahead;       /* 1: the store lacks them */
+    uint64_t reserved;
+};
+
+/* Says where `bytes` bytes from `offset` on are, as far as the file goes: without gaps, in ascending
+ * order, neighbours differ. Fills in the first `room` of them, and returns how many there are. All
+ * of it may be elsewhere a moment later. Since 1.
+ * Errors: FOREBAY_E_NOT_RUNNING, FOREBAY_E_NOT_BUFFERED, -EINVAL (a negative number). */
+int64_t forebay_placement(forebay_file *file, int64_t offset, int64_t bytes,
+                          struct forebay_extent *extents, int room);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
