@@ -186,7 +186,8 @@ int forebay_flush(forebay_file *file, int level);
  * that level, or if a call through this handle has written since: so a wait alone, or again after
  * -ETIMEDOUT, is right. Plainly, and of a file that is not buffered, it is fsync(2), and takes as
  * long as that takes. Since 1.
- * Errors: -ETIMEDOUT (the flush goes on), that of the flush (-EIO, -ENOSPC, -EDQUOT, ...), or as of
+ * Errors: -ETIMEDOUT (the flush goes on), that of the flush (-EIO, -ENOSPC, -EDQUOT, ...), -EINTR (a
+ * handler without SA_RESTART ran while a process is stopped that the flush waits for), or as of
  * forebay_flush(). */
 int forebay_wait(forebay_file *file, int level, int64_t timeout_ms);
 

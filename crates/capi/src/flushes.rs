@@ -235,10 +235,11 @@ impl OpenFile {
 /// Begins a flush of all files, and waits for it if `timeout_ms` is given.
 pub(crate) fn flush_all(level: u32, timeout_ms: Option<i64>) -> c_int {
     let since = Instant::now();
-    let Some(services) = services() else { return crate::not_running("forebay_flush_all") };
+    let function = if timeout_ms.is_some() { "forebay_wait_all" } else { "forebay_flush_all" };
+    let Some(services) = services() else { return crate::not_running(function) };
     let begun = (services.begin_flush_of_all)(level);
     let Some(timeout_ms) = timeout_ms.filter(|_| begun == 0) else {
-        return told_of_all(begun);
+        return told_of_all(begun, function);
     };
     let left = match u64::try_from(timeout_ms) {
         Ok(limit) => {
@@ -253,17 +254,17 @@ pub(crate) fn flush_all(level: u32, timeout_ms: Option<i64>) -> c_int {
             -libc::ETIMEDOUT,
             format_args!("not all files were flushed within {timeout_ms} ms; the flush goes on"),
         ),
-        errno => told_of_all(errno),
+        errno => told_of_all(errno, function),
     }
 }
 
-fn told_of_all(result: c_int) -> c_int {
+fn told_of_all(result: c_int, function: &str) -> c_int {
     match result {
         0 => 0,
-        NOT_MANAGED => crate::not_running("forebay_flush_all"),
+        NOT_MANAGED => crate::not_running(function),
         errno => failed(
             errno,
-            format_args!("flush of all files; `forebay status` names those that cannot be flushed"),
+            format_args!("{function}(): `forebay status` names those that cannot be flushed"),
         ),
     }
 }

@@ -3,7 +3,9 @@
 
 mod support;
 
-use forebay_client::{CopySide, OpenFlags, StartError, Whence};
+use forebay_client::{
+    CopySide, Extent, Level, OpenFile, OpenFlags, Progress, StartError, Unsafe, Whence,
+};
 use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
 use rustix::io::Errno;
 use rustix::pipe::SpliceFlags;
@@ -57,6 +59,54 @@ fn positions_and_flags_are_those_of_the_open() {
     assert_eq!(read_at(&session, reader, 0), b"");
     let exclusive = site.open(&session, "file", NEW | OpenFlags::EXCL);
     assert_eq!(exclusive.unwrap_err(), Errno::EXIST);
+}
+
+/// Where a file's bytes are: offset, bytes, in a tier, ahead of the store.
+fn extents(file: &OpenFile<'_>, range: std::ops::Range<u64>) -> Vec<(u64, u64, bool, bool)> {
+    let mut found = Vec::new();
+    let add = |extent: Extent| {
+        found.push((extent.offset, extent.bytes, extent.tier.is_some(), extent.is_ahead));
+        true
+    };
+    file.placement(range, add).unwrap();
+    found
+}
+
+#[test]
+fn a_flush_is_begun_looked_at_and_awaited_also_without_a_node_manager() {
+    let site = Site::new();
+    let session = site.session().unwrap();
+    let fd = site.open(&session, "file", NEW).unwrap();
+    write_at(&session, fd, &pattern(70_000), 0).unwrap();
+    let file = session.file(fd).unwrap();
+    let missing = Unsafe { memory: 18 * 4096, tiers: 0, is_resized: true };
+    assert_eq!(file.not_on_store(), Ok(missing));
+    assert_eq!(extents(&file, 0..u64::MAX), [(0, 70_000, true, true)]);
+    assert_eq!(extents(&file, 100..200), [(100, 100, true, true)]);
+    assert_eq!(extents(&file, 70_000..80_000), []);
+
+    for level in [Level::Store, Level::Durable] {
+        write_at(&session, fd, b"again", 9000).unwrap();
+        let flush = file.begin_flush(level).unwrap();
+        // No node manager serves it.
+        assert_eq!(file.progress(&flush), Ok(Progress::Waiting));
+        assert_eq!(file.await_flush(&flush, Some(0)), Ok(false));
+        assert_eq!(file.await_flush(&flush, None), Ok(true));
+        assert_eq!(file.not_on_store().map(|left| left.memory), Ok(0));
+    }
+    let mut wanted = pattern(70_000);
+    wanted[9000..9005].copy_from_slice(b"again");
+    assert_eq!(fs::read(site.store().join("file")).unwrap(), wanted);
+    // What the tiers have and the store, too, and what only the store has.
+    assert_eq!(extents(&file, 0..u64::MAX), [(0, 70_000, true, false)]);
+    fs::write(site.store().join("other"), [1; 5000]).unwrap();
+    let other = site.open(&session, "other", OpenFlags::RDONLY).unwrap();
+    let other = session.file(other).unwrap();
+    assert_eq!(extents(&other, 0..u64::MAX), [(0, 5000, false, false)]);
+    assert_eq!(other.not_on_store(), Ok(Unsafe::default()));
+    assert_eq!(session.close(fd), Ok(()));
+    assert_eq!(file.begin_flush(Level::Store).map(|_| ()), Ok(()), "it is only asked for");
+    assert_eq!(file.not_on_store(), Err(Errno::BADF));
 }
 
 #[test]
