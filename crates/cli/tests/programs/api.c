@@ -1,4 +1,5 @@
 /* What a program gets from include/forebay/forebay.h: the first argument says which part. */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <forebay/forebay.h>
@@ -306,6 +307,27 @@ static void bad(const char *path) {
     puts("done");
 }
 
+/* Whether all threads of a process are stopped: the signal takes a while to get to each. */
+static int is_stopped(pid_t pid) {
+    char path[600], line[600];
+    snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
+    DIR *tasks = opendir(path);
+    CHECK(tasks);
+    int running = 0;
+    for (struct dirent *task; (task = readdir(tasks));) {
+        if (*task->d_name == '.')
+            continue;
+        snprintf(path, sizeof path, "/proc/%d/task/%s/stat", (int)pid, task->d_name);
+        FILE *stat = fopen(path, "r");
+        if (stat && fgets(line, sizeof line, stat))
+            running += strrchr(line, ')')[2] != 'T';
+        if (stat)
+            fclose(stat);
+    }
+    closedir(tasks);
+    return !running;
+}
+
 /* A node manager that does not go on. */
 static void late(const char *path) {
     forebay_session *session = started(FOREBAY_REQUIRE);
@@ -313,6 +335,8 @@ static void late(const char *path) {
     forebay_file *file = opened(session, path);
     write_all(file, written, BYTES, 0);
     CHECK(kill(manager, SIGSTOP) == 0);
+    while (!is_stopped(manager))
+        nap(1);
     struct timespec before, after;
     clock_gettime(CLOCK_MONOTONIC, &before);
     GIVES(forebay_wait(file, FOREBAY_STORE, 300), -ETIMEDOUT, "300 ms");
