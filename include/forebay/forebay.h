@@ -195,7 +195,8 @@ int forebay_wait(forebay_file *file, int level, int64_t timeout_ms);
  * `level`; 0 if not yet, if there was none to that level, or if it was seen that the file has
  * been written since: always what was written through this handle, and what others have written
  * as long as it is not on the store. Waits for nothing. Since 1.
- * Errors: that of a flush of the file which has failed since. */
+ * Errors: that of a flush of the file which has failed since, -EBADFD (the program has given the
+ * descriptor's number to another file since). */
 int forebay_is_safe(forebay_file *file, int level);
 
 /* Where bytes are: the least safe ones. */

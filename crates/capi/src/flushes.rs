@@ -71,6 +71,13 @@ fn told(result: c_int, what: &str, fd: c_int) -> c_int {
                  the job, and is never brought to the store"
             ),
         ),
+        errno if errno == -libc::EBADFD => fail(
+            errno,
+            format_args!(
+                "{what} descriptor {fd}: it is another file's by now; close the handle before its \
+                 descriptor, or flush again"
+            ),
+        ),
         errno if errno < 0 => failed(errno, format_args!("{what} descriptor {fd}")),
         result => result,
     }
@@ -81,14 +88,19 @@ impl OpenFile {
         Remembered::of(self.file.flush.load(Ordering::Acquire))
     }
 
-    fn remember(&self, flush: Remembered, written_ns: u64) {
-        self.file.flushed_ns.store(written_ns, Ordering::Relaxed);
+    fn remember(&self, flush: Remembered, begun: &FlushBegun) {
+        self.file.flushed_ns.store(begun.written_ns, Ordering::Relaxed);
+        self.file.flushed_file.store(begun.file, Ordering::Relaxed);
         self.file.flush.store(flush.word(), Ordering::Release);
     }
 
     fn begun(&self, flush: Remembered) -> FlushBegun {
-        let written_ns = self.file.flushed_ns.load(Ordering::Relaxed);
-        FlushBegun { ticket: flush.ticket, errors: flush.errors, written_ns }
+        FlushBegun {
+            ticket: flush.ticket,
+            errors: flush.errors,
+            written_ns: self.file.flushed_ns.load(Ordering::Relaxed),
+            file: self.file.flushed_file.load(Ordering::Relaxed),
+        }
     }
 
     /// Notes that something was written through this handle.
@@ -117,7 +129,7 @@ impl OpenFile {
             return told(result, "flush", fd);
         }
         let flush = Remembered { ticket: begun.ticket, errors: begun.errors, flags: BEGUN | store };
-        self.remember(flush, begun.written_ns);
+        self.remember(flush, &begun);
         0
     }
 
@@ -133,7 +145,10 @@ impl OpenFile {
                 return told(-errno, "flush", self.fd());
             }
         }
-        self.remember(Remembered { ticket: 0, errors: 0, flags: BEGUN | STORE | PLAIN }, 0);
+        self.remember(
+            Remembered { ticket: 0, errors: 0, flags: BEGUN | STORE | PLAIN },
+            &FlushBegun::default(),
+        );
         0
     }
 
@@ -220,7 +235,7 @@ impl OpenFile {
         match synced {
             Some(Ok(())) => {
                 let flags = BEGUN | STORE | PLAIN | DONE;
-                self.remember(Remembered { ticket: 0, errors: 0, flags }, 0);
+                self.remember(Remembered { ticket: 0, errors: 0, flags }, &FlushBegun::default());
                 0
             }
             other => {

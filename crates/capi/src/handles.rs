@@ -7,7 +7,7 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use rustix::fd::RawFd;
 
-/// Files that can be open at a time: 48 bytes each, once they were used.
+/// Files that can be open at a time: 56 bytes each, once they were used.
 const FILES: usize = 1 << 16;
 /// Sessions that can be there at a time.
 const SESSIONS: usize = 256;
@@ -105,6 +105,8 @@ pub(crate) struct File {
     pub flush: AtomicU64,
     /// When the file was written last before that.
     pub flushed_ns: AtomicU64,
+    /// Which file it was.
+    pub flushed_file: AtomicU64,
 }
 
 impl File {
@@ -117,6 +119,7 @@ impl File {
             has_written: AtomicBool::new(false),
             flush: AtomicU64::new(0),
             flushed_ns: AtomicU64::new(0),
+            flushed_file: AtomicU64::new(0),
         }
     }
 }

@@ -31,6 +31,8 @@ pub struct Flush {
     pub errors: u32,
     /// When the file was written last, as far as it was ahead of the store.
     pub written_ns: u64,
+    /// Which file it is of: number and generation of its record.
+    pub file: u64,
 }
 
 /// How it stands with a flush.
@@ -98,7 +100,13 @@ impl OpenFile<'_> {
         crash::point("flush.beginning");
         let owner = self.session.owner();
         let ticket = self.session.segment.request(self.id, Some(owner), level.flags());
-        Ok(Flush { ticket, errors, written_ns })
+        Ok(Flush { ticket, errors, written_ns, file: self.numbered() })
+    }
+
+    /// Tells the file from all others that the pool has had, as long as it is open.
+    fn numbered(&self) -> u64 {
+        let generation = self.record.generation.load(Ordering::Relaxed);
+        u64::from(self.id.raw()) << 32 | u64::from(generation)
     }
 
     /// When the file was written last; 0 if the store has that time, too.
@@ -113,8 +121,12 @@ impl OpenFile<'_> {
     /// written since is seen for as long as the node manager has not brought that to the store.
     ///
     /// # Errors
-    /// That of a flush of the file which has failed since.
+    /// That of a flush of the file which has failed since; `BADFD` if the descriptor refers to
+    /// another file by now.
     pub fn progress(&self, flush: &Flush) -> Result<Progress, Errno> {
+        if self.numbered() != flush.file {
+            return Err(Errno::BADFD);
+        }
         if !self.session.segment.is_synced(self.id, flush.ticket) {
             return Ok(Progress::Waiting);
         }
@@ -133,9 +145,12 @@ impl OpenFile<'_> {
     /// takes.
     ///
     /// # Errors
-    /// That of a flush; `INTR` and `TIMEDOUT` as of [`OpenFile::sync`], where the node manager is
-    /// stopped.
+    /// As of [`OpenFile::progress`]; `INTR` and `TIMEDOUT` as of [`OpenFile::sync`], where the node
+    /// manager is stopped.
     pub fn await_flush(&self, flush: &Flush, deadline_ns: Option<u64>) -> Result<bool, Errno> {
+        if self.numbered() != flush.file {
+            return Err(Errno::BADFD);
+        }
         let is_done = self.session.restarting(|| self.await_flush_once(flush, deadline_ns))?;
         if is_done {
             self.progress(flush)?;

@@ -120,6 +120,8 @@ pub struct FlushBegun {
     pub errors: u32,
     /// See [`crate::Flush::written_ns`].
     pub written_ns: u64,
+    /// See [`crate::Flush::file`].
+    pub file: u64,
 }
 
 /// The table. Pointers must be valid for what is read or written through them; buffers of data may
@@ -169,7 +171,7 @@ pub struct Services {
 // The sizes that version 1 has for good.
 const _: () = assert!(size_of::<PoolNow>() == 328 && size_of::<TierNow>() == 4184);
 const _: () = assert!(size_of::<ExtentNow>() == 32 && size_of::<UnsafeNow>() == 24);
-const _: () = assert!(size_of::<FlushBegun>() == 16 && size_of::<Services>() == 144);
+const _: () = assert!(size_of::<FlushBegun>() == 24 && size_of::<Services>() == 144);
 
 /// The first bytes of a text, with a zero behind them.
 fn cut_off<const N: usize>(from: &[u8]) -> [c_char; N] {

@@ -79,7 +79,8 @@ fn level_of(number: u32) -> Result<Level, Errno> {
 }
 
 fn flush_of(begun: &FlushBegun) -> Flush {
-    Flush { ticket: begun.ticket, errors: begun.errors, written_ns: begun.written_ns }
+    let FlushBegun { ticket, errors, written_ns, file } = *begun;
+    Flush { ticket, errors, written_ns, file }
 }
 
 /// The deadline of a call that waits so many milliseconds; none if they are negative.
@@ -174,10 +175,10 @@ extern "C" fn advise(fd: c_int, offset: u64, bytes: u64, advice: c_int) -> c_int
 }
 
 unsafe extern "C" fn begin_flush(fd: c_int, level: u32, begun: *mut FlushBegun) -> c_int {
-    of_file(fd, |file| {
-        let Flush { ticket, errors, written_ns } = file.begin_flush(level_of(level)?)?;
+    of_file(fd, |open| {
+        let Flush { ticket, errors, written_ns, file } = open.begin_flush(level_of(level)?)?;
         // SAFETY: the caller's to write.
-        unsafe { begun.write(FlushBegun { ticket, errors, written_ns }) };
+        unsafe { begun.write(FlushBegun { ticket, errors, written_ns, file }) };
         Ok(0)
     })
 }

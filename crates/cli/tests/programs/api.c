@@ -156,6 +156,15 @@ static void buffered(const char *path, const char *on_store) {
     CHECK(forebay_wait_all(session, FOREBAY_STORE, 60000) == 0);
     CHECK(safety(own).memory_bytes == 0);
     CHECK(forebay_flush_all(session, FOREBAY_DURABLE) == 0);
+    /* Its number becomes another file's: what was said of the one is not said of the other. */
+    CHECK(forebay_wait(own, FOREBAY_STORE, 60000) == 0 && forebay_is_safe(own, FOREBAY_STORE) == 1);
+    char beside[4096];
+    snprintf(beside, sizeof beside, "%s-beside", path);
+    int second = open(beside, O_RDWR | O_CREAT, 0600);
+    CHECK(second >= 0 && pwrite(second, "beside", 6, 0) == 6 && dup2(second, fd) == fd);
+    GIVES(forebay_is_safe(own, FOREBAY_STORE), -EBADFD, "another file");
+    CHECK(forebay_wait(own, FOREBAY_STORE, 60000) == 0 && forebay_is_safe(own, FOREBAY_STORE) == 1);
+    CHECK(close(second) == 0 && safety(own).memory_bytes == 0);
     CHECK(forebay_close(own) == 0 && fcntl(fd, F_GETFD) >= 0 && close(fd) == 0);
 
     /* One that is not buffered, in another directory. */
