@@ -10,7 +10,7 @@ use crate::waiting::Wait;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 use forebay_pool::layout::*;
-use forebay_pool::{Entry, FileId, FoundFile, SyncState, clock, crash, futex};
+use forebay_pool::{Entry, FileId, FoundFile, SyncState, clock, futex};
 use rustix::io::Errno;
 
 /// What a flush brings a file to.
@@ -97,7 +97,6 @@ impl OpenFile<'_> {
         }
         self.register();
         let (errors, written_ns) = (record.errors(), self.written_ns());
-        crash::point("flush.beginning");
         let owner = self.session.owner();
         let ticket = self.session.segment.request(self.id, Some(owner), level.flags());
         Ok(Flush { ticket, errors, written_ns, file: self.numbered() })
