@@ -83,6 +83,10 @@ impl EnteredFile<'_> {
             0 => {}
             accesses => self.accessed(accesses as f32),
         }
-        !tier.is_ram() || access_stats.is_ahead()
+        let is_hit = tier.is_ram() && access_stats.is_ahead();
+        if is_hit {
+            self.session.count_up(&self.session.counters().guess_hits, 1);
+        }
+        !tier.is_ram() || is_hit
     }
 }

@@ -4,7 +4,7 @@ use crate::later::{Later, Zeros};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, Ordering};
 use forebay_placement::mix;
-use forebay_placement::prefetch::{Ahead, Touches};
+use forebay_placement::prefetch::{Account, Consumption, Predictor};
 
 /// Readers that a process's predictors follow at a time: more than it has threads that read one
 /// after the other. Two that share an index begin anew at each other's reads.
@@ -12,57 +12,72 @@ const FOLLOWED: usize = 64;
 
 /// The reader that a predictor follows: a description (with its generation), and a thread, for
 /// those that share a description read different parts.
-type Reader = (u64, u32);
+pub(crate) type Reader = (u64, u32);
 
 /// The predictors of one process.
-pub(crate) struct Predictors(Later<All>);
+pub(crate) struct Predictors {
+    all: Later<All>,
+    /// What all of them may guess in vain.
+    pub account: Account,
+}
 
-/// 6 KiB.
-struct All([Predictor; FOLLOWED]);
+/// 24 KiB.
+struct All([Place; FOLLOWED]);
 
 // SAFETY: a reader and the numbers that are known of it, which are begun with their own zeros.
 unsafe impl Zeros for All {
     fn begin(&mut self) {
-        self.0.iter_mut().for_each(|place| *place = Predictor::default());
+        self.0.iter_mut().for_each(|place| *place = Place::default());
     }
+}
+
+/// What is known of one reader.
+#[derive(Default)]
+pub(crate) struct Reading {
+    whose: Reader,
+    pub predictor: Predictor,
+    pub consumption: Consumption,
 }
 
 #[derive(Default)]
-struct Predictor {
+struct Place {
     /// A thread that finds it in use goes without: it may be a signal handler that interrupted its
     /// user.
     busy: AtomicBool,
-    state: UnsafeCell<(Reader, Touches)>,
+    state: UnsafeCell<Reading>,
 }
 
 // SAFETY: the state is touched only by the thread that set `busy`.
-unsafe impl Sync for Predictor {}
+unsafe impl Sync for Place {}
 
 impl Predictors {
     pub fn new() -> Predictors {
-        Predictors(Later::new())
+        Predictors { all: Later::new(), account: Account::default() }
     }
 
-    /// Notes a read, and says what `reader` will probably read next.
-    pub fn touch(&self, reader: Reader, offset: u64, bytes: u64, block: u64) -> Option<Ahead> {
+    /// Calls `act`, which makes no system call, with what is known of a reader; `None` while that
+    /// is in use.
+    pub fn with<R>(&self, reader: Reader, act: impl FnOnce(&mut Reading) -> R) -> Option<R> {
         let index = mix(reader.0 ^ u64::from(reader.1).rotate_left(32)) as usize % FOLLOWED;
-        let predictor = &self.0.get_or_make()?.0[index];
-        if predictor.busy.swap(true, Ordering::Acquire) {
+        let place = &self.all.get_or_make()?.0[index];
+        if place.busy.swap(true, Ordering::Acquire) {
             return None;
         }
         // SAFETY: see `busy`.
-        let (whose, touches) = unsafe { &mut *predictor.state.get() };
-        if *whose != reader {
-            (*whose, *touches) = (reader, Touches::default());
+        let reading = unsafe { &mut *place.state.get() };
+        if reading.whose != reader {
+            *reading = Reading { whose: reader, ..Reading::default() };
         }
-        let ahead = touches.on_touch(offset, bytes, block);
-        predictor.busy.store(false, Ordering::Release);
-        ahead
+        let result = act(reading);
+        place.busy.store(false, Ordering::Release);
+        Some(result)
     }
 
-    /// In a forked child: a thread of the parent may have been at it.
+    /// In a forked child: a thread of the parent may have been at it, and what the parent may guess
+    /// in vain is not the child's.
     pub fn forked(&self) {
-        let all = self.0.get().map_or(&[][..], |all| &all.0);
-        all.iter().for_each(|predictor| predictor.busy.store(false, Ordering::Release));
+        let all = self.all.get().map_or(&[][..], |all| &all.0);
+        all.iter().for_each(|place| place.busy.store(false, Ordering::Release));
+        self.account.begin_anew();
     }
 }

@@ -5,49 +5,142 @@
 use crate::access::EnteredFile;
 use core::sync::atomic::Ordering;
 use forebay_placement::Destination;
-use forebay_placement::prefetch::{Ahead, pays};
-use forebay_pool::layout::DescriptionFlags;
-use forebay_pool::message::Message;
+use forebay_placement::prefetch::{Ahead, Limit, WINDOW_BLOCKS, depth, pace_of, pays};
+use forebay_pool::layout::{DescriptionFlags, TierId};
+use forebay_pool::message::{EXPECT_UNIT, Message};
+use forebay_pool::{Entry, clock};
+
+/// Requests that one read leads to at most: rows of a tile.
+const REQUESTS_MAX: usize = 8;
+
+/// A read that a predictor is to see.
+#[derive(Clone, Copy)]
+pub(crate) struct Seen {
+    pub offset: u64,
+    pub bytes: usize,
+    /// Where the first of them lie, or where they have come up from.
+    pub from: Destination,
+    /// They lie in RAM, and have come up ahead.
+    pub is_up: bool,
+    /// The read waits, or has waited, for what is slower than RAM.
+    pub waits: bool,
+}
+
+/// What follows from it.
+#[derive(Default)]
+pub(crate) struct Expected {
+    /// What the kernel is to read ahead, if reading turns out to wait for the store at all: of a
+    /// store of which it keeps copies.
+    pub ahead: Option<Ahead>,
+    /// The block was asked for and is on its way: it belongs into RAM, so that it is read once.
+    pub is_late: bool,
+}
 
 impl EnteredFile<'_> {
-    /// Notes that `bytes` at `offset` are read and that the first of them lie in `from`, or have
-    /// come up from below; asks for what will probably be read next, where waiting for it would
-    /// take long. Where the kernel keeps a copy of what it reads from the store, returns that for
-    /// the kernel to read ahead, if it turns out to wait for the store at all.
+    /// Notes a read, and asks for what will probably be read next, where waiting for it would take
+    /// long.
     #[inline(never)]
-    pub(crate) fn predict(&self, offset: u64, bytes: usize, from: Destination) -> Option<Ahead> {
-        let header = self.session.segment.header();
+    pub(crate) fn predict(&self, seen: Seen) -> Expected {
+        let segment = &self.session.segment;
+        let header = segment.header();
         let description = self.description;
         // A program that has said how it will read is served by `OpenFile::advise`.
         let told = DescriptionFlags::RANDOM | DescriptionFlags::SEQUENTIAL;
         if header.prefetch.load(Ordering::Relaxed) == 0
             || description.flags.load(Ordering::Relaxed).intersects(told)
         {
-            return None;
+            return Expected::default();
         }
+        let (record, block) = (self.record, segment.bucket_bytes() as u64);
+        let is_emulated = self.is_emulated();
+        let by_kernel = seen.from == Destination::Store && !is_emulated;
+        // What has come up, and not from a store that the kernel reads ahead of, was in a tier.
+        let from = match header.file_tiers().next_back() {
+            Some(tier) if by_kernel && seen.is_up => Destination::Tier(tier.index()),
+            _ => seen.from,
+        };
+        let by_kernel = from == Destination::Store && !is_emulated;
+        let store = record.store.load(Ordering::Relaxed) as usize;
+        let hierarchy = crate::placement::hierarchy(segment, store);
+        let pays = by_kernel || pays(&hierarchy, from, block);
         let word = description.word.load(Ordering::Relaxed);
         let reader = (word >> 32 << 32 | u64::from(self.description_id()), self.owner.raw());
-        let block = self.session.segment.bucket_bytes() as u64;
-        let ahead = self.session.predictors.touch(reader, offset, bytes as u64, block)?;
-        let record = self.record;
-        if from == Destination::Store && !self.is_emulated() {
-            return Some(ahead);
-        }
-        let store = record.store.load(Ordering::Relaxed) as usize;
-        if ahead.offset >= record.size.load(Ordering::Relaxed)
-            || !pays(&crate::placement::hierarchy(&self.session.segment, store), from, block)
-        {
-            return None;
-        }
-        let few = |number: u64| u16::try_from(number).unwrap_or(u16::MAX);
-        self.ask_to_stage(|file, generation| Message::Expect {
-            file,
-            generation,
-            offset: ahead.offset,
-            stride: ahead.stride,
-            blocks: few(ahead.bytes.div_ceil(block)),
-            pieces: few(ahead.count),
+        let account = &self.session.predictors.account;
+        let mut requests = [None; REQUESTS_MAX];
+        let late = self.session.predictors.with(reader, |reading| {
+            // Whether the kernel has read something ahead is not known.
+            let is_up = seen.is_up || by_kernel;
+            let touched = reading.predictor.on_touch(seen.offset, seen.bytes as u64, is_up, block);
+            account.was_used(touched.used * block);
+            account.was_read(touched.blocks * block);
+            if touched.blocks > 0 {
+                // Of reads of less than a block only the first is seen.
+                let now_ns = clock::monotonic_ns();
+                reading.consumption.on_read(touched.blocks * block, seen.waits, now_ns);
+            }
+            if !pays {
+                return touched.is_late;
+            }
+            let depth = match by_kernel {
+                true => WINDOW_BLOCKS,
+                false => {
+                    let pace = pace_of(&hierarchy, from);
+                    depth(&pace, reading.consumption.byte_ns(), block, self.room_ahead())
+                }
+            };
+            for request in &mut requests[..if by_kernel { 1 } else { REQUESTS_MAX }] {
+                let limit = Limit { depth, more: account.balance() / block };
+                let Some(ahead) = reading.predictor.ask(limit, block) else { break };
+                let lacking = if by_kernel { ahead.blocks(block) } else { self.lacking(&ahead) };
+                if lacking > 0 {
+                    reading.predictor.charge(account.take(lacking * block) / block);
+                    *request = Some(ahead);
+                }
+            }
+            touched.is_late
         });
-        None
+        if by_kernel {
+            return Expected { ahead: requests[0], is_late: false };
+        }
+        for ahead in requests.into_iter().flatten() {
+            let few = |number: u64| u16::try_from(number).unwrap_or(u16::MAX);
+            self.ask_to_stage(|file, generation| Message::Expect {
+                file,
+                generation,
+                offset: ahead.offset,
+                stride: ahead.stride,
+                units: few(ahead.bytes.div_ceil(EXPECT_UNIT)),
+                pieces: few(ahead.count),
+            });
+        }
+        Expected { ahead: None, is_late: late == Some(true) }
+    }
+
+    /// How many of these blocks the file has and RAM has not.
+    fn lacking(&self, ahead: &Ahead) -> u64 {
+        let segment = &self.session.segment;
+        let block = segment.bucket_bytes() as u64;
+        let size = self.record.size.load(Ordering::Relaxed);
+        let of_piece = |(offset, bytes): (u64, u64)| {
+            let end = offset.saturating_add(bytes).min(size).div_ceil(block);
+            let lacks = |&number: &u64| match segment.entry(self.record, number) {
+                None => true,
+                Some(entry) => match Entry::decode(entry.load(Ordering::Acquire)) {
+                    Entry::Empty => true,
+                    Entry::Resident { tier, .. } => !tier.is_ram(),
+                    Entry::Busy(_) | Entry::Elsewhere { .. } => false,
+                },
+            };
+            (offset / block..end).filter(lacks).count() as u64
+        };
+        ahead.pieces().map(of_piece).sum()
+    }
+
+    /// For how many blocks RAM has room that are looked ahead. Where it is full, those that the
+    /// reader has left behind make room for as many as a small window has.
+    fn room_ahead(&self) -> u64 {
+        let segment = &self.session.segment;
+        let low = segment.header().tier[TierId::RAM].low.load(Ordering::Relaxed);
+        u64::from(segment.free_in(TierId::RAM).saturating_sub(low)).max(2 * WINDOW_BLOCKS)
     }
 }

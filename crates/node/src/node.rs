@@ -444,6 +444,11 @@ impl Node {
         all.map(|counters| counter(counters).load(Ordering::Relaxed)).fold(0, u64::wrapping_add)
     }
 
+    /// Notes that so many blocks were brought to RAM because a program will probably read them.
+    pub fn count_guessed(&self, blocks: usize) {
+        self.header().past.guessed.fetch_add(blocks as u64, Ordering::Relaxed);
+    }
+
     /// Bytes that programs have written so far.
     pub fn written(&self) -> u64 {
         self.counted(|counters| &counters.write_bytes)

@@ -14,7 +14,9 @@ use crate::FileId;
 use crate::parts::{Part, PartLevel, PartsAhead};
 
 /// Raised when the format changes.
-pub const MESSAGE_VERSION: u16 = 14;
+pub const MESSAGE_VERSION: u16 = 15;
+/// What the length of an expected piece is counted in: 4 KiB.
+pub const EXPECT_UNIT: u64 = 4096;
 /// Bytes of a message.
 pub const MESSAGE_BYTES: usize = 32;
 
@@ -53,8 +55,8 @@ pub enum Message {
         offset: u64,
         /// Bytes to the next piece, and so on.
         stride: i64,
-        /// Blocks of each piece.
-        blocks: u16,
+        /// Bytes of each piece, in units of [`EXPECT_UNIT`].
+        units: u16,
         /// How many pieces.
         pieces: u16,
     },
@@ -216,9 +218,9 @@ impl Message {
             }
             Message::EndJob { number } => (12, number, 0, 0, 0),
             Message::Sync { file } => (13, file.raw(), 0, 0, 0),
-            Message::Expect { file, generation, offset, stride, blocks, pieces } => {
+            Message::Expect { file, generation, offset, stride, units, pieces } => {
                 e = stride as u64;
-                f = u32::from(blocks) | u32::from(pieces) << 16;
+                f = u32::from(units) | u32::from(pieces) << 16;
                 (14, file.raw(), generation, offset, 0)
             }
             Message::AwaitEnd => (15, 0, 0, 0, 0),
@@ -299,7 +301,7 @@ impl Message {
                 generation: word(8).ok()?,
                 offset: long(16).ok()?,
                 stride: long(24).ok()? as i64,
-                blocks: word(12).ok()? as u16,
+                units: word(12).ok()? as u16,
                 pieces: (word(12).ok()? >> 16) as u16,
             },
             15 => Message::AwaitEnd,
@@ -398,7 +400,7 @@ mod tests {
                 generation: 2,
                 offset: u64::MAX - 3,
                 stride: -4,
-                blocks: 5,
+                units: 5,
                 pieces: u16::MAX,
             },
         ];

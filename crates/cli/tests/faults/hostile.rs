@@ -328,8 +328,8 @@ fn a_descriptor_of_something_else_is_refused() {
     for offset in [0, 1 << 62, u64::MAX] {
         for stride in [i64::MIN, -1, 0, i64::MAX] {
             let good = File::open(target.site.store.join("file")).unwrap();
-            let (blocks, pieces) = (u16::MAX, u16::MAX);
-            let expect = Message::Expect { file, generation, offset, stride, blocks, pieces };
+            let (units, pieces) = (u16::MAX, u16::MAX);
+            let expect = Message::Expect { file, generation, offset, stride, units, pieces };
             assert!(send(&stream, &expect.encode(), &[good.as_fd()]));
         }
     }
@@ -393,14 +393,9 @@ fn no_message_brings_the_manager_down() {
                     let (offset, stride) = (random.next(), random.next() as i64);
                     let (few, pieces) = (blocks as u16, (blocks >> 16) as u16);
                     let message = match kind {
-                        3 => Message::Expect {
-                            file,
-                            generation,
-                            offset,
-                            stride,
-                            blocks: few,
-                            pieces,
-                        },
+                        3 => {
+                            Message::Expect { file, generation, offset, stride, units: few, pieces }
+                        }
                         1 => Message::Register { file, generation, to_open: few % 2 == 0 },
                         2 => Message::Stage { file, generation, first: random.next(), blocks },
                         _ => Message::Drained { failing: number, bytes: random.next() },

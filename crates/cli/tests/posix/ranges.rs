@@ -275,11 +275,10 @@ fn blocks_that_are_read_in_a_row_come_to_ram_ahead_of_the_reader() {
         &SLOW,
         "
 assert os.pread(fd, 1000, 0) == bytes[:1000]
-wait(256)
 assert os.pread(fd, 1000, 256 << 10) == bytes[256 << 10:][:1000]
-wait(3 * 256)
+wait(2 * 256)
 assert os.pread(fd, 1000, 512 << 10) == bytes[512 << 10:][:1000]
-wait(7 * 256)
+wait(5 * 256)
 for at in range(0, 4 << 20, 50000):
     assert os.pread(fd, 50000, at) == bytes[at:at + 50000]",
     );
@@ -287,9 +286,9 @@ for at in range(0, 4 << 20, 50000):
         &SLOW,
         "
 assert os.pread(fd, 1 << 20, 0) == bytes[:1 << 20]
-wait(2 * 1024)
+wait(1024)
 assert os.pread(fd, 1 << 20, 1 << 20) == bytes[1 << 20:][:1 << 20]
-wait(4 * 1024)
+wait(3 * 1024)
 assert os.pread(fd, 2 << 20, 2 << 20) == bytes[2 << 20:]",
     );
 }
@@ -303,7 +302,7 @@ def read(n):
     at = 5000 + n * 700001
     assert os.pread(fd, 1000, at) == bytes[at:at + 1000]
 for n in range(3): read(n)
-wait(256)
+wait(2 * 256)
 read(3)
 wait(3 * 256)
 for n in range(4, 6): read(n)

@@ -3,6 +3,7 @@
 use crate::access::EnteredFile;
 use crate::part::Part;
 use crate::range::READ_AHEAD_BLOCKS;
+use crate::readahead::Seen;
 use crate::sharing::Need;
 use crate::span::{Cursor, Span, Writable};
 use crate::store::STORE_IS_BEHIND;
@@ -113,7 +114,7 @@ impl EnteredFile<'_> {
             return false;
         }
         if self.used(TierId::RAM, bucket, meta) {
-            self.predict_after(TierId::RAM, part, piece.len());
+            self.predict_after(TierId::RAM, part, piece.len(), false);
         }
         let counters = self.session.counters();
         self.session.count_up(&counters.reads, 1);
@@ -167,8 +168,12 @@ impl EnteredFile<'_> {
             let mut entry = self.session.segment.entry(record, part.block);
             let mut ahead = None;
             if is_absent(entry) {
-                ahead = self.predict(at, left, Destination::Store);
-                let verdict = self.admits(part);
+                let expected = self.predict(from_store(at, left));
+                ahead = expected.ahead;
+                let verdict = match self.admits(part) {
+                    Verdict::Through if expected.is_late => Verdict::First,
+                    verdict => verdict,
+                };
                 if verdict != Verdict::Through {
                     self.want_next(part.block + 1);
                     if self.stage_in(part.block, verdict == Verdict::Again) {
@@ -267,7 +272,7 @@ impl EnteredFile<'_> {
             }
             return result;
         }
-        let ahead = self.predict(offset, known, Destination::Store);
+        let ahead = self.predict(from_store(offset, known)).ahead;
         self.want_next(self.session.segment.block_at(offset + known as u64 - 1).0 + 1);
         self.read_through(cursor, offset, length, ahead)
     }
@@ -297,17 +302,24 @@ impl EnteredFile<'_> {
         }
     }
 
-    /// Of a read that has `left` bytes to go, `part` was found in a bucket of `tier`.
+    /// Of a read that has `left` bytes to go, `part` was found in a bucket of `tier`; it `waits`
+    /// where another thread was bringing that up.
     #[inline(never)]
-    pub(super) fn predict_after(&self, tier: TierId, part: Part, left: usize) {
+    pub(super) fn predict_after(&self, tier: TierId, part: Part, left: usize, waits: bool) {
         // What was brought up to RAM came from where it takes long to read.
         let from = match tier {
             TierId::RAM => Destination::Store,
             tier => Destination::Tier(tier.index()),
         };
+        let (offset, is_up) = (part.offset(&self.session.segment), tier.is_ram());
         // The kernel has nothing to read ahead of what tiers have.
-        let _ = self.predict(part.offset(&self.session.segment), left, from);
+        let _ = self.predict(Seen { offset, bytes: left, from, is_up, waits: waits || !is_up });
     }
+}
+
+/// A read of what only the store has.
+fn from_store(offset: u64, bytes: usize) -> Seen {
+    Seen { offset, bytes, from: Destination::Store, is_up: false, waits: true }
 }
 
 /// Whether no tier has the block of this entry.

@@ -44,7 +44,7 @@ impl EnteredFile<'_> {
             let same = entry.load(Ordering::Acquire) == word && !meta.lock.read_retry(first);
             if same && (result.is_ok() || tier.is_ram()) {
                 if self.used(tier, bucket, meta) {
-                    self.predict_after(tier, part, left);
+                    self.predict_after(tier, part, left, false);
                 }
                 return result.map(|()| true);
             }
@@ -66,7 +66,7 @@ impl EnteredFile<'_> {
         let is_seen = result.is_ok() && self.used(tier, held.bucket(), held.meta());
         drop(held);
         if is_seen {
-            self.predict_after(tier, part, left);
+            self.predict_after(tier, part, left, true);
         }
         result.map(|()| true)
     }

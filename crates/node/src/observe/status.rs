@@ -5,10 +5,13 @@ use crate::observe::in_force::InForce;
 use crate::observe::markers::{are_refused, describe};
 use crate::usage::{dirty_bytes, ranges, scratch_bytes, whole_buckets_of};
 use forebay_placement::TierId;
+use forebay_placement::hotness::AccessStats;
 use forebay_placement::schema::{Mode, Settings, Trigger};
 use forebay_pool::fence::Flushing;
 use forebay_pool::free_map::USED;
-use forebay_pool::layout::{ClientSlot, Counter, FileFlags, JobRecord, StoreHeader, retirement};
+use forebay_pool::layout::{
+    BucketMeta, ClientSlot, Counter, FileFlags, JobRecord, StoreHeader, retirement,
+};
 use forebay_pool::segment::{open_pool, text};
 use forebay_pool::{FileId, Segment, SegmentError, clock, liveness};
 use rustix::fd::AsFd;
@@ -343,7 +346,28 @@ impl Observer {
                 sum.value = sum.value.wrapping_add(counter.value.load(Ordering::Relaxed));
             }
         }
+        let of_name = |name: &str| sums.iter().find(|count| count.name == name);
+        let value = |name| of_name(name).map_or(0, |count| count.value);
+        let used = value("guess_hits").saturating_add(self.waiting_guesses());
+        sums.push(Count {
+            name: "guess_misses",
+            unit: "blocks",
+            help: "of them, gone from RAM before they were read",
+            value: value("guessed").saturating_sub(used),
+        });
         sums
+    }
+
+    /// Blocks in RAM that were brought there because a program will probably read them, and that
+    /// none has read.
+    fn waiting_guesses(&self) -> u64 {
+        let is_waiting = |meta: &BucketMeta| {
+            let access_stats = AccessStats(meta.access_stats.load(Ordering::Relaxed));
+            meta.state.load(Ordering::Relaxed) == USED && access_stats.is_ahead()
+        };
+        let buckets = whole_buckets_of(&self.0, TierId::RAM);
+        buckets.filter_map(|bucket| self.0.bucket(bucket)).filter(|meta| is_waiting(meta)).count()
+            as u64
     }
 
     /// Live client processes.

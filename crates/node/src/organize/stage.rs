@@ -9,16 +9,17 @@ use forebay_device::{Batch, Span, Stat, Transfer};
 use forebay_placement::Destination;
 use forebay_placement::admission::{Origin, Part, Trail};
 use forebay_placement::hotness::AccessStats;
-use forebay_placement::prefetch::{WINDOW_BLOCKS, pays};
+use forebay_placement::prefetch::{DEPTH_MAX, WINDOW_BLOCKS, batch, pace_of, pays};
 use forebay_placement::promote::{Block, Level, promotes};
 use forebay_pool::backoff::Backoff;
 use forebay_pool::guards::BlockGuard;
 use forebay_pool::layout::*;
 use forebay_pool::lease::Access;
-use forebay_pool::message::Message;
+use forebay_pool::message::{EXPECT_UNIT, Message};
 use forebay_pool::{Entry, FileId, Identity, Owner, PageSet, Segment, clock};
 use rustix::fd::OwnedFd;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
@@ -26,8 +27,11 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 const REQUESTS_MAX: usize = 64;
 /// Blocks on their way at once: 4 MiB in one read.
 const BATCH: u64 = 16;
-/// Blocks behind a reader that are looked at when its next ones need room.
+/// Blocks behind a reader that are looked at when its next ones need room, besides those that it
+/// has not come to.
 const BEHIND: u64 = 4 * WINDOW_BLOCKS;
+/// Of those that it has read, how many are left alone: it may be reading them still.
+const KEPT: u64 = 4;
 
 /// Blocks that will be read.
 pub(crate) struct Request {
@@ -36,8 +40,8 @@ pub(crate) struct Request {
     /// Where the first piece begins, in bytes, and how far the next one is.
     offset: u64,
     stride: i64,
-    /// Blocks of each piece.
-    blocks: u32,
+    /// Bytes of each piece.
+    bytes: u64,
     pieces: u16,
     /// No program has said that they will be read.
     is_guess: bool,
@@ -54,19 +58,18 @@ impl Request {
                 generation,
                 offset: first.checked_mul(bucket)?,
                 stride: 0,
-                blocks,
+                bytes: u64::from(blocks).checked_mul(bucket)?,
                 pieces: 1,
                 is_guess: false,
                 held: fd.into(),
             }),
-            Message::Expect { file, generation, offset, stride, blocks, pieces } => Some(Request {
+            Message::Expect { file, generation, offset, stride, units, pieces } => Some(Request {
                 file,
                 generation,
                 offset,
                 stride,
-                // A request for more was not predicted by `placement`.
-                blocks: u32::from(blocks).min(WINDOW_BLOCKS as u32),
-                pieces: pieces.min(WINDOW_BLOCKS as u16),
+                bytes: u64::from(units) * EXPECT_UNIT,
+                pieces,
                 is_guess: true,
                 held: fd.into(),
             }),
@@ -74,22 +77,37 @@ impl Request {
         }
     }
 
-    /// The blocks' numbers.
+    /// The blocks' numbers. A guess for more than `placement` makes is none of its.
     fn numbers(&self, bucket: u64) -> impl Iterator<Item = u64> + use<> {
-        let (offset, stride, blocks) = (self.offset, self.stride, u64::from(self.blocks));
-        (0..i64::from(self.pieces))
-            .map_while(move |n| offset.checked_add_signed(stride.checked_mul(n)?))
-            .flat_map(move |at| at / bucket..at / bucket + blocks)
+        let most = if self.is_guess { DEPTH_MAX as usize } else { usize::MAX };
+        (0..i64::from(self.pieces)).flat_map(self.of_piece(bucket)).take(most)
+    }
+
+    /// The blocks of piece `n`, which may be one before the first.
+    fn of_piece(&self, bucket: u64) -> impl Fn(i64) -> Range<u64> + use<> {
+        let (offset, stride, bytes) = (self.offset, self.stride, self.bytes);
+        move |n| {
+            let at = stride.checked_mul(n).and_then(|by| offset.checked_add_signed(by));
+            let end = at.and_then(|at| at.checked_add(bytes));
+            let (Some(at), Some(end)) = (at, end) else { return 0..0 };
+            at / bucket..end.div_ceil(bucket)
+        }
     }
 }
 
-/// Requests that wait.
+/// Blocks that one thread stages at once.
+struct Portion {
+    request: Arc<Request>,
+    blocks: Vec<u64>,
+}
+
+/// Requests that wait, each with how many of its blocks were taken.
 #[derive(Default)]
 pub(crate) struct Requests(Mutex<Waiting>, Condvar);
 
 #[derive(Default)]
 struct Waiting {
-    requests: VecDeque<Request>,
+    requests: VecDeque<(Arc<Request>, usize)>,
     is_over: bool,
 }
 
@@ -98,23 +116,52 @@ impl Requests {
     pub fn push(&self, request: Request) {
         let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if waiting.requests.len() < REQUESTS_MAX {
-            waiting.requests.push_back(request);
-            self.1.notify_one();
+            waiting.requests.push_back((Arc::new(request), 0));
+            // One that was woken may find more than it takes.
+            self.1.notify_all();
         }
     }
 
     /// No request counts any more.
     pub fn end(&self) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).is_over = true;
-        self.1.notify_one();
+        self.1.notify_all();
     }
 
-    /// Waits for the next request; `None` at the end.
-    fn next(&self) -> Option<Request> {
+    /// Waits for the next blocks, `size` of them for a request; `None` at the end. Guesses about one
+    /// file that follow each other are taken together: the rows of a tile may be short.
+    fn next(&self, bucket: u64, size: impl Fn(&Request) -> usize) -> Option<Portion> {
         let waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_idle = |waiting: &mut Waiting| waiting.requests.is_empty() && !waiting.is_over;
         let mut woken = self.1.wait_while(waiting, is_idle).unwrap_or_else(PoisonError::into_inner);
-        if woken.is_over { None } else { woken.requests.pop_front() }
+        if woken.is_over {
+            return None;
+        }
+        let request = Arc::clone(&woken.requests.front()?.0);
+        let (size, mut blocks) = (size(&request), Vec::new());
+        while let Some((next, taken)) = woken.requests.front_mut() {
+            let is_same = Arc::ptr_eq(next, &request)
+                || next.is_guess
+                    && request.is_guess
+                    && (next.file, next.generation) == (request.file, request.generation);
+            if !is_same || blocks.len() >= size {
+                break;
+            }
+            let wanted = size - blocks.len();
+            let before = blocks.len();
+            blocks.extend(next.numbers(bucket).skip(*taken).take(wanted));
+            *taken += blocks.len() - before;
+            if blocks.len() - before < wanted {
+                woken.requests.pop_front();
+            }
+        }
+        Some(Portion { request, blocks })
+    }
+
+    /// Forgets what is left of a request.
+    fn forget(&self, request: &Arc<Request>) {
+        let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.requests.retain(|(waiting, _)| !Arc::ptr_eq(waiting, request));
     }
 }
 
@@ -147,28 +194,35 @@ impl Stager {
         }
     }
 
-    /// The stager's life.
+    /// The stager's life. There are several ([`forebay_placement::prefetch::UNDER_WAY`]): while one
+    /// waits for a device's latency, others move bytes.
     pub fn run(mut self) {
-        while let Some(request) = self.requests.next() {
-            self.stage(&request);
+        let node = Arc::clone(&self.node);
+        let bucket = node.segment.bucket_bytes() as u64;
+        let requests = Arc::clone(&self.requests);
+        while let Some(Portion { request, blocks }) = requests.next(bucket, |next| self.batch(next))
+        {
+            if node.stopping() {
+                return;
+            }
+            let (from_others, blocks) = self.ask_others(&request, blocks);
+            let is_over = blocks.is_empty() && !from_others;
+            if is_over || !blocks.is_empty() && !self.stage_batch(&request, &blocks) {
+                requests.forget(&request);
+            }
         }
     }
 
-    fn stage(&mut self, request: &Request) {
-        let mut numbers = request.numbers(self.node.segment.bucket_bytes() as u64);
-        loop {
-            let batch: Vec<u64> = numbers.by_ref().take(BATCH as usize).collect();
-            if batch.is_empty() || self.node.stopping() {
-                return;
-            }
-            let (from_others, batch) = self.ask_others(request, batch);
-            if batch.is_empty() && from_others {
-                continue;
-            }
-            if !self.stage_batch(request, &batch) {
-                return;
-            }
+    /// How many blocks of a request are read at once: of a slow store few, so that the first ones
+    /// are soon there.
+    fn batch(&self, request: &Request) -> usize {
+        if !request.is_guess || !self.node.segment.header().has_file(request.file) {
+            return BATCH as usize;
         }
+        let hierarchy =
+            forebay_client::hierarchy(&self.node.segment, self.node.store_of(request.file));
+        let store = pace_of(&hierarchy, Destination::Store);
+        batch(&store, self.node.segment.bucket_bytes() as u64) as usize
     }
 
     /// Has what other nodes have, or are about to read, be brought from there, as far as RAM has
@@ -181,7 +235,6 @@ impl Stager {
         }
         let coming = || remote.coming.load(Ordering::Acquire) as usize;
         if request.is_guess
-            && request.pieces == 1
             && !self.has_room(blocks.len() + coming())
             && let Ok(_inside) = segment.try_enter(request.file, self.owner)
         {
@@ -239,7 +292,7 @@ impl Stager {
         };
         let (mut filling, mut below) = (Vec::new(), Vec::new());
         let mut go_on = self.is_current(request);
-        if go_on && request.is_guess && request.pieces == 1 && !self.has_room(blocks.len()) {
+        if go_on && request.is_guess && !self.has_room(blocks.len()) {
             self.leave_behind(request, blocks);
         }
         if go_on {
@@ -285,6 +338,9 @@ impl Stager {
             let took = clock::monotonic_ns().saturating_sub(began) / reads.len().max(1) as u64;
             forebay_pool::crash::point("stage.read");
             let mut moved = 0;
+            if request.is_guess {
+                node.count_guessed(filling.len());
+            }
             for (block, read) in filling.into_iter().zip(&reads) {
                 let got = read.result().unwrap_or(0);
                 moved += got;
@@ -310,17 +366,21 @@ impl Stager {
     }
 
     /// Drops blocks of the file that the reader has passed: clean ones that were read once. So a
-    /// file that is read from end to end displaces nothing but itself.
+    /// file that is read from end to end, in either direction or at a stride, displaces nothing but
+    /// itself.
     fn leave_behind(&self, request: &Request, next: &[u64]) {
         let segment = &self.node.segment;
-        if segment.rule_of(segment.file(request.file)).is_some_and(|rule| rule.settings().pin) {
+        let is_pinned = |rule: &RuleRecord| rule.settings().pin;
+        if request.stride == 0 || segment.rule_of(segment.file(request.file)).is_some_and(is_pinned)
+        {
             return;
         }
-        let Some(&first) = next.first() else { return };
-        // The reader is at most two windows before what it asks for.
-        let end = first.saturating_sub(2 * WINDOW_BLOCKS);
-        let mut left = next.len();
-        for block in end.saturating_sub(BEHIND)..end {
+        let (of_piece, is_far) =
+            (request.of_piece(segment.bucket_bytes() as u64), DEPTH_MAX + BEHIND);
+        let behind =
+            (1..=is_far as i64).map(|n| of_piece(-n)).take_while(|piece| !piece.is_empty());
+        let (mut left, mut passed) = (next.len(), 0);
+        for block in behind.flat_map(Iterator::rev).take(is_far as usize) {
             let Some(place) = segment.entry(segment.file(request.file), block) else { continue };
             let Entry::Resident { tier: TierId::RAM, bucket, .. } =
                 Entry::decode(place.load(Ordering::Acquire))
@@ -330,11 +390,17 @@ impl Stager {
             // What this node alone may have of a file that several read goes down to where the
             // others find it, as the demoter decides.
             let is_once = |meta: &BucketMeta| {
+                let access_stats = AccessStats(meta.access_stats.load(Ordering::Relaxed));
                 meta.pending() == 0
                     && !self.node.is_own_copy(&BlockRef { file: request.file, block, bucket })
-                    && AccessStats(meta.access_stats.load(Ordering::Relaxed)).count() <= 1
+                    && access_stats.count() <= 1
+                    && !access_stats.is_ahead()
             };
-            if left == 0 || !segment.bucket(bucket).is_some_and(is_once) {
+            if !segment.bucket(bucket).is_some_and(is_once) {
+                continue;
+            }
+            passed += 1;
+            if passed <= KEPT {
                 continue;
             }
             let locked = segment.lock_block_within(place, self.owner, &mut Backoff::spent());
@@ -342,6 +408,9 @@ impl Stager {
             if locked.bucket() == bucket && locked.is_taken() && is_once(locked.meta()) {
                 segment.discard_block(place, locked);
                 left -= 1;
+            }
+            if left == 0 {
+                return;
             }
         }
     }
@@ -386,6 +455,7 @@ impl Stager {
             blocks.chunk_by(|a, b| segment.tier_of(a.bucket) == segment.tier_of(b.bucket))
         {
             if self.has_room(of_tier.len()) {
+                node.count_guessed(of_tier.len());
                 self.mover.shift(of_tier, segment.tier_of(of_tier[0].bucket), TierId::RAM);
             }
         }

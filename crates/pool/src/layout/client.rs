@@ -25,6 +25,10 @@ pub struct Counters {
     pub passthrough: AtomicU64,
     /// Bytes: read from the store by programs that waited for them.
     pub missed_bytes: AtomicU64,
+    /// Blocks: brought to RAM because a program will probably read them. Counted by the manager.
+    pub guessed: AtomicU64,
+    /// Blocks: of those, read from RAM after that.
+    pub guess_hits: AtomicU64,
 }
 
 /// One of the [`Counters`].
@@ -41,7 +45,7 @@ pub struct Counter<'a> {
 
 impl Counters {
     /// All counters, always in the same order.
-    pub fn all(&self) -> [Counter<'_>; 9] {
+    pub fn all(&self) -> [Counter<'_>; 11] {
         let of = |name, unit, help, value| Counter { name, unit, help, value };
         [
             of("opens", "calls", "files opened for buffering", &self.opens),
@@ -68,6 +72,13 @@ impl Counters {
                 "read from the store by programs that waited for them",
                 &self.missed_bytes,
             ),
+            of(
+                "guessed",
+                "blocks",
+                "brought to RAM because a program will probably read them",
+                &self.guessed,
+            ),
+            of("guess_hits", "blocks", "of them, read from RAM after that", &self.guess_hits),
         ]
     }
 }
@@ -131,5 +142,5 @@ pub struct ClientSlot {
     pub told: AtomicU64,
 }
 
-pin_size!(Counters, 72);
+pin_size!(Counters, 88);
 pin_size!(ClientSlot, 896);

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use forebay_placement::Destination;
-use forebay_placement::prefetch::Stream;
+use forebay_placement::prefetch::{Account, Predictor};
 use forebay_placement::schema::Trigger as FileTrigger;
 
 use super::{Event, Simulation, Task};
@@ -38,7 +38,9 @@ pub(crate) struct Rank {
     /// What it reads.
     pub(super) reading: Range,
     /// The file that it read last, and how.
-    pub(super) stream: (u32, Stream),
+    pub(super) predictor: (u32, Predictor),
+    /// What may be guessed in vain.
+    pub(super) account: Account,
     /// Latencies of the current step's requests, waited for at its end.
     pub(super) latency_ns: u64,
     pub todo: VecDeque<Portion>,
@@ -63,7 +65,8 @@ impl Rank {
             kind: Kind::Other,
             since_ns: 0,
             reading: Range::default(),
-            stream: (u32::MAX, Stream::default()),
+            predictor: (u32::MAX, Predictor::default()),
+            account: Account::default(),
             latency_ns: 0,
             todo: VecDeque::new(),
             wanted: 0,

@@ -6,7 +6,7 @@ use forebay_placement::cost::Speeds;
 use forebay_placement::hotness::AccessStats;
 use forebay_placement::leave::Keeps;
 use forebay_placement::mix;
-use forebay_placement::prefetch::{Reach, Stream, WINDOW_BLOCKS, pays};
+use forebay_placement::prefetch::{Limit, Predictor, WINDOW_BLOCKS, pays};
 
 use super::{Rank, Simulation, Task};
 use crate::blocks::{Block, BlockId, Place};
@@ -62,27 +62,42 @@ impl Simulation {
             return;
         }
         let size = self.run.cluster.block;
+        let node = self.ranks[rank as usize].node;
+        let hierarchy = self.hierarchy(node);
+        let is_up = |simulation: &Self, id: BlockId| simulation.blocks[id].place == Place::Tier(0);
+        let first = self.blocks.known(range.file, range.offset / size);
+        let first_is_up = first.is_some_and(|id| is_up(self, id));
         let state = &mut self.ranks[rank as usize];
-        if state.stream.0 != range.file {
-            state.stream = (range.file, Stream::default());
+        if state.predictor.0 != range.file {
+            state.predictor = (range.file, Predictor::default());
         }
-        let reach = Reach { first: size, most: WINDOW_BLOCKS * size };
-        let Some(ahead) = state.stream.1.on_read(range.offset, range.bytes, reach) else { return };
-        let node = state.node;
+        let predictor = &mut state.predictor.1;
+        let touched = predictor.on_touch(range.offset, range.bytes, first_is_up, size);
+        state.account.was_used(touched.used * size);
+        state.account.was_read(touched.blocks * size);
         let mut blocks = Vec::new();
-        for (offset, bytes) in ahead.pieces() {
-            let numbers = offset / size..(offset + bytes).div_ceil(size);
-            blocks.extend(numbers.filter_map(|number| self.blocks.known(range.file, number)));
+        loop {
+            let state = &mut self.ranks[rank as usize];
+            let more = (state.account.balance() / size).min(WINDOW_BLOCKS);
+            let limit = Limit { depth: WINDOW_BLOCKS, more };
+            let Some(ahead) = state.predictor.1.ask(limit, size) else { break };
+            let asked = blocks.len();
+            for (offset, bytes) in ahead.pieces() {
+                let numbers = offset / size..(offset + bytes).div_ceil(size);
+                let known = numbers.filter_map(|number| self.blocks.known(range.file, number));
+                blocks.extend(known.filter(|&id| {
+                    let from = match self.blocks[id].place {
+                        Place::Tier(level) => Destination::Tier(level.into()),
+                        Place::Store => Destination::Store,
+                    };
+                    pays(&hierarchy, from, size)
+                }));
+            }
+            let state = &mut self.ranks[rank as usize];
+            let charged = (blocks.len() - asked) as u64;
+            state.predictor.1.charge(state.account.take(charged * size) / size);
         }
         blocks.dedup();
-        let hierarchy = self.hierarchy(node);
-        blocks.retain(|id| {
-            let from = match self.blocks[*id].place {
-                Place::Tier(level) => Destination::Tier(level.into()),
-                Place::Store => Destination::Store,
-            };
-            pays(&hierarchy, from, size)
-        });
         self.stage_in(node, &blocks);
     }
 

@@ -13,6 +13,7 @@ use crate::organize::place::Placer;
 use crate::organize::promote::Promoter;
 use crate::organize::stage::{Requests, Stager};
 use crate::remote::RemotePost;
+use forebay_placement::prefetch::UNDER_WAY;
 use rustix::fd::OwnedFd;
 use rustix::process::{Resource, Rlimit};
 use std::os::unix::net::UnixStream;
@@ -105,8 +106,10 @@ pub(super) fn start_workers(
     workers.push(start("promote".into(), Box::new(move || promoter.run()))?);
     let syncer = Flusher::new(node);
     workers.push(start("sync".into(), Box::new(move || syncer.serve_syncs()))?);
-    let stager = Stager::new(node, requests);
-    workers.push(start("stage".into(), Box::new(move || stager.run()))?);
+    for number in 0..UNDER_WAY {
+        let stager = Stager::new(node, Arc::clone(&requests));
+        workers.push(start(format!("stage {number}"), Box::new(move || stager.run()))?);
+    }
     let registrar = Registrar::new(node);
     workers.push(start("register".into(), Box::new(move || registrar.run()))?);
     if let Some((events, desk)) = node.group.lease_ends() {

@@ -1,0 +1,133 @@
+//! What is brought to RAM ahead of programs that say nothing, over a slow store: how much of what
+//! they read comes from there, and how much was brought in vain.
+
+use crate::harness::{Setup, Site, Status, TINY, skip, works};
+
+const SLOW: Setup = Setup {
+    ram: "64MiB",
+    store_emulate: Some("{ bandwidth = \"200MB/s\", latency = \"1ms\" }"),
+    ..TINY
+};
+
+/// Statements for all programs. `read` reads and compares; `pace` waits until a block that was
+/// brought up ahead waits in RAM, so that the program is slower than the store however busy the
+/// machine is.
+const PRELUDE: &str = "
+import os, random, subprocess, sys, time
+BLOCK = 256 << 10
+fd = os.open('file', os.O_RDONLY)
+def counts():
+    status = subprocess.run([os.environ['FOREBAY'], 'status'], stdout=subprocess.PIPE, text=True)
+    words = [line.split() for line in status.stdout.splitlines()]
+    return {word[1]: int(word[2]) for word in words if word[:1] == ['count']}
+def content(offset, bytes):
+    first, end = offset // 8, (offset + bytes + 7) // 8
+    data = b''.join(number.to_bytes(8, 'little') for number in range(first, end))
+    return data[offset - first * 8:][:bytes]
+def read(offset, bytes):
+    assert os.pread(fd, bytes, offset) == content(offset, bytes), offset
+reads = 0
+def pace():
+    global reads
+    reads += 1
+    for turn in range(100 if reads > 30 else 3):
+        count = counts()
+        if count['guessed'] > count['guess_hits'] + count['guess_misses']: return
+        time.sleep(0.02)
+";
+
+/// Runs the statements above a file of 64 MiB that only the store has.
+fn program(setup: &Setup, statements: &str) -> Option<Status> {
+    if !works(&["python3", "-c", "pass"]) {
+        skip("python3 is missing");
+        return None;
+    }
+    let site = Site::new(setup);
+    let content: Vec<u8> = (0..8_u64 << 20).flat_map(u64::to_le_bytes).collect();
+    std::fs::write(site.store.join("file"), content).unwrap();
+    std::fs::write(site.out.join("script.py"), format!("{PRELUDE}{statements}")).unwrap();
+    let (ran, status) = site.run_buffered("python3 $OUT/script.py");
+    ran.expect(0);
+    Some(status)
+}
+
+/// Of `blocks` that are read, all but those of the beginning came from RAM, and hardly any were
+/// brought up in vain.
+fn assert_foreseen(status: &Status, blocks: u64, beginning: u64) {
+    let [guessed, hits] = ["guessed", "guess_hits"].map(|name| status.count(name));
+    assert!(hits * 100 >= (blocks - beginning) * 95, "of {blocks}: {}", status.text);
+    assert!(guessed - hits <= 16 + blocks / 20, "of {blocks}: {}", status.text);
+}
+
+#[test]
+fn a_sequence_is_read_from_ram() {
+    let statements = "
+for block in range(200):
+    read(block * BLOCK, 4096)
+    read(block * BLOCK + 4096, BLOCK - 4096)
+    pace()";
+    let Some(status) = program(&SLOW, statements) else { return };
+    assert_foreseen(&status, 200, 3);
+}
+
+#[test]
+fn a_sequence_that_is_larger_than_ram_is_read_from_there() {
+    let statements = "
+for block in range(200):
+    read(block * BLOCK, BLOCK)
+    pace()";
+    let Some(status) = program(&Setup { ram: "16MiB", ..SLOW }, statements) else { return };
+    assert_foreseen(&status, 200, 3);
+}
+
+#[test]
+fn records_are_read_from_ram_from_the_last_to_the_first() {
+    let statements = "
+for record in range(59, -1, -1):
+    for at in range(0, 1000000, 50000):
+        read(record * 1000000 + at, 50000)
+    pace()";
+    let Some(status) = program(&SLOW, statements) else { return };
+    assert_foreseen(&status, 60 * 1_000_000 / (256 << 10), 3 * 4);
+}
+
+#[test]
+fn rows_of_a_tile_are_read_from_ram() {
+    let statements = "
+for row in range(20):
+    for piece in range(6):
+        read((row * 12 + piece * 2) * BLOCK, 5000)
+        pace()";
+    let Some(status) = program(&SLOW, statements) else { return };
+    assert_foreseen(&status, 120, 9);
+}
+
+#[test]
+fn reads_at_random_bring_up_nothing() {
+    let statements = "
+random.seed(4)
+os.truncate('file', 16 << 30)
+fd = os.open('file', os.O_RDONLY)
+for turn in range(300):
+    at = random.randrange(64 << 20, (16 << 30) - 4096)
+    assert os.pread(fd, 4096, at) == bytes(4096)";
+    let Some(status) = program(&SLOW, statements) else { return };
+    assert_eq!(status.count("guessed"), 0, "{}", status.text);
+}
+
+#[test]
+fn short_runs_at_random_places_cost_a_twentieth_at_most() {
+    let statements = "
+random.seed(5)
+os.truncate('file', 16 << 30)
+fd = os.open('file', os.O_RDONLY)
+for turn in range(150):
+    at = random.randrange(64 << 20, 15 << 30)
+    for block in range(random.randrange(2, 6)):
+        assert os.pread(fd, 4096, at + block * BLOCK) == bytes(4096)
+print(turn)";
+    let Some(status) = program(&SLOW, statements) else { return };
+    // At most five blocks each; those of which nothing is known in the end wait still.
+    let [guessed, hits] = ["guessed", "guess_hits"].map(|name| status.count(name));
+    assert!(guessed <= hits + 16 + 150 * 5 / 20, "{}", status.text);
+}
