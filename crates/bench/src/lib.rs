@@ -6,7 +6,7 @@
 //!
 //! [`micro`]: the hot path, against memcpy, tmpfs and the page cache. [`hermes_fig4`],
 //! [`hermes_fig5`] and [`hermes_fig6`]: what lies in shared memory, against allocators and servers.
-//! [`cliffs`]: what ordinary operations around it cost. [`peers`]: the same program on other file
+//! [`prefetch()`]: what is read ahead. [`cliffs`]: what ordinary operations around it cost. [`peers`]: the same program on other file
 //! systems that buffer. [`fabric()`]: the links between node managers, beside plain sockets.
 //! [`nodes()`], [`nodes_fig5`] and [`nodes_fig6`]: a group of several nodes, each a set of
 //! namespaces.
@@ -23,6 +23,7 @@ mod micro;
 mod nodes;
 mod peers;
 mod policies;
+mod prefetch;
 mod report;
 mod runner;
 mod server;
@@ -46,6 +47,7 @@ pub use nodes::fig5::run as nodes_fig5;
 pub use nodes::fig6::run as nodes_fig6;
 pub use peers::peers;
 pub use policies::policies;
+pub use prefetch::prefetch;
 pub use report::Report;
 
 pub use runner::now_us;

@@ -437,10 +437,19 @@ impl Forebay {
 
     /// How many writes programs have given to Forebay so far.
     pub fn writes(&self) -> Result<u64, String> {
+        self.count("writes")
+    }
+
+    /// One of the counts of `forebay status`.
+    pub fn count(&self, name: &str) -> Result<u64, String> {
         let status = server::run(&mut self.forebay("status"))?;
-        let line = status.lines().find_map(|line| line.trim().strip_prefix("count writes "));
-        line.and_then(|line| line.split_whitespace().next()?.parse().ok())
-            .ok_or_else(|| format!("no count of writes in {status}"))
+        let of_line = |line: &str| {
+            let mut words = line.split_whitespace();
+            let is_it = words.next() == Some("count") && words.next() == Some(name);
+            words.next().filter(|_| is_it)?.parse().ok()
+        };
+        let count = status.lines().find_map(of_line);
+        count.ok_or_else(|| format!("no count of {name} in {status}"))
     }
 }
 

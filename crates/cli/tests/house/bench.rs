@@ -113,6 +113,17 @@ fn policies() {
 }
 
 #[test]
+fn prefetch() {
+    if !works(&["cc", "--version"]) {
+        return harness::skip("no C compiler");
+    }
+    let words = ["reading ahead", "without", "tile: time over", "random: brought up in vain"];
+    let json = compare("prefetch", &words);
+    // Two for each pattern, and one for reads at random.
+    assert_eq!(json.matches("\"wanted\":").count(), 2 * 4 + 1, "{json}");
+}
+
+#[test]
 fn links_between_nodes() {
     let words = ["tls", "sockets", "request of 64 B and answer", "pull 256 KiB", "push 16 MiB"];
     compare("fabric", &words);
