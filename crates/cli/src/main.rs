@@ -15,6 +15,7 @@ mod drain;
 mod elsewhere;
 mod explain;
 mod flush;
+mod follow;
 mod fsck;
 mod give_up;
 mod group;

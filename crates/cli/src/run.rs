@@ -2,6 +2,7 @@
 
 use crate::aside::Aside;
 use crate::drain::{self, Drained, Progress};
+use crate::follow::Followed;
 use crate::group::{self, Beginning, GroupArguments};
 use crate::instance::InstanceArguments;
 use crate::manager::{self, Joined};
@@ -45,6 +46,10 @@ pub struct RunArguments {
     /// `forebay simulate --replay`
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
+    /// Read files ahead in the order in which an earlier run has read them, which `--record` wrote to
+    /// this file
+    #[arg(long, value_name = "FILE")]
+    follow: Option<PathBuf>,
     /// The buffering mode of files for which no rule gives one
     #[arg(long, value_name = "MODE", value_parser = names(Mode::ALL))]
     mode: Option<String>,
@@ -150,13 +155,13 @@ fn begin(
     connection: &Connection,
     runtime: &Runtime,
     arguments: &RunArguments,
-    recorder: Option<&Recorder>,
+    memories: u32,
 ) -> Result<Begun, String> {
     let message = Message::BeginJob {
         mode: code(Mode::ALL, arguments.mode.as_deref(), |mode| mode as u8),
         trigger: code(Trigger::ALL, arguments.trigger.as_deref(), |trigger| trigger as u8),
         reserve: arguments.reserve.unwrap_or(0),
-        recording: recorder.map_or(0, Recorder::number),
+        recording: memories,
     };
     if let Err(errno) = connection.send(message) {
         return Ok(Begun::Gone(errno));
@@ -201,6 +206,15 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
     let trace = arguments.trace.as_deref().map(Trace::to).transpose()?;
     let trace = trace.as_ref();
     let recorder = arguments.record.as_deref().map(Recorder::to).transpose()?;
+    let follow = |path: &PathBuf| Followed::of(path, config.bucket_size());
+    let followed = arguments.follow.as_ref().map(follow).transpose()?;
+    let numbers =
+        [recorder.as_ref().map(Recorder::number), followed.as_ref().map(Followed::number)];
+    let [recording, following] = numbers.map(|number| number.unwrap_or(0));
+    if recording.max(following) > u16::MAX.into() {
+        return Err("--record, --follow: too many files are open; close some before".to_owned());
+    }
+    let memories = recording | following << 16;
     // From here on there may be a node manager of ours.
     signals::install()?;
     let joined = manager::join(&config, &mut runtime);
@@ -224,7 +238,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
     group::mention_other(&config, &runtime);
     let mut tries = 0;
     let job = loop {
-        match begin(&connection, &runtime, arguments, recorder.as_ref())? {
+        match begin(&connection, &runtime, arguments, memories)? {
             Begun::Job(job) => break job,
             Begun::Signalled => break None,
             Begun::Gone(_) if tries < STARTS => match rejoin(&config, &mut runtime, trace) {

@@ -300,6 +300,7 @@ impl Session {
             front,
         };
         session.join_recording();
+        session.join_following();
         match session.adopt_inherited(told.map_or(Managed::Any, |told| told.managed)) {
             Ok(()) => Ok(session),
             Err(error) => {

@@ -18,6 +18,7 @@ mod descriptors;
 mod dir_cache;
 mod fd;
 mod file_mappings;
+mod following;
 mod fork;
 mod glimpsing;
 mod later;

@@ -4,7 +4,7 @@ use crate::later::{Later, Zeros};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, Ordering};
 use forebay_placement::mix;
-use forebay_placement::prefetch::{Account, Consumption, Predictor};
+use forebay_placement::prefetch::{Account, Consumption, Follower, Predictor};
 
 /// Readers that a process's predictors follow at a time: more than it has threads that read one
 /// after the other. Two that share an index begin anew at each other's reads.
@@ -37,6 +37,9 @@ pub(crate) struct Reading {
     whose: Reader,
     pub predictor: Predictor,
     pub consumption: Consumption,
+    pub follower: Follower,
+    /// The order that it follows, if that was looked for, and if there is one.
+    pub order: Option<Option<u32>>,
 }
 
 #[derive(Default)]

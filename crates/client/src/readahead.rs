@@ -5,7 +5,7 @@
 use crate::access::EnteredFile;
 use core::sync::atomic::Ordering;
 use forebay_placement::Destination;
-use forebay_placement::prefetch::{Ahead, Limit, WINDOW_BLOCKS, depth, pace_of, pays};
+use forebay_placement::prefetch::{Ahead, Limit, Touched, WINDOW_BLOCKS, depth, pace_of, pays};
 use forebay_pool::layout::{DescriptionFlags, TierId};
 use forebay_pool::message::{EXPECT_UNIT, Message};
 use forebay_pool::{Entry, clock};
@@ -66,12 +66,26 @@ impl EnteredFile<'_> {
         let word = description.word.load(Ordering::Relaxed);
         let reader = (word >> 32 << 32 | u64::from(self.description_id()), self.owner.raw());
         let account = &self.session.predictors.account;
+        let orders = crate::following::orders();
+        let number = seen.offset / block;
+        let found = orders.and_then(|orders| {
+            let known = self.session.predictors.with(reader, |reading| reading.order);
+            known?.unwrap_or_else(|| self.order(orders, number))
+        });
+        let order = found.zip(orders).map_or(&[][..], |(index, orders)| orders.list(index));
         let mut requests = [None; REQUESTS_MAX];
         let late = self.session.predictors.with(reader, |reading| {
             // Whether the kernel has read something ahead is not known.
             let is_up = seen.is_up || by_kernel;
             let touched = reading.predictor.on_touch(seen.offset, seen.bytes as u64, is_up, block);
-            account.was_used(touched.used * block);
+            reading.order = Some(found);
+            let follows = reading.follower.is_followed(order);
+            let in_order = match follows {
+                true => reading.follower.on_touch(order, number, is_up),
+                false => Touched::default(),
+            };
+            let is_late = touched.is_late || in_order.is_late;
+            account.was_used((touched.used + in_order.used) * block);
             account.was_read(touched.blocks * block);
             if touched.blocks > 0 {
                 // Of reads of less than a block only the first is seen.
@@ -79,7 +93,7 @@ impl EnteredFile<'_> {
                 reading.consumption.on_read(touched.blocks * block, seen.waits, now_ns);
             }
             if !pays {
-                return touched.is_late;
+                return is_late;
             }
             let depth = match by_kernel {
                 true => WINDOW_BLOCKS,
@@ -90,14 +104,22 @@ impl EnteredFile<'_> {
             };
             for request in &mut requests[..if by_kernel { 1 } else { REQUESTS_MAX }] {
                 let limit = Limit { depth, more: account.balance() / block };
-                let Some(ahead) = reading.predictor.ask(limit, block) else { break };
+                let ahead = match follows {
+                    true => reading.follower.ask(order, limit, block),
+                    false => reading.predictor.ask(limit, block),
+                };
+                let Some(ahead) = ahead else { break };
                 let lacking = if by_kernel { ahead.blocks(block) } else { self.lacking(&ahead) };
                 if lacking > 0 {
-                    reading.predictor.charge(account.take(lacking * block) / block);
+                    let taken = account.take(lacking * block) / block;
+                    match follows {
+                        true => reading.follower.charge(taken),
+                        false => reading.predictor.charge(taken),
+                    }
                     *request = Some(ahead);
                 }
             }
-            touched.is_late
+            is_late
         });
         if by_kernel {
             return Expected { ahead: requests[0], is_late: false };

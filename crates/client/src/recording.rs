@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use forebay_pool::calls::{Call, CallKind, Calls};
 use forebay_pool::clock;
 use forebay_pool::layout::DescriptionFlags;
-use rustix::fd::RawFd;
+use rustix::fd::{OwnedFd, RawFd};
 use rustix::fs::{Mode, OFlags, Stat};
 use std::io::Write;
 
@@ -52,21 +52,23 @@ fn note(kind: CallKind, thread: u32, file: (u64, u64), at: (u64, u64), start_ns:
     });
 }
 
+/// Opens memory that a run has: as process `run`, with descriptor `number`, plus one; 0 is none.
+pub(crate) fn memory_of_run(run: u32, number: u32, access: OFlags) -> Option<OwnedFd> {
+    let number = number.checked_sub(1)?;
+    let mut path = [0; 64];
+    write!(&mut path[..63], "/proc/{run}/fd/{number}").ok()?;
+    let path = core::ffi::CStr::from_bytes_until_nul(&path).ok()?;
+    let access = access | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+    rustix::fs::open(path, access, Mode::empty()).ok()
+}
+
 impl Session {
     /// Has the calls of this process recorded, if its run wants that. Without a word if they cannot
     /// be: the program's work comes first.
     pub(crate) fn join_recording(&self) {
         let Some(job) = self.job() else { return };
-        let Some(number) = job.recording.load(Ordering::Relaxed).checked_sub(1) else { return };
-        let mut path = [0; 64];
-        let run = job.pid.load(Ordering::Relaxed);
-        if write!(&mut path[..63], "/proc/{run}/fd/{number}").is_err() {
-            return;
-        }
-        let access = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
-        let memory = core::ffi::CStr::from_bytes_until_nul(&path)
-            .ok()
-            .and_then(|path| rustix::fs::open(path, access, Mode::empty()).ok());
+        let number = job.recording.load(Ordering::Relaxed) & 0xffff;
+        let memory = memory_of_run(job.pid.load(Ordering::Relaxed), number, OFlags::RDWR);
         if let Some(calls) = memory.and_then(|memory| Calls::of(memory).ok()) {
             CALLS.store(Box::into_raw(Box::new(calls)), Ordering::Release);
         }

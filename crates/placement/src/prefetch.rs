@@ -2,17 +2,19 @@
 //!
 //! As in Linux' readahead (mm/readahead.c), a window doubles while reading goes on as expected, and
 //! more is asked for while there is some of it left. Unlike there, reads at distances that repeat
-//! are followed too, in both directions and within each other ([`Predictor`]). How far is looked
-//! ahead follows from the speeds of source and reader ([`depth()`]), and what is guessed in vain is
-//! bounded ([`Account`]).
+//! are followed too, in both directions and within each other ([`Predictor`]), and an order that an
+//! earlier run has read a file in ([`Follower`]). How far is looked ahead follows from the speeds
+//! of source and reader ([`depth()`]), and what is guessed in vain is bounded ([`Account`]).
 
 mod account;
 mod depth;
+mod follower;
 mod nest;
 mod predictor;
 
 pub use account::{Account, GRACE};
 pub use depth::{Consumption, DEPTH_MAX, UNDER_WAY, batch, depth};
+pub use follower::Follower;
 pub use predictor::{Limit, Predictor, Touched};
 
 use crate::cost::{Pace, Speeds};

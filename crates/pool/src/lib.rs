@@ -47,6 +47,7 @@ mod locks;
 pub mod mark;
 pub mod message;
 pub mod opens;
+pub mod orders;
 mod others;
 pub mod owner;
 pub mod page_set;

@@ -131,3 +131,66 @@ print(turn)";
     let [guessed, hits] = ["guessed", "guess_hits"].map(|name| status.count(name));
     assert!(guessed <= hits + 16 + 150 * 5 / 20, "{}", status.text);
 }
+
+/// Reads the blocks of the file in disorder, another one for each seed, and prints what was guessed
+/// and hit.
+fn shuffled(seed: u32) -> String {
+    format!(
+        "{PRELUDE}
+random.seed({seed})
+blocks = list(range(200))
+random.shuffle(blocks)
+for block in blocks:
+    read(block * BLOCK, BLOCK)
+    if 'PACED' in os.environ: pace()
+print(counts()['guessed'], counts()['guess_hits'])"
+    )
+}
+
+#[test]
+fn the_order_of_an_earlier_run_is_followed_until_a_program_does_something_else() {
+    if !works(&["python3", "-c", "pass"]) {
+        return skip("python3 is missing");
+    }
+    let follow = |seed: u32, paced: bool| {
+        let site = Site::new(&SLOW);
+        let content: Vec<u8> = (0..8_u64 << 20).flat_map(u64::to_le_bytes).collect();
+        std::fs::write(site.store.join("file"), content).unwrap();
+        let script = site.out.join("script.py");
+        let calls = site.out.join("calls.csv");
+        let mut said = String::new();
+        for (option, seed, paced) in [("--record", 1, false), ("--follow", seed, paced)] {
+            std::fs::write(&script, shuffled(seed)).unwrap();
+            let mut command = site.forebay(&["run", "--config"]);
+            command.arg(&site.config).arg(option).arg(&calls).args(["--", "python3"]);
+            command.arg(&script).current_dir(&site.store);
+            if paced {
+                command.env("PACED", "1");
+            }
+            said = site.end(command).expect(0).stdout;
+        }
+        let numbers: Vec<u64> = said.split_whitespace().map(|word| word.parse().unwrap()).collect();
+        (numbers[0], numbers[1])
+    };
+    let (guessed, hits) = follow(1, true);
+    assert!(hits >= 190 && guessed <= 200, "{guessed} guessed, {hits} hit");
+    let (guessed, hits) = follow(2, false);
+    assert!(guessed <= hits + 40, "in another order: {guessed} guessed, {hits} hit");
+}
+
+#[test]
+fn what_is_no_recording_is_not_followed() {
+    let site = Site::new(&TINY);
+    for (text, wanted) in
+        [("", "No such file"), ("a,b\n", "calls.csv: is no recording; give a file that")]
+    {
+        let calls = site.out.join("calls.csv");
+        if !text.is_empty() {
+            std::fs::write(&calls, text).unwrap();
+        }
+        let mut command = site.forebay(&["run", "--config"]);
+        command.arg(&site.config).arg("--follow").arg(&calls).args(["--", "true"]);
+        let ran = site.end(command).expect(125);
+        assert!(ran.stderr.contains("--follow: ") && ran.stderr.contains(wanted), "{ran:?}");
+    }
+}

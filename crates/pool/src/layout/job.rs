@@ -51,7 +51,8 @@ pub struct JobRecord {
     /// Where the next search for a free one starts.
     pub cursor: AtomicU32,
     /// The descriptor, plus one, that its `forebay run` has of the memory in which the calls of its
-    /// processes are recorded, see [`crate::calls`]; 0: they are not.
+    /// processes are recorded, see [`crate::calls`]; 0: they are not. In the upper half the same of
+    /// the orders that they are to follow, see [`crate::orders`].
     pub recording: AtomicU32,
 }
 
