@@ -46,8 +46,8 @@ pub struct RunArguments {
     /// `forebay simulate --replay`
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
-    /// Read files ahead in the order in which an earlier run has read them, which `--record` wrote to
-    /// this file
+    /// Read files ahead in the order in which an earlier run has read them, which `--record`
+    /// wrote to this file
     #[arg(long, value_name = "FILE")]
     follow: Option<PathBuf>,
     /// The buffering mode of files for which no rule gives one

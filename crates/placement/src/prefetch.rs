@@ -51,8 +51,8 @@ pub struct Ahead {
     pub offset: u64,
     /// Bytes of each piece.
     pub bytes: u64,
-    /// From each piece to the next; negative when reading backwards. Of one piece: its length, in the
-    /// direction in which reading goes on.
+    /// From each piece to the next; negative when reading backwards. Of one piece: its length, in
+    /// the direction in which reading goes on.
     pub stride: i64,
     /// How many pieces.
     pub count: u64,

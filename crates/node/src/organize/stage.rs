@@ -128,8 +128,8 @@ impl Requests {
         self.1.notify_all();
     }
 
-    /// Waits for the next blocks, `size` of them for a request; `None` at the end. Guesses about one
-    /// file that follow each other are taken together: the rows of a tile may be short.
+    /// Waits for the next blocks, `size` of them for a request; `None` at the end. Guesses about
+    /// one file that follow each other are taken together: the rows of a tile may be short.
     fn next(&self, bucket: u64, size: impl Fn(&Request) -> usize) -> Option<Portion> {
         let waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_idle = |waiting: &mut Waiting| waiting.requests.is_empty() && !waiting.is_over;

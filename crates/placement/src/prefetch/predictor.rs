@@ -30,8 +30,8 @@ pub struct Limit {
 pub struct Touched {
     /// Blocks that are read.
     pub blocks: u64,
-    /// Of them, how many were charged for, for [`super::Account::was_used`]: the first, or none. The
-    /// others are seen when the read comes to them.
+    /// Of them, how many were charged for, for [`super::Account::was_used`]: the first, or none.
+    /// The others are seen when the read comes to them.
     pub used: u64,
     /// That one is not there yet. It is about to be brought up, so the reader is to do that itself:
     /// then it is fetched once.
