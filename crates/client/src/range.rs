@@ -182,6 +182,21 @@ impl OpenFile<'_> {
         }
     }
 
+    /// The record of the file and its generation, by which the node manager is asked to bring its
+    /// blocks to a tier, and how many bytes it has: once this node may read all of it. `None` if
+    /// the file is used through the kernel.
+    ///
+    /// # Errors
+    /// What a lease of the file is refused with; `IO` if it does not come; `BADF` if the descriptor
+    /// was closed.
+    pub fn to_stage(&self) -> Result<Option<(FileId, u32, u64)>, Errno> {
+        let _inside = self.enter_for(Need::Whole(Access::Read))?;
+        let record = self.record;
+        let generation = record.generation.load(Ordering::Relaxed);
+        let size = record.size.load(Ordering::Acquire);
+        Ok((!record.has(FileFlags::DIRECT)).then_some((self.id, generation, size)))
+    }
+
     /// Sends a message about what a file will be read from, made of its record and generation.
     pub(crate) fn ask_to_stage(&self, about: impl FnOnce(FileId, u32) -> Message) {
         let record = self.record;

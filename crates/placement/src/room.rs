@@ -87,6 +87,26 @@ pub fn wanted(tier: &TierSnapshot, marks: Watermarks, pressure: Pressure, unit: 
     pressure.planned.max(asked).max(pressed)
 }
 
+/// Bytes that can be taken of a tier for what nothing is to leave it for: [`room_needed`] still
+/// asks for nothing then. A whole number of `unit`s.
+///
+/// ```
+/// use forebay_placement::room::{room_needed, room_to_spare};
+/// use forebay_placement::{TierSnapshot, Watermarks};
+///
+/// // A tenth of 16 buckets of 4 bytes is two of them.
+/// let mut tier = TierSnapshot { capacity: 64, free: 28, ..TierSnapshot::default() };
+/// assert_eq!(room_to_spare(&tier, Watermarks::default(), 4), 20);
+/// tier.free -= 20;
+/// assert_eq!(room_needed(tier, Watermarks::default(), 0, 4), 0);
+/// tier.free -= 4;
+/// assert!(room_needed(tier, Watermarks::default(), 0, 4) > 0);
+/// ```
+pub fn room_to_spare(tier: &TierSnapshot, marks: Watermarks, unit: u64) -> u64 {
+    let unit = unit.max(1);
+    tier.free.saturating_sub(watermark(tier.capacity, marks.low, unit)) / unit * unit
+}
+
 /// The first tier below `from` that has `bytes` free, else the backing store.
 pub fn destination(hierarchy: &Hierarchy, from: usize, bytes: u64) -> Destination {
     let mut below = hierarchy.tiers().iter().enumerate().skip(from.saturating_add(1));

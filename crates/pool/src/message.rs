@@ -20,6 +20,61 @@ pub const EXPECT_UNIT: u64 = 4096;
 /// Bytes of a message.
 pub const MESSAGE_BYTES: usize = 32;
 
+/// Blocks that one `StageIn` asks for at most.
+pub const STAGE_IN_BLOCKS: u16 = 16;
+
+/// How a stage-in by command ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StageEnd {
+    /// The blocks are in the tier or in a faster one.
+    Done,
+    /// The tier has no room that could be taken without displacing something.
+    Full,
+    /// The tier's device fails: it takes nothing.
+    TierFailed,
+    /// The file is used through the kernel, or another node has what the store lacks.
+    Direct,
+    /// The record is not of this file any more, or this node may not read the file any more.
+    Changed,
+    /// A process has the file for itself, and does not give it up.
+    Held,
+    /// There are too many questions: to be asked again.
+    Busy,
+    /// The manager ends.
+    Ends,
+    /// The store failed with this errno.
+    Store(u16),
+}
+
+impl StageEnd {
+    /// Kinds without an errno; their place is their code.
+    const PLAIN: [StageEnd; 8] = [
+        StageEnd::Done,
+        StageEnd::Full,
+        StageEnd::TierFailed,
+        StageEnd::Direct,
+        StageEnd::Changed,
+        StageEnd::Held,
+        StageEnd::Busy,
+        StageEnd::Ends,
+    ];
+    const STORE: u16 = 0x8000;
+
+    fn code(self) -> u16 {
+        match self {
+            StageEnd::Store(errno) => StageEnd::STORE | errno,
+            plain => StageEnd::PLAIN.iter().position(|end| *end == plain).unwrap_or(0) as u16,
+        }
+    }
+
+    fn of(code: u16) -> Option<StageEnd> {
+        match code & StageEnd::STORE {
+            0 => StageEnd::PLAIN.get(usize::from(code)).copied(),
+            _ => Some(StageEnd::Store(code & !StageEnd::STORE)),
+        }
+    }
+}
+
 /// What a client or a command says to the node manager, and what it answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Message {
@@ -59,6 +114,34 @@ pub enum Message {
         units: u16,
         /// How many pieces.
         pieces: u16,
+    },
+    /// A command wants blocks of `file` in a tier, or in a faster one. A descriptor that can be
+    /// read comes with this packet. Answered by `StagedIn`, or, where there is no such tier or
+    /// block, by `Refused`.
+    StageIn {
+        /// File record.
+        file: FileId,
+        /// Its generation.
+        generation: u32,
+        /// First block.
+        first: u64,
+        /// How many; what is beyond [`STAGE_IN_BLOCKS`] is not looked at.
+        blocks: u16,
+        /// The tier: 0 is RAM.
+        tier: u8,
+        /// What is to be answered.
+        ticket: u32,
+    },
+    /// Answer to `StageIn`.
+    StagedIn {
+        /// That of the question.
+        ticket: u32,
+        /// Blocks that need no further question: the first ones of those that were asked for.
+        blocks: u16,
+        /// Why there are others, if so.
+        end: StageEnd,
+        /// Bytes that have come to the tier by this question.
+        came: u32,
     },
     /// This connection keeps the manager from ending: a run is under way. Answered by `Held`.
     Hold,
@@ -243,7 +326,15 @@ impl Message {
                 (25, 0, generation, inode, 0)
             }
             Message::GiveUp { node } => (26, node.into(), 0, 0, 0),
-            Message::Unkept { file, generation, block } => (27, file.raw(), generation, block, 0),
+            Message::StageIn { file, generation, first, blocks, tier, ticket } => {
+                f = u32::from(blocks) | u32::from(tier) << 16;
+                (27, file.raw(), generation, first, ticket)
+            }
+            Message::StagedIn { ticket, blocks, end, came } => {
+                f = u32::from(blocks) | u32::from(end.code()) << 16;
+                (28, ticket, came, 0, 0)
+            }
+            Message::Unkept { file, generation, block } => (29, file.raw(), generation, block, 0),
         };
         let mut packet = [0; MESSAGE_BYTES];
         packet[0..2].copy_from_slice(&MESSAGE_VERSION.to_le_bytes());
@@ -331,7 +422,21 @@ impl Message {
                 number: long(24).ok()?,
             },
             26 => Message::GiveUp { node: word(4).ok()?.try_into().ok()? },
-            27 => Message::Unkept {
+            27 => Message::StageIn {
+                file: file().ok()?,
+                generation: word(8).ok()?,
+                first: long(16).ok()?,
+                blocks: word(12).ok()? as u16,
+                tier: (word(12).ok()? >> 16) as u8,
+                ticket: word(24).ok()?,
+            },
+            28 => Message::StagedIn {
+                ticket: word(4).ok()?,
+                blocks: word(12).ok()? as u16,
+                end: StageEnd::of((word(12).ok()? >> 16) as u16)?,
+                came: word(8).ok()?,
+            },
+            29 => Message::Unkept {
                 file: file().ok()?,
                 generation: word(8).ok()?,
                 block: long(16).ok()?,
@@ -375,6 +480,21 @@ mod tests {
             Message::Group,
             Message::Told,
             Message::GiveUp { node: u16::MAX },
+            Message::StageIn {
+                file: FileId::from_raw(3),
+                generation: 4,
+                first: u64::MAX - 5,
+                blocks: u16::MAX,
+                tier: 7,
+                ticket: u32::MAX - 6,
+            },
+            Message::StagedIn {
+                ticket: 5,
+                blocks: u16::MAX,
+                end: StageEnd::Store(28),
+                came: u32::MAX - 1,
+            },
+            Message::StagedIn { ticket: 0, blocks: 1, end: StageEnd::Ends, came: 0 },
             Message::Lease { file: FileId::from_raw(6) },
             Message::Part {
                 file: FileId::from_raw(6),

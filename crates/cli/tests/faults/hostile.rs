@@ -7,7 +7,7 @@ use crate::harness::{
 use forebay_pool::FileId;
 use forebay_pool::Segment;
 use forebay_pool::layout::{ClientSlot, FileFlags, FileRecord};
-use forebay_pool::message::{MESSAGE_BYTES, Message};
+use forebay_pool::message::{MESSAGE_BYTES, Message, StageEnd};
 use forebay_pool::segment::open_pool;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
@@ -312,8 +312,22 @@ fn a_descriptor_of_something_else_is_refused() {
         let stage = Message::Stage { file, generation, first: 0, blocks: 4 }.encode();
         assert!(send(&stream, &stage, &[fd.as_fd()]), "{name}");
         assert_eq!(ask(&stream, Message::Hold), Some(Message::Held), "{name}");
+        if !is_it {
+            let (first, blocks, tier, ticket) = (0, 4, 0, 7);
+            let order = Message::StageIn { file, generation, first, blocks, tier, ticket }.encode();
+            assert!(send(&stream, &order, &[fd.as_fd()]), "{name}");
+            let refused = Message::StagedIn { ticket, blocks: 0, end: StageEnd::Changed, came: 0 };
+            assert_eq!(answer(&stream), Some(refused), "{name}");
+        }
     }
     let stream = target.connect();
+    for (first, tier) in [(u64::MAX, 0), (0, u8::MAX)] {
+        let good = File::open(target.site.store.join("file")).unwrap();
+        let (blocks, ticket) = (u16::MAX, 1);
+        let order = Message::StageIn { file, generation, first, blocks, tier, ticket };
+        assert!(send(&stream, &order.encode(), &[good.as_fd()]));
+        assert_eq!(answer(&stream), Some(Message::Refused));
+    }
     let numbers = [u32::MAX, 1 << 20].map(FileId::from_raw);
     for (file, generation) in [(numbers[0], generation), (numbers[1], 0), (file, generation + 1)] {
         let good = File::options().write(true).open(target.site.store.join("file")).unwrap();
@@ -384,7 +398,7 @@ fn no_message_brings_the_manager_down() {
     while Instant::now() < end {
         let stream = target.connect();
         for _ in 0..=random.below(6) {
-            let mut bytes = match random.below(5) {
+            let mut bytes = match random.below(6) {
                 0 => (0..random.below(200)).map(|_| random.next() as u8).collect::<Vec<u8>>(),
                 kind => {
                     let number = random.below(8) as u32;
@@ -398,6 +412,14 @@ fn no_message_brings_the_manager_down() {
                         }
                         1 => Message::Register { file, generation, to_open: few % 2 == 0 },
                         2 => Message::Stage { file, generation, first: random.next(), blocks },
+                        5 => Message::StageIn {
+                            file,
+                            generation,
+                            first: random.next() >> random.below(64),
+                            blocks: few,
+                            tier: random.below(4) as u8,
+                            ticket: blocks,
+                        },
                         _ => Message::Drained { failing: number, bytes: random.next() },
                     };
                     message.encode().to_vec()

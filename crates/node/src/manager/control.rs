@@ -5,14 +5,15 @@ use crate::manager::jobs::Beginning;
 use crate::manager::leases::committed;
 use crate::node::Node;
 use crate::observe::trace::Recording;
+use crate::organize::stage::orders::{Order, Orders};
 use crate::organize::stage::{Request, Requests};
 use crate::store::beneath::Known;
 use crate::store::descriptors::is_shortage;
-use forebay_pool::Owner;
 use forebay_pool::clock::Timer;
 use forebay_pool::layout::FileRecord;
 use forebay_pool::layout::{FileFlags, job_state};
-use forebay_pool::message::{MESSAGE_BYTES, Message};
+use forebay_pool::message::{MESSAGE_BYTES, Message, StageEnd};
+use forebay_pool::{FileId, Owner};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::OFlags;
@@ -134,7 +135,8 @@ impl Drain {
 }
 
 struct Peer {
-    socket: OwnedFd,
+    /// Those that answer its orders have it, too.
+    socket: Arc<OwnedFd>,
     /// The message that is being received: its first `received` bytes, and what came with them.
     packet: [u8; MESSAGE_BYTES],
     received: usize,
@@ -152,7 +154,7 @@ impl Peer {
     fn new(socket: OwnedFd) -> Peer {
         let packet = [0; MESSAGE_BYTES];
         Peer {
-            socket,
+            socket: Arc::new(socket),
             packet,
             received: 0,
             sent: Vec::new(),
@@ -207,6 +209,8 @@ pub(crate) struct Control {
     node: Arc<Node>,
     /// Blocks that clients will read.
     requests: Arc<Requests>,
+    /// Blocks that commands want in a tier.
+    orders: Arc<Orders>,
     listener: OwnedFd,
     /// No descriptor is left for another connection: those that wait are looked at in each round,
     /// but begin none.
@@ -224,7 +228,7 @@ impl Control {
     /// Listens at `path`, in place of a socket that a dead manager left.
     pub fn listen(
         node: &Arc<Node>,
-        requests: &Arc<Requests>,
+        (requests, orders): (&Arc<Requests>, &Arc<Orders>),
         path: &Path,
     ) -> Result<Control, Errno> {
         let _ = std::fs::remove_file(path);
@@ -240,6 +244,7 @@ impl Control {
         Ok(Control {
             node: Arc::clone(node),
             requests: Arc::clone(requests),
+            orders: Arc::clone(orders),
             listener,
             is_full: false,
             peers: Vec::new(),
@@ -314,6 +319,7 @@ impl Control {
         let mut receiver = Receiver {
             node: &self.node,
             requests: &self.requests,
+            orders: &self.orders,
             owner: self.owner,
             has_descriptors: false,
             joined: self.joined,
@@ -425,6 +431,7 @@ fn is_to_wait(node: &Node, peer: &Peer) -> bool {
 struct Receiver<'a> {
     node: &'a Node,
     requests: &'a Requests,
+    orders: &'a Orders,
     owner: Owner,
     /// Some peer has sent a descriptor.
     has_descriptors: bool,
@@ -433,6 +440,15 @@ struct Receiver<'a> {
 }
 
 impl Receiver<'_> {
+    /// A description of our own of the file that `sent` is to be of, to read it: the sender's may
+    /// be open for writing, or locked. `None` if it is of another file.
+    fn readable(&self, file: FileId, sent: Option<OwnedFd>) -> Option<OwnedFd> {
+        let segment = &self.node.segment;
+        let known = segment.header().has_file(file).then(|| Known::of(segment.file(file)))?;
+        let fd = sent.filter(|fd| self.node.descriptors.same(&known, fd).is_some())?;
+        crate::store::beneath::reopen(&fd, OFlags::RDONLY).ok()
+    }
+
     /// Reads what a peer has sent. False when it is gone or talks rubbish.
     fn receive(&mut self, peer: &mut Peer) -> bool {
         let node = self.node;
@@ -469,21 +485,30 @@ impl Receiver<'_> {
                     }
                 }
                 Message::Stage { file, .. } | Message::Expect { file, .. } => {
-                    let is_known = node.segment.header().has_file(file);
-                    let known = is_known.then(|| Known::of(node.segment.file(file)));
-                    let of_file = |fd: &OwnedFd| {
-                        known.is_some_and(|known| node.descriptors.same(&known, fd).is_some())
-                    };
-                    // A description of our own: the program's may be open for writing, or locked.
-                    let fd = sent.pop().filter(of_file);
-                    let fd = fd.map(|fd| crate::store::beneath::reopen(&fd, OFlags::RDONLY));
+                    let fd = self.readable(file, sent.pop());
                     let bucket = node.segment.bucket_bytes() as u64;
-                    if let Some(Ok(fd)) = fd
+                    if let Some(fd) = fd
                         && let Some(request) = Request::of(&message, fd, bucket)
                     {
                         self.requests.push(request);
                     }
                     true
+                }
+                Message::StageIn { file, ticket, .. } => {
+                    let fd = self.readable(file, sent.pop());
+                    match fd.map(|fd| Order::of(&message, fd, node, &peer.socket)) {
+                        Some(Some(order)) => {
+                            self.orders.push(order);
+                            true
+                        }
+                        Some(None) => false,
+                        None => {
+                            let end = StageEnd::Changed;
+                            let refused = Message::StagedIn { ticket, blocks: 0, end, came: 0 };
+                            let refused = refused.encode();
+                            rustix::net::send(&peer.socket, &refused, SendFlags::NOSIGNAL).is_ok()
+                        }
+                    }
                 }
                 Message::Hold => {
                     self.joined += u64::from(!peer.holds);
@@ -555,6 +580,7 @@ impl Receiver<'_> {
                 | Message::GoesOn
                 | Message::InUse
                 | Message::Drained { .. }
+                | Message::StagedIn { .. }
                 | Message::JobBegun { .. }
                 | Message::NoRoom { .. }
                 | Message::Refused

@@ -23,6 +23,7 @@ use crate::node::{Node, Rounds};
 use crate::observe::status::unbuffered;
 use crate::observe::trace::Trace;
 use crate::organize::stage::Requests;
+use crate::organize::stage::orders::Orders;
 use crate::recovery::open::{Fresh, open};
 use crate::recovery::rebuild::Rebuilt;
 use crate::store::descriptors::Descriptors;
@@ -223,11 +224,12 @@ pub fn serve(
     // Before a process can connect, and tell it to end.
     let signals = signal_pipe()?;
     let requests = Arc::new(Requests::default());
-    let mut control = Control::listen(&node, &requests, &runtime.socket())
+    let orders = Arc::new(Orders::default());
+    let mut control = Control::listen(&node, (&requests, &orders), &runtime.socket())
         .map_err(|errno| format!("{}: {errno}", runtime.socket().display()))?;
-    let workers = start_workers(&node, Arc::clone(&requests), opened.found)?;
+    let workers = start_workers(&node, Arc::clone(&requests), &orders, opened.found)?;
     if let Err(wanted) = node.descriptors.share.look() {
-        end_workers(&node, &requests, workers);
+        end_workers(&node, (&requests, &orders), workers);
         node.header().manager_pid.store(0, Ordering::Release);
         return Err(too_few_descriptors(wanted));
     }
@@ -237,7 +239,7 @@ pub fn serve(
     fresh.into_iter().for_each(Fresh::keep);
     node.group.begin(pool_life(&node, before), node.faults.as_deref());
     let ending = Manager { node: &node, options, signals }.run(&mut control);
-    end_workers(&node, &requests, workers);
+    end_workers(&node, (&requests, &orders), workers);
     node.group.end();
     crash::point("manager.ending");
     node.header().manager_pid.store(0, Ordering::Release);

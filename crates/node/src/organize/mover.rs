@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) const BATCH_BYTES: usize = leave::BATCH_BYTES as usize;
 
 /// Slots that are taken back from small files where another block finds none.
-const BACK_AT_ONCE: u32 = 16;
+pub(crate) const BACK_AT_ONCE: u32 = 16;
 
 /// A block being copied to a bucket of another tier.
 struct Copying {

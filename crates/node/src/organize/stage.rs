@@ -2,6 +2,8 @@
 //! store to RAM, as long as RAM has room that no writer wants. So are those that it will probably
 //! read, also from file tiers; they may take the place of what the same reader has left behind.
 
+pub(crate) mod orders;
+
 use crate::node::{BlockRef, Node};
 use crate::organize::mover::Mover;
 use crate::store::descriptors::StoreHandle;

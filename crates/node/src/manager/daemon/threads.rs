@@ -11,6 +11,7 @@ use crate::organize::demote::Demoter;
 use crate::organize::grow::Grower;
 use crate::organize::place::Placer;
 use crate::organize::promote::Promoter;
+use crate::organize::stage::orders::{ORDER_THREADS, OrderThread, Orders};
 use crate::organize::stage::{Requests, Stager};
 use crate::remote::RemotePost;
 use forebay_placement::prefetch::UNDER_WAY;
@@ -61,7 +62,11 @@ pub(super) fn too_few_descriptors(wanted: usize) -> String {
 }
 
 /// Ends the threads that [`start_workers`] has started.
-pub(super) fn end_workers(node: &Node, requests: &Requests, workers: Vec<JoinHandle<()>>) {
+pub(super) fn end_workers(
+    node: &Node,
+    (requests, orders): (&Requests, &Orders),
+    workers: Vec<JoinHandle<()>>,
+) {
     node.stopping.store(true, Ordering::Release);
     node.want_work();
     node.segment.want_room();
@@ -69,6 +74,7 @@ pub(super) fn end_workers(node: &Node, requests: &Requests, workers: Vec<JoinHan
     node.segment.wake_placers();
     node.segment.wake_promoter();
     requests.end();
+    orders.end();
     node.group.tell_leases(LeaseEvent::End);
     if let Some(remote) = &node.group.remote {
         remote.end();
@@ -81,6 +87,7 @@ pub(super) fn end_workers(node: &Node, requests: &Requests, workers: Vec<JoinHan
 pub(super) fn start_workers(
     node: &Arc<Node>,
     requests: Arc<Requests>,
+    orders: &Arc<Orders>,
     found: bool,
 ) -> Result<Vec<JoinHandle<()>>, String> {
     let start = |name: String, work: Box<dyn FnOnce() + Send>| {
@@ -109,6 +116,10 @@ pub(super) fn start_workers(
     for number in 0..UNDER_WAY {
         let stager = Stager::new(node, Arc::clone(&requests));
         workers.push(start(format!("stage {number}"), Box::new(move || stager.run()))?);
+    }
+    for number in 0..ORDER_THREADS {
+        let thread = OrderThread::new(node, orders);
+        workers.push(start(format!("stage in {number}"), Box::new(move || thread.run()))?);
     }
     let registrar = Registrar::new(node);
     workers.push(start("register".into(), Box::new(move || registrar.run()))?);
