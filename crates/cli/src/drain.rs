@@ -63,7 +63,7 @@ pub enum Drained {
 
 /// How fast something is lately: what stands still has no end in sight, however fast it was.
 #[derive(Default)]
-struct Recent {
+pub struct Recent {
     /// What was done, and when, the oldest first: of the last [`Recent::SPAN`], and one before.
     looks: VecDeque<(Duration, u64)>,
 }
@@ -72,7 +72,7 @@ impl Recent {
     const SPAN: Duration = Duration::from_secs(5);
 
     /// Bytes a second, when `done` are done at a time since the beginning.
-    fn rate(&mut self, at: Duration, done: u64) -> f64 {
+    pub fn rate(&mut self, at: Duration, done: u64) -> f64 {
         self.looks.push_back((at, done));
         while self.looks.get(1).is_some_and(|&(second, _)| at.saturating_sub(second) > Self::SPAN) {
             self.looks.pop_front();

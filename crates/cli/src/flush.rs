@@ -27,7 +27,12 @@ pub struct FlushArguments {
 pub(crate) const REVIVALS: usize = 5;
 /// Flushes `files` and waits, with as many node managers as it takes. Adds what went wrong to
 /// `errors`.
-fn flush_pool(pool: &Pool, files: &[FoundFile], progress: &mut Progress, errors: &mut Vec<String>) {
+pub(crate) fn flush_pool(
+    pool: &Pool,
+    files: &[FoundFile],
+    progress: &mut Progress,
+    errors: &mut Vec<String>,
+) {
     // It stays as long as we hold it.
     let mut held = None;
     for _ in 0..=REVIVALS {

@@ -31,6 +31,8 @@ mod run;
 mod salvage;
 mod signals;
 mod simulate;
+mod stage_in;
+mod stage_out;
 mod status;
 mod summary;
 mod task;
@@ -96,6 +98,11 @@ enum Command {
     Schema,
     /// Bring files to the backing store now, and make them durable
     Flush(flush::FlushArguments),
+    /// Bring files from the backing store into a tier, so that programs read them from there
+    StageIn(stage_in::StageInArguments),
+    /// Bring what is buffered of files to the backing store, and make it durable; with --drop also
+    /// give up their room on the tiers
+    StageOut(stage_out::StageOutArguments),
     /// Wait until files are on the backing store, without pushing them there
     Wait(wait::WaitArguments),
     /// Drain what node managers that are gone have left, and end them; with --config or --backing
@@ -185,6 +192,8 @@ fn main() -> ExitCode {
             Ok(ExitCode::SUCCESS)
         }
         Command::Flush(arguments) => flush::flush(&arguments),
+        Command::StageIn(arguments) => stage_in::stage_in(&arguments),
+        Command::StageOut(arguments) => stage_out::stage_out(&arguments),
         Command::Wait(arguments) => wait::wait(&arguments),
         Command::GiveUp(arguments) => give_up::give_up(&arguments),
         Command::Salvage(arguments) => salvage::salvage(&arguments),

@@ -3,14 +3,16 @@
 
 use crate::manager;
 use crate::text::bytes;
+use forebay_client::{Front, Itself, Session};
 use forebay_node::Connection;
 use forebay_node::runtime::Runtime;
 use forebay_node::status::Observer;
 use forebay_pool::layout::FileFlags;
+use forebay_pool::liveness;
 use forebay_pool::segment::{open_pool, text};
 use forebay_pool::{FileId, FoundFile, Identity, Segment, SegmentError};
 use rustix::fs::{FileType, Mode, OFlags};
-use std::ffi::{OsStr, OsString};
+use std::ffi::{CString, OsStr, OsString};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
@@ -142,6 +144,12 @@ impl Pool {
             let record = self.segment.file(file);
             record.has(FileFlags::METADATA_DIRTY) && !record.has(FileFlags::SCRATCH)
         };
+        let meant = self.meant(named);
+        meant.into_iter().filter(ahead).collect()
+    }
+
+    /// The records of files that `named` means, ahead of the store or not.
+    pub fn meant(&self, named: &[Named]) -> Vec<FoundFile> {
         if self.runtime.is_none() && !named.iter().any(|named| self.is_near(named)) {
             return Vec::new();
         }
@@ -149,7 +157,7 @@ impl Pool {
             let (identity, path) = (self.segment.file(file).identity(), self.path(file));
             named.iter().any(|named| named.means(identity, &path))
         };
-        self.segment.found_files().filter(ahead).filter(meant).collect()
+        self.segment.found_files().filter(meant).collect()
     }
 
     /// The directories whose files it buffers.
@@ -167,6 +175,43 @@ impl Pool {
     /// Whether it is one that all of `named` would be in, if it were buffered.
     pub fn buffers(&self, named: &Named) -> bool {
         self.stores().any(|store| named.path.starts_with(store))
+    }
+
+    /// Whether a file at this canonical path is in one of its directories.
+    pub fn holds(&self, path: &Path) -> bool {
+        self.stores().any(|store| path.starts_with(store))
+    }
+
+    /// The instance; `None` if no folder of ours tells of it.
+    pub fn runtime(&self) -> Option<&Runtime> {
+        self.runtime.as_ref()
+    }
+
+    /// Takes part in it as a program under `forebay run` does, for a command that opens files.
+    ///
+    /// # Errors
+    /// Why not, and what to do.
+    pub fn join(&self, command: &str) -> Result<Session, String> {
+        let place = self.path.display();
+        let by_hand = || format!("{place} belongs to no instance of this user's runtime folder");
+        let runtime = self.runtime.as_ref().ok_or_else(by_hand)?;
+        let pid = std::process::id();
+        let start = liveness::start_time(pid).unwrap_or(0);
+        // It runs under the preload library, whose part in the pool would be taken over.
+        if self.segment.clients().slot_of(pid, start).is_some() {
+            return Err(format!(
+                "forebay {command} cannot work under `forebay run` of the same instance: give it before \
+                 the run, with a node manager that `forebay up` has started, or beside it, in a shell of its own"
+            ));
+        }
+        let text = |path: &Path| {
+            CString::new(path.as_os_str().as_bytes()).map_err(|error| error.to_string())
+        };
+        let (pool, socket) = (text(&self.path)?, text(&runtime.socket())?);
+        // Our files have no locks, and none of them is a standard one.
+        let front = Front { unlock: |_| {}, binds: |_| {} };
+        Session::start(&pool, &socket, None, None, Itself::default(), front)
+            .map_err(|error| format!("{place}: {error}"))
     }
 
     /// Where a file was opened.

@@ -21,6 +21,7 @@ mod runs;
 mod schema;
 mod signals;
 mod small_files;
+mod staging;
 mod stop;
 mod sweeps;
 mod truthful;

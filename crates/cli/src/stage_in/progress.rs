@@ -1,0 +1,105 @@
+//! How a stage-in comes along, for people: one line on a terminal, a line now and then elsewhere.
+
+use crate::drain::Recent;
+use crate::text::{bytes, files};
+use indicatif::{ProgressBar, ProgressStyle};
+use rustix::termios::tcgetwinsize;
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+/// Nothing is shown for one that takes less.
+const SHORT: Duration = Duration::from_millis(300);
+/// Time between two plain lines.
+const LINE_EVERY: Duration = Duration::from_secs(2);
+
+/// What there is to do, or what is done.
+#[derive(Clone, Copy, Default)]
+pub struct Amount {
+    pub files: usize,
+    pub bytes: u64,
+}
+
+impl Amount {
+    /// With one more file.
+    pub fn and(self, bytes: u64) -> Amount {
+        Amount { files: self.files + 1, bytes: self.bytes + bytes }
+    }
+}
+
+/// The progress of one command.
+pub struct Progress {
+    all: Amount,
+    since: Instant,
+    recent: Recent,
+    line: Option<Instant>,
+    bar: Option<ProgressBar>,
+}
+
+/// What a line of so many columns says: a longer one would be broken.
+fn template(columns: u16) -> &'static str {
+    match columns {
+        95.. => {
+            "{msg} {wide_bar} {prefix}, {binary_bytes}/{binary_total_bytes}, {binary_bytes_per_sec}, {eta} left"
+        }
+        70.. => "{msg} {wide_bar} {binary_bytes}/{binary_total_bytes}, {eta} left",
+        _ => "{wide_bar} {percent} %",
+    }
+}
+
+impl Progress {
+    /// Of so much.
+    pub fn of(all: Amount) -> Progress {
+        Progress { all, since: Instant::now(), recent: Recent::default(), line: None, bar: None }
+    }
+
+    /// Shows what is done, or cannot be done.
+    pub fn show(&mut self, done: Amount) {
+        let taken = self.since.elapsed();
+        let rate = self.recent.rate(taken, done.bytes);
+        if taken < SHORT {
+            return;
+        }
+        if std::io::stderr().is_terminal() {
+            let all = self.all.bytes;
+            let bar =
+                self.bar.get_or_insert_with(|| ProgressBar::new(all).with_message("staging in"));
+            // A terminal may be made narrower meanwhile.
+            let columns = tcgetwinsize(std::io::stderr()).map_or(80, |size| size.ws_col);
+            if let Ok(style) = ProgressStyle::with_template(template(columns)) {
+                bar.set_style(style);
+            }
+            bar.set_prefix(format!("{}/{}", done.files, files(self.all.files)));
+            bar.set_position(done.bytes);
+        } else if self.line.map_or(taken, |line| line.elapsed()) >= LINE_EVERY {
+            self.line = Some(Instant::now());
+            let left = self.all.bytes.saturating_sub(done.bytes) as f64 / rate;
+            let left = match rate > 0.0 {
+                true => format!("{} s left", left.ceil()),
+                false => "no end in sight".to_owned(),
+            };
+            eprintln!(
+                "forebay: staging in: {} of {}, {} of {}, {}/s, {left}",
+                done.files,
+                files(self.all.files),
+                bytes(done.bytes),
+                bytes(self.all.bytes),
+                bytes(rate as u64),
+            );
+        }
+    }
+
+    /// Says something, above the bar if there is one.
+    pub fn tell(&self, text: &str) {
+        match &self.bar {
+            Some(bar) => bar.suspend(|| eprintln!("forebay: {text}")),
+            None => eprintln!("forebay: {text}"),
+        }
+    }
+
+    /// Takes the bar away.
+    pub fn end(self) {
+        if let Some(bar) = self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
