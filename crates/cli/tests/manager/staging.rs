@@ -131,6 +131,27 @@ fn what_a_slower_tier_has_comes_up_without_the_store() {
 }
 
 #[test]
+fn a_block_of_which_a_tier_has_a_part_is_staged_in_as_a_whole() {
+    let served = Served::new(&SLOW_STORE);
+    fs::write(served.site.store.join("file"), content(1, 500_000)).unwrap();
+    let script = "printf new | dd of=file bs=1 seek=8192 conv=notrunc status=none; step 1";
+    let steps = Steps::of(&served.site, script);
+    steps.at("1");
+    served.run(&["stage-out", "file"]).expect(0);
+    let ran = served.run(&["stage-in", "--json", "file"]).expect(0);
+    assert_eq!(object(&ran)["came"], 500_000, "{ran:?}");
+    steps.past("1");
+    steps.end();
+    let mut wanted = content(1, 500_000);
+    wanted[8192..8195].copy_from_slice(b"new");
+    let before = served.site.status().count("missed_bytes");
+    let (read, missed) = served.read("file");
+    assert_same_bytes("file", &read, &wanted);
+    assert_eq!(missed, before);
+    served.down();
+}
+
+#[test]
 fn a_file_that_was_changed_on_the_store_since_is_read_from_there() {
     for tier in ["ram", "nvme"] {
         let served = Served::new(&SLOW_STORE);

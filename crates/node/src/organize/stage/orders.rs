@@ -247,6 +247,11 @@ impl Means {
         }
         let mut done = Done::default();
         let (mut filling, mut below) = (Vec::new(), Vec::new());
+        let spare = room(&node, tier);
+        for &block in &blocks[..blocks.len().min(spare)] {
+            let offset = block.saturating_mul(segment.bucket_bytes() as u64);
+            self.empty(&node, request.file, block, stored_bytes(&node, request.file, offset));
+        }
         let orders = Arc::clone(&self.orders);
         let mut promised = orders.promised.lock().unwrap_or_else(PoisonError::into_inner);
         let room = room(&node, tier).saturating_sub(promised[tier]);
@@ -303,6 +308,32 @@ impl Means {
             orders.promised.lock().unwrap_or_else(PoisonError::into_inner)[tier] -= coming;
         }
         done
+    }
+
+    /// Drops a block of which a tier has only a part, if the store has all of that: programs have
+    /// written or read no more, or a node manager was killed before it had filled it. The caller
+    /// has no bucket.
+    fn empty(&self, node: &Node, file: FileId, block: u64, bytes: usize) {
+        let segment = &node.segment;
+        let pages = PageSet::span(0..bytes.div_ceil(segment.page_bytes())).0;
+        let is_part = |meta: &BucketMeta| {
+            meta.valid.load(Ordering::Acquire) & pages != pages && meta.pending_under_lock() == 0
+        };
+        let Some(place) = segment.entry(segment.file(file), block) else { return };
+        let Entry::Resident { bucket, .. } = Entry::decode(place.load(Ordering::Acquire)) else {
+            return;
+        };
+        if !segment.bucket(bucket).is_some_and(is_part) {
+            return;
+        }
+        // A thread that has its lock is filling it.
+        let locked = segment.lock_block_within(place, self.stager.owner, &mut Backoff::spent());
+        if let Ok(Some(locked)) = locked
+            && locked.is_taken()
+            && is_part(locked.meta())
+        {
+            segment.discard_block(place, locked);
+        }
     }
 
     /// A bucket of `tier` for a block of which no tier has anything: locked, and named by the
