@@ -53,12 +53,13 @@ impl Order {
             return None;
         };
         let tier = node.tiers().nth(usize::from(tier))?;
+        let bucket = node.segment.bucket_bytes() as u64;
         let request = Request {
             file,
             generation,
-            offset: first.checked_mul(node.segment.bucket_bytes() as u64)?,
+            offset: first.checked_mul(bucket)?,
             stride: 0,
-            blocks: blocks.min(STAGE_IN_BLOCKS).into(),
+            bytes: u64::from(blocks.min(STAGE_IN_BLOCKS)) * bucket,
             pieces: 1,
             is_guess: false,
             held: fd.into(),
