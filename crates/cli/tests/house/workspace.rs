@@ -471,6 +471,8 @@ const OTHER_TIMES: &[(&str, &str)] = &[
     ("pool/src/backoff.rs", "sleep_ns(100_000)"),
     ("node/src/node.rs", "sleep_ns(100_000)"),
     ("node/src/recovery/salvage.rs", "sleep_ns(1_000_000)"),
+    // What was observed of a device.
+    ("node/src/manager/remote.rs", "self.store_pace(id).reading("),
     // Emulated devices.
     ("node/src/node.rs", "left.min(50_000_000)"),
     // What a user sets, and the least of it.

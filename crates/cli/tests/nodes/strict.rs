@@ -349,6 +349,27 @@ fn more_parts_than_there_are_places_for_are_written_without_waits() {
     }
 }
 
+/// Files that are larger than the memory of all nodes, in segments, in turns and by appends: each
+/// byte is right, and no call waits for a block that no node has kept, or for a lease that two
+/// nodes wait for in turn.
+#[test]
+fn programs_of_several_nodes_use_more_than_their_memory() {
+    let Some(nodes) = Nodes::new(3) else { return };
+    if !harness::compile_into(&nodes.out, "larger.c", &[]) {
+        return;
+    }
+    let config = strict(&nodes, 3);
+    fs::create_dir(nodes.out.join("meet")).unwrap();
+    let run = |node: usize| {
+        let script = format!("$OUT/larger $OUT/meet {node} 3 80");
+        nodes[node].spawn_buffered(&config, &[], &script)
+    };
+    for run in (0..3).map(run).collect::<Vec<_>>() {
+        let ran = run.end().expect(0);
+        assert!(ran.stdout.contains("ok"), "{ran:?}");
+    }
+}
+
 /// A program that writes faster than its node flushes keeps a file from others no longer than it
 /// takes to flush what its memory holds.
 #[test]
