@@ -47,7 +47,8 @@ pub(crate) fn take_over(node: &Node) {
         let record = node.segment.file(file);
         // The descriptors died with the manager; the process that writes next sends its own again.
         let told = FileFlags::REGISTERED | FileFlags::TO_FIND;
-        record.clear(told | FileFlags::HELD | FileFlags::FAILING);
+        // What it was syncing may not be durable.
+        record.clear(told | FileFlags::HELD | FileFlags::FAILING | FileFlags::SYNCED);
         node.retry_now(file);
         if !node.config.shares_files() {
             // No other node is asked for anything: what a group of earlier has left counts no more.
