@@ -73,6 +73,54 @@ impl Mixture {
     }
 }
 
+/// A job that is killed on all its nodes at once, managers and all, has lost nothing while their
+/// memory is there: the next job's nodes form their group anew, and each sees what all have written.
+#[test]
+fn a_group_that_is_killed_as_a_whole_loses_nothing() {
+    let Some(nodes) = Nodes::new(3) else { return };
+    if !harness::compile_into(&nodes.out, "records.c", &[]) {
+        return;
+    }
+    let config = strict(&nodes, 3);
+    let records = |what: &str, rank: usize| {
+        format!("$OUT/records {what} segmented shared {rank} 3 300 47008 || exit 1")
+    };
+    let writes = |node: usize| {
+        let script = format!(
+            "step begun-{node}; {}; seq {node} 50000 > own-{node}; step wrote-{node}; sleep 1000",
+            records("write", node)
+        );
+        nodes[node].spawn_buffered(&config, &[], &script)
+    };
+    let runs: Vec<_> = (0..3).map(writes).collect();
+    (0..3).for_each(|node| nodes[node].at(&format!("begun-{node}")));
+    (0..3).for_each(|node| nodes[node].past(&format!("begun-{node}")));
+    (0..3).for_each(|node| nodes[node].at(&format!("wrote-{node}")));
+    nodes.iter().for_each(|node| node.kill_all());
+    for run in runs {
+        assert_eq!(run.end().code, 128 + 9);
+    }
+    let missing = (0..3).map(|node| nodes.store.join(format!("own-{node}")));
+    let is_stored =
+        |path: &std::path::PathBuf| fs::metadata(path).is_ok_and(|found| found.len() > 0);
+    assert!(missing.into_iter().any(|path| !is_stored(&path)), "nothing was left to lose");
+
+    let reads = |node: usize| {
+        let own: String =
+            (0..3).map(|of| format!("seq {of} 50000 | cmp - own-{of} || exit 1; ")).collect();
+        let all: String = (0..3).map(|of| records("check", of) + "; ").collect();
+        let script = format!("step again-{node}; {own}{all}echo all");
+        nodes[node].spawn_buffered(&config, &[], &script)
+    };
+    let runs: Vec<_> = (0..3).map(reads).collect();
+    (0..3).for_each(|node| nodes[node].at(&format!("again-{node}")));
+    (0..3).for_each(|node| nodes[node].past(&format!("again-{node}")));
+    for run in runs {
+        let ran = run.end().expect(0);
+        assert!(ran.stdout.contains("all"), "{ran:?}");
+    }
+}
+
 /// "its unflushed files are lost: others get EIO for them, and not older bytes", whichever node is
 /// their home; what others wrote is untouched where the dead node was the home.
 #[test]
