@@ -36,19 +36,24 @@ pub enum StageEnd {
     Direct,
     /// The record is not of this file any more, or this node may not read the file any more.
     Changed,
-    /// A process has the file for itself, and does not give it up.
+    /// A process has had the file, or a block of it, for itself for a moment: to be asked again,
+    /// but not for ever.
     Held,
-    /// There are too many questions: to be asked again.
+    /// There are too many questions, or another thread of the manager brings a block: to be asked
+    /// again.
     Busy,
     /// The manager ends.
     Ends,
+    /// Of the last block of those that need no further question a program has written a part that
+    /// the store lacks: the rest of the block is not there.
+    Partial,
     /// The store failed with this errno.
     Store(u16),
 }
 
 impl StageEnd {
     /// Kinds without an errno; their place is their code.
-    const PLAIN: [StageEnd; 8] = [
+    const PLAIN: [StageEnd; 9] = [
         StageEnd::Done,
         StageEnd::Full,
         StageEnd::TierFailed,
@@ -57,6 +62,7 @@ impl StageEnd {
         StageEnd::Held,
         StageEnd::Busy,
         StageEnd::Ends,
+        StageEnd::Partial,
     ];
     const STORE: u16 = 0x8000;
 

@@ -26,6 +26,10 @@ use std::time::{Duration, Instant};
 const UNDER_WAY: usize = 16;
 /// How often a file is asked for again that another node, or another file with its name, has taken.
 const TRIES: u32 = 3;
+/// How long processes may keep a file, or a block of it, locked, while nothing of it comes.
+const HELD: Duration = Duration::from_secs(30);
+/// When it is asked again for what another thread has.
+const AGAIN: Duration = Duration::from_millis(10);
 /// How long the manager may take to say that it serves.
 const ANSWER: Duration = Duration::from_secs(60);
 
@@ -52,6 +56,10 @@ struct Open {
     /// Pieces that are to be asked for again.
     again: usize,
     tries: u32,
+    /// Since when nothing has come because processes keep it locked.
+    held: Option<Instant>,
+    /// Of some block a program has written a part that the store lacks.
+    is_partial: bool,
     failed: Option<String>,
 }
 
@@ -223,6 +231,8 @@ impl<'a> Staging<'a> {
                     under_way: 0,
                     again: 0,
                     tries: 0,
+                    held: None,
+                    is_partial: false,
                     failed: None,
                 };
                 self.open.insert(self.next, open);
@@ -287,6 +297,9 @@ impl<'a> Staging<'a> {
         self.summary.note_came(&tier_name(self.pool, tier), came.into());
         if let Some(open) = self.open.get_mut(&piece.file) {
             open.under_way -= 1;
+            if blocks > 0 {
+                open.held = None;
+            }
         }
         let blocks = blocks.min(piece.blocks);
         let rest = Piece {
@@ -305,16 +318,18 @@ impl<'a> Staging<'a> {
                 }
             }
             StageEnd::Busy => {
-                std::thread::sleep(Duration::from_millis(10));
+                std::thread::sleep(AGAIN);
+                self.ask_again(rest);
+            }
+            StageEnd::Partial => {
+                if let Some(open) = self.open.get_mut(&piece.file) {
+                    open.is_partial = true;
+                }
                 self.ask_again(rest);
             }
             StageEnd::Changed => self.look_again(rest),
             StageEnd::Direct => self.fail(piece.file, DIRECT.to_owned()),
-            StageEnd::Held => self.fail(
-                piece.file,
-                "a process has it for itself and does not go on; `forebay status` names it"
-                    .to_owned(),
-            ),
+            StageEnd::Held => self.wait_for_holder(rest),
             StageEnd::Store(errno) => {
                 let error = std::io::Error::from_raw_os_error(errno.into());
                 self.fail(piece.file, format!("reading it from the store: {error}"));
@@ -385,6 +400,24 @@ impl<'a> Staging<'a> {
         }
     }
 
+    /// Asks again for a file that a process keeps locked, for some time.
+    fn wait_for_holder(&mut self, rest: Piece) {
+        let Some(open) = self.open.get_mut(&rest.file) else { return };
+        let since = *open.held.get_or_insert_with(Instant::now);
+        if since.elapsed() < HELD {
+            std::thread::sleep(AGAIN);
+            return self.ask_again(rest);
+        }
+        let seconds = HELD.as_secs();
+        self.fail(
+            rest.file,
+            format!(
+                "processes have kept it, or a block of it, locked for {seconds} s, in which nothing of it came: `forebay \
+                 status` names one that is stopped; give the command again when it goes on"
+            ),
+        );
+    }
+
     fn fail(&mut self, file: usize, why: String) {
         if let Some(open) = self.open.get_mut(&file) {
             open.failed.get_or_insert(why);
@@ -398,6 +431,11 @@ impl<'a> Staging<'a> {
         let _ = self.session.close(open.fd);
         match &open.failed {
             Some(why) => self.summary.leave(&open.path, why),
+            None if open.is_partial => self.summary.leave(
+                &open.path,
+                "a program has written a part of a block, which the store lacks, and the rest of that block stays on the \
+                 store; the other blocks are there. Give `forebay stage-out` of it, and then the command again",
+            ),
             None => self.summary.note_staged(open.size),
         }
         self.done = self.done.and(open.size);

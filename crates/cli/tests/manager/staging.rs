@@ -13,6 +13,7 @@ use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 /// A store that takes some seconds for what these tests stage in.
 const CRAWLING: Setup = Setup {
@@ -311,6 +312,62 @@ fn two_commands_at_once_bring_a_file_once() {
     let (read, missed) = served.read("file");
     assert_same_bytes("file", &read, &content(1, 20_000_000));
     assert_eq!(missed, 0);
+    served.down();
+}
+
+/// What another command's order has only claimed is not there: the node manager may be killed before
+/// it comes.
+#[test]
+fn what_another_command_brings_is_waited_for() {
+    for tier in ["ram", "nvme"] {
+        let served = Served::new(&CRAWLING);
+        fs::write(served.site.store.join("file"), content(1, 4_000_000)).unwrap();
+        let words = ["stage-in", "--tier", tier, "file"];
+        let restart = || {
+            kill(served.site.status().manager, Signal::KILL);
+            served.run(&["up", "--config", served.site.config.to_str().unwrap()]).expect(0);
+        };
+        let claimed = || {
+            let explained = served.run(&["explain", "file"]).expect(0);
+            explained.stdout.contains(tier).then_some(())
+        };
+        let first = served.site.start(served.site.forebay(&words));
+        wait_for("the first claims", LONG, claimed);
+        let second = served.site.start(served.site.forebay(&words));
+        std::thread::sleep(Duration::from_millis(100));
+        kill(served.site.status().manager, Signal::KILL);
+        for ran in [first.end(), second.end()] {
+            assert!(ran.expect(125).stderr.contains("the node manager has ended"));
+        }
+        served.run(&["up", "--config", served.site.config.to_str().unwrap()]).expect(0);
+        served.run(&["stage-out", "--drop", "file"]).expect(0);
+        let first = served.site.start(served.site.forebay(&words));
+        wait_for("the first claims", LONG, claimed);
+        served.run(&words).expect(0);
+        restart();
+        let (read, missed) = served.read("file");
+        assert_same_bytes("file", &read, &content(1, 4_000_000));
+        assert_eq!(missed, 0, "it was said to be there");
+        first.end();
+        served.down();
+    }
+}
+
+#[test]
+fn a_part_that_the_store_lacks_keeps_the_rest_of_its_block_out_and_is_named() {
+    let served = Served::new(&LAZY);
+    fs::write(served.site.store.join("file"), content(1, 500_000)).unwrap();
+    let script = "printf new | dd of=file bs=1 seek=8192 conv=notrunc status=none; step 1";
+    let steps = Steps::of(&served.site, script);
+    steps.at("1");
+    let ran = served.run(&["stage-in", "file"]).expect(1);
+    assert!(ran.stderr.contains("file: a program has written a part of a block"), "{ran:?}");
+    assert!(served.bytes_in("ram", "file") > 300_000, "the other blocks are there");
+    served.run(&["stage-out", "file"]).expect(0);
+    served.run(&["stage-in", "file"]).expect(0);
+    assert_eq!(served.bytes_in("ram", "file"), 500_000);
+    steps.past("1");
+    steps.end();
     served.down();
 }
 

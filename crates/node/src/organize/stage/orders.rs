@@ -16,7 +16,8 @@ use forebay_pool::clock::Timer;
 use forebay_pool::guards::{BlockGuard, SharedGuard};
 use forebay_pool::layout::*;
 use forebay_pool::message::{Message, STAGE_IN_BLOCKS, StageEnd};
-use forebay_pool::{Entry, FileId, Owner, PageSet, clock};
+use forebay_pool::segment::MANAGER_SLOT;
+use forebay_pool::{BucketId, Entry, FileId, Owner, PageSet, clock};
 use rustix::fd::OwnedFd;
 use rustix::net::SendFlags;
 use std::collections::VecDeque;
@@ -269,29 +270,66 @@ impl Means {
             };
             let lacks_room = filling.len() + below.len() >= room;
             let word = entry();
-            match Entry::decode(word) {
-                Entry::Resident { tier: there, bucket, .. } if there > tier => {
-                    if lacks_room {
-                        done.end = StageEnd::Full;
-                        break;
-                    }
-                    below.push((BlockRef { file: request.file, block, bucket }, bytes as u64));
+            let mut is_part = false;
+            let bucket = match Entry::decode(word) {
+                _ if bytes == 0 => None,
+                Entry::Resident { tier: there, bucket, .. } => Some((there, bucket)),
+                Entry::Busy(owner) => {
+                    done.end = waits_for(owner);
+                    break;
                 }
-                _ if word != Entry::EMPTY || bytes == 0 => {}
+                _ if word != Entry::EMPTY => None,
                 _ if lacks_room => {
                     done.end = StageEnd::Full;
                     break;
                 }
                 _ if filling.len() == most => break,
                 _ => match self.claim(&node, request, (block, bytes), tier) {
-                    Some(locked) => filling.push(Filling { locked, bytes }),
-                    // Else another thread has just brought it.
+                    Some(locked) => {
+                        filling.push(Filling { locked, bytes });
+                        None
+                    }
                     None if entry() == Entry::EMPTY => {
                         done.is_starved = true;
                         break;
                     }
-                    None => {}
+                    // Another thread is bringing it, and may fail.
+                    None => {
+                        done.end = StageEnd::Busy;
+                        break;
+                    }
                 },
+            };
+            if let Some((there, bucket)) = bucket {
+                match content(&node, bucket, bytes) {
+                    Content::Whole => {}
+                    Content::Pending => is_part = true,
+                    Content::Locked(owner) => {
+                        done.end = waits_for(owner);
+                        break;
+                    }
+                    // It was not emptied: for want of room, or it has come since.
+                    Content::Part => {
+                        done.end = if lacks_room { StageEnd::Full } else { StageEnd::Busy };
+                        break;
+                    }
+                }
+                if entry() != word {
+                    done.end = StageEnd::Busy;
+                    break;
+                }
+                if there > tier {
+                    if lacks_room {
+                        done.end = StageEnd::Full;
+                        break;
+                    }
+                    below.push((BlockRef { file: request.file, block, bucket }, bytes as u64));
+                }
+            }
+            if is_part {
+                done.blocks += 1;
+                done.end = StageEnd::Partial;
+                break;
             }
             done.blocks += 1;
         }
@@ -498,6 +536,43 @@ impl Means {
         }
         came
     }
+}
+
+/// What a bucket has of a block of which the store has some bytes.
+enum Content {
+    /// All of it.
+    Whole,
+    /// A part, of which the store lacks something: a program has written no more.
+    Pending,
+    /// A part that the store has, too.
+    Part,
+    /// What will be told when the thread gives it up that has it locked.
+    Locked(Owner),
+}
+
+/// What `bucket` has of a block of which the store has `bytes`: a claimed one has nothing before
+/// the thread that reads it from the store unlocks it.
+fn content(node: &Node, bucket: BucketId, bytes: usize) -> Content {
+    let segment = &node.segment;
+    // A damaged entry.
+    let Some(meta) = segment.bucket(bucket) else { return Content::Whole };
+    if meta.lock.read_begin().is_none()
+        && let Some(holder) = meta.lock.holder()
+    {
+        return Content::Locked(holder);
+    }
+    let pages = PageSet::span(0..bytes.div_ceil(segment.page_bytes())).0;
+    match meta.valid.load(Ordering::Acquire) & pages == pages {
+        true => Content::Whole,
+        false if meta.pending() != 0 => Content::Pending,
+        false => Content::Part,
+    }
+}
+
+/// What is said of a block that `owner` keeps locked: of this node manager it is known that it goes
+/// on, of a program it is not.
+fn waits_for(owner: Owner) -> StageEnd {
+    if owner.slot() == MANAGER_SLOT { StageEnd::Busy } else { StageEnd::Held }
 }
 
 /// Marks the pages of a claimed slot as valid, to which `content` was written, and notes their
