@@ -161,7 +161,7 @@ impl Pool {
     }
 
     /// The directories whose files it buffers.
-    fn stores(&self) -> impl Iterator<Item = &Path> {
+    pub fn stores(&self) -> impl Iterator<Item = &Path> {
         let header = self.segment.header();
         let stores = header.store[..header.stores as usize].iter();
         stores.map(|store| Path::new(OsStr::from_bytes(text(&store.path).to_bytes())))

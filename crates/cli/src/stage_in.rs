@@ -1,6 +1,6 @@
 //! `forebay stage-in`: brings files into a tier before programs read them.
 
-mod found;
+pub(crate) mod found;
 mod orders;
 mod progress;
 
@@ -9,7 +9,7 @@ use crate::signals;
 use crate::text::{bytes, files};
 use clap::Args;
 use forebay_node::log::shown;
-use found::{Files, Found, Left, listed};
+use found::{Files, Found, Left, NOT_BUFFERED, listed};
 use orders::Staging;
 use progress::{Amount, Progress};
 use serde_json::{Map, json};
@@ -76,7 +76,7 @@ impl Summary {
 
     /// Notes a file that is not, or not as a whole, in the tiers.
     pub fn leave(&mut self, path: &Path, reason: impl ToString) {
-        self.left.push(Left { path: path.to_owned(), reason: reason.to_string() });
+        self.left.push(Left { path: path.to_owned(), reason: reason.to_string(), error: None });
     }
 
     fn came(&self) -> u64 {
@@ -119,6 +119,17 @@ impl Summary {
 
 /// `forebay stage-in`.
 pub fn stage_in(arguments: &StageInArguments) -> Result<ExitCode, String> {
+    let ended = stage_all(arguments);
+    if let Err(error) = &ended
+        && arguments.json
+    {
+        let errors = std::slice::from_ref(error);
+        println!("{}", Summary::default().json(0.0, errors, signals::early().is_some()));
+    }
+    ended
+}
+
+fn stage_all(arguments: &StageInArguments) -> Result<ExitCode, String> {
     let mut paths = arguments.paths.clone();
     if let Some(list) = &arguments.files_from {
         paths.extend(listed(list, arguments.null)?);
@@ -128,20 +139,20 @@ pub fn stage_in(arguments: &StageInArguments) -> Result<ExitCode, String> {
     }
     let began = Instant::now();
     signals::install()?;
-    let mut all = Files::default();
-    paths.iter().for_each(|path| all.add(path));
-    let mut summary = Summary { left: all.left, ..Summary::default() };
-    let named: Vec<Named> = paths.iter().filter_map(|path| Named::of(path).ok()).collect();
+    let goes_on = || signals::early().is_none();
+    let paths_left = || paths.iter().take_while(|_| goes_on());
+    let named: Vec<Named> = paths_left().filter_map(|path| Named::of(path).ok()).collect();
     let (pools, unreadable) = Pool::all(&named)?;
     unreadable.iter().for_each(|error| eprintln!("forebay: {error}"));
+    let stores = pools.iter().flat_map(Pool::stores).map(Path::to_owned).collect();
+    let mut all = Files::within(stores);
+    paths_left().for_each(|path| all.add(path));
+    let mut summary = Summary { left: all.left, ..Summary::default() };
     let mut of_pools: Vec<Vec<Found>> = pools.iter().map(|_| Vec::new()).collect();
     for found in all.found {
         match pools.iter().position(|pool| pool.holds(&found.path)) {
             Some(pool) => of_pools[pool].push(found),
-            None => summary.leave(
-                &found.path,
-                "no node manager of yours buffers its directory; `forebay up` starts one, `forebay status` lists them",
-            ),
+            None => summary.leave(&found.path, NOT_BUFFERED),
         }
     }
     let all = of_pools.iter().flatten();

@@ -5,19 +5,21 @@ use crate::drain::Progress;
 use crate::elsewhere;
 use crate::flush::{flush_pool, report};
 use crate::named::{Named, Pool};
+use crate::stage_in::found::{Files, Found, Left};
 use crate::text::{bytes, files};
 use clap::Args;
 use forebay_client::{Advice, OpenFlags, Session};
 use forebay_node::log::shown;
 use forebay_pool::layout::FileFlags;
-use forebay_pool::{Entry, FileId, FoundFile};
+use forebay_pool::{Entry, FileId, Identity};
 use rustix::fs::{CWD, Mode};
 use rustix::io::Errno;
 use serde_json::json;
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::ffi::CString;
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 
@@ -40,38 +42,52 @@ pub struct StageOutArguments {
 
 /// `forebay stage-out`.
 pub fn stage_out(arguments: &StageOutArguments) -> Result<ExitCode, String> {
-    let looked = arguments.paths.iter().map(|path| Named::of(path));
-    let (named, missing): (Vec<_>, Vec<_>) = looked.partition(Result::is_ok);
-    let named: Vec<Named> = named.into_iter().flatten().collect();
-    let mut errors: Vec<String> = missing.into_iter().filter_map(Result::err).collect();
+    let ended = stage_all(arguments);
+    if let Err(error) = &ended
+        && arguments.json
+    {
+        print_json(&Came::default(), &Dropped::default(), std::slice::from_ref(error));
+    }
+    ended
+}
+
+fn stage_all(arguments: &StageOutArguments) -> Result<ExitCode, String> {
+    let (mut paths, mut named, mut errors) = (Vec::new(), Vec::new(), Vec::new());
+    for path in &arguments.paths {
+        match Named::of(path) {
+            Ok(found) => {
+                paths.push(path);
+                named.push(found);
+            }
+            Err(error) => errors.push(error),
+        }
+    }
     let (pools, unreadable) = Pool::all(&named)?;
     errors.extend(unreadable);
     let mut progress = Progress::shown("staging out", arguments.progress);
-    let (mut count, mut sum, mut dropped) = (0, 0, Dropped::default());
+    let (mut came, mut dropped) = (Came::default(), Dropped::default());
     for pool in &pools {
-        let ahead = pool.ahead(&named);
-        count += ahead.len();
-        sum += ahead.iter().map(|ahead| pool.segment.pending_bytes(ahead.file)).sum::<u64>();
-        flush_pool(pool, &ahead, &mut progress, &mut errors);
+        came.stage_out_of(pool, &named, &mut progress, &mut errors);
     }
     progress.end();
     errors.extend(elsewhere::unknown(&named, &pools)?);
     errors.extend(named.iter().filter_map(|named| named.sync_store().err()));
     if arguments.drop {
-        for pool in &pools {
-            dropped.drop_of(pool, &named, &mut errors);
+        let records: Vec<_> = pools.iter().map(Records::of).collect();
+        if records.iter().any(|records| !records.0.is_empty()) {
+            let stores = pools.iter().flat_map(Pool::stores).map(Path::to_owned).collect();
+            let mut all = Files::within(stores);
+            paths.iter().for_each(|path| all.add(path));
+            errors.extend(all.left.iter().filter_map(unseen));
+            for (pool, records) in pools.iter().zip(&records) {
+                dropped.drop_of(pool, records, &all.found, &mut errors);
+            }
         }
     }
     if arguments.json {
-        let object = json!({
-            "files": count,
-            "bytes": sum,
-            "dropped": { "files": dropped.files, "bytes": dropped.bytes },
-            "errors": errors,
-        });
-        println!("{object}");
+        print_json(&came, &dropped, &errors);
     } else if errors.is_empty() {
-        print!("staged out {} ({})", files(count), bytes(sum));
+        print!("staged out {} ({})", files(came.files), bytes(came.bytes));
         match arguments.drop {
             true => {
                 println!(
@@ -86,6 +102,92 @@ pub fn stage_out(arguments: &StageOutArguments) -> Result<ExitCode, String> {
     Ok(report(&errors))
 }
 
+fn print_json(came: &Came, dropped: &Dropped, errors: &[String]) {
+    let object = json!({
+        "files": came.files,
+        "bytes": came.bytes,
+        "dropped": { "files": dropped.files, "bytes": dropped.bytes },
+        "errors": errors,
+    });
+    println!("{object}");
+}
+
+/// What to say of a path below which not all was seen; nothing if it was only removed meanwhile, or
+/// is no file.
+fn unseen(left: &Left) -> Option<String> {
+    let is_there = |kind| !matches!(kind, ErrorKind::NotFound | ErrorKind::NotADirectory);
+    left.error
+        .filter(|kind| is_there(*kind))
+        .map(|_| format!("{}: {}", shown(&left.path), left.reason))
+}
+
+/// What has come to the store.
+#[derive(Default)]
+struct Came {
+    files: usize,
+    bytes: u64,
+}
+
+impl Came {
+    /// Brings to the store what `named` means.
+    fn stage_out_of(
+        &mut self,
+        pool: &Pool,
+        named: &[Named],
+        progress: &mut Progress,
+        errors: &mut Vec<String>,
+    ) {
+        let ahead = pool.ahead(named);
+        let before: Vec<u64> = ahead.iter().map(|ahead| pending(pool, ahead.file)).collect();
+        let known = errors.len();
+        flush_pool(pool, &ahead, progress, errors);
+        let has_failed = errors.len() > known;
+        for (found, before) in ahead.iter().zip(before) {
+            // What a program has written since is no part of it, as long as nothing has failed.
+            let is_left =
+                has_failed && pool.segment.file(found.file).has(FileFlags::METADATA_DIRTY);
+            let left = if is_left { pending(pool, found.file) } else { 0 };
+            self.files += usize::from(!is_left);
+            self.bytes += before.saturating_sub(left);
+        }
+    }
+}
+
+/// Bytes of a file that the store lacks.
+fn pending(pool: &Pool, file: FileId) -> u64 {
+    let size = pool.segment.file(file).size.load(Ordering::Acquire);
+    let mut sum = 0;
+    pool.segment.for_each_pending(file, 0, |range| {
+        sum += range.end.min(size).saturating_sub(range.start);
+        true
+    });
+    sum
+}
+
+/// The records of which the tiers have blocks that the store may have, too, by the files that they
+/// are of: more than one if an inode has become another file's.
+struct Records(HashMap<Identity, Vec<FileId>>);
+
+impl Records {
+    fn of(pool: &Pool) -> Records {
+        let mut records: HashMap<_, Vec<_>> = HashMap::new();
+        for found in pool.segment.found_files() {
+            let record = pool.segment.file(found.file);
+            if !record.has(FileFlags::SCRATCH) && resident(pool, found.file) > 0 {
+                records.entry(record.identity()).or_default().push(found.file);
+            }
+        }
+        Records(records)
+    }
+
+    /// Bytes that the tiers have of a file.
+    fn resident(&self, pool: &Pool, identity: Identity) -> u64 {
+        let records = self.0.get(&identity).into_iter().flatten();
+        let still = records.filter(|file| pool.segment.file(**file).identity() == identity);
+        still.map(|file| resident(pool, *file)).sum()
+    }
+}
+
 /// What has left the tiers.
 #[derive(Default)]
 struct Dropped {
@@ -94,36 +196,39 @@ struct Dropped {
 }
 
 impl Dropped {
-    /// Drops the blocks of the files that `named` means, as far as the store has them.
-    fn drop_of(&mut self, pool: &Pool, named: &[Named], errors: &mut Vec<String>) {
-        let has_blocks = |found: &FoundFile| {
-            !pool.segment.file(found.file).has(FileFlags::SCRATCH) && resident(pool, found.file) > 0
-        };
-        let found: Vec<_> = pool.meant(named).into_iter().filter(has_blocks).collect();
-        if found.is_empty() {
-            return;
-        }
-        let session = match pool.join("stage-out --drop") {
-            Ok(session) => session,
-            Err(error) => return errors.push(error),
-        };
-        let mut seen = HashSet::new();
-        for FoundFile { file, .. } in found {
-            let before = resident(pool, file);
-            let path = pool.path(file);
-            let identity = pool.segment.file(file).identity();
-            if !seen.insert(identity) {
+    /// Drops the blocks of `found`, as far as the store has them. Which record is a file's is told
+    /// by its identity: it may have been opened by another name.
+    fn drop_of(
+        &mut self,
+        pool: &Pool,
+        records: &Records,
+        found: &[Found],
+        errors: &mut Vec<String>,
+    ) {
+        let mut session = None;
+        for Found { path, identity, .. } in found {
+            let before = records.resident(pool, *identity);
+            if before == 0 {
                 continue;
             }
-            if let Err(errno) = advise(&session, &path) {
-                let error = std::io::Error::from(errno);
-                errors.push(format!("{}: {error}: what the tiers have of it stays", shown(&path)));
-                continue;
+            if session.is_none() {
+                match pool.join("stage-out --drop") {
+                    Ok(joined) => session = Some(joined),
+                    Err(error) => return errors.push(error),
+                }
             }
-            let left = match pool.segment.file(file).identity() == identity {
-                true => resident(pool, file),
-                false => 0,
-            };
+            let Some(session) = &session else { return };
+            match advise(session, path) {
+                Ok(()) => {}
+                // It was removed meanwhile: nothing of it is asked for.
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::STALE) => continue,
+                Err(errno) => {
+                    let (path, error) = (shown(path), std::io::Error::from(errno));
+                    errors.push(format!("{path}: {error}: what the tiers have of it stays"));
+                    continue;
+                }
+            }
+            let left = records.resident(pool, *identity);
             self.files += usize::from(left < before);
             self.bytes += before.saturating_sub(left);
         }
@@ -131,7 +236,7 @@ impl Dropped {
 }
 
 /// Says that a file is not needed on the tiers.
-fn advise(session: &Session, path: &std::path::Path) -> Result<(), Errno> {
+fn advise(session: &Session, path: &Path) -> Result<(), Errno> {
     let name = CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)?;
     let usual = OpenFlags::CLOEXEC | OpenFlags::NONBLOCK | OpenFlags::NOCTTY;
     let open = |access| session.open(CWD, &name, access | usual, Mode::empty());

@@ -1,10 +1,12 @@
-//! The files that the arguments of `forebay stage-in` and their lists name.
+//! The files that the arguments of `forebay stage-in` and their lists, or those of
+//! `forebay stage-out`, name.
 
+use crate::signals;
 use forebay_pool::Identity;
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs::{self, FileType, Metadata};
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -16,6 +18,7 @@ pub struct Found {
     pub path: PathBuf,
     /// Bytes.
     pub size: u64,
+    pub identity: Identity,
 }
 
 /// A path that cannot be staged in.
@@ -23,6 +26,8 @@ pub struct Found {
 pub struct Left {
     pub path: PathBuf,
     pub reason: String,
+    /// The error that looking at it ended with; none if it is nothing that can be staged in.
+    pub error: Option<io::ErrorKind>,
 }
 
 /// All files below some paths, each once, in the order in which they were found, and what cannot be
@@ -32,27 +37,37 @@ pub struct Files {
     pub found: Vec<Found>,
     pub left: Vec<Left>,
     seen: HashSet<Identity>,
+    /// The directories that node managers buffer: no others are looked through.
+    stores: Vec<PathBuf>,
 }
 
 impl Files {
+    /// None yet of those in `stores`.
+    pub fn within(stores: Vec<PathBuf>) -> Files {
+        Files { stores, ..Files::default() }
+    }
+
     /// Adds what `path` names: a file, or a directory with all below it.
     pub fn add(&mut self, path: &Path) {
         match path.canonicalize().and_then(|whole| Ok((fs::metadata(&whole)?, whole))) {
             Ok((found, whole)) => self.look(whole, &found),
-            Err(error) => self.leave(path, error),
+            Err(error) => self.fail(path, &error),
         }
     }
 
-    /// The canonical `path`, and what is below it. Without recursion: a tree may be deep.
+    /// The canonical `path`, and what is below it, until a signal ends the command. Without
+    /// recursion: a tree may be deep.
     fn look(&mut self, path: PathBuf, found: &Metadata) {
         let mut ahead = vec![(path, found.clone(), Vec::new())];
-        while let Some((path, found, above)) = ahead.pop() {
+        while signals::early().is_none()
+            && let Some((path, found, above)) = ahead.pop()
+        {
             if found.is_dir() {
                 ahead.extend(self.entries(path, &found, above));
             } else if let Some(kind) = special(found.file_type()) {
                 self.leave(&path, format!("it is {kind}, and no regular file"));
             } else if self.is_new(&found) {
-                self.found.push(Found { path, size: found.size() });
+                self.found.push(Found { path, size: found.size(), identity: identity_of(&found) });
             }
         }
     }
@@ -67,25 +82,31 @@ impl Files {
         if !self.is_new(found) {
             return Vec::new();
         }
+        let is_near = |store: &PathBuf| store.starts_with(&path) || path.starts_with(store);
+        if !self.stores.iter().any(is_near) {
+            self.leave(&path, NOT_BUFFERED);
+            return Vec::new();
+        }
         let mut names: Vec<PathBuf> = match fs::read_dir(&path) {
             Ok(entries) => entries
+                .take_while(|_| signals::early().is_none())
                 .filter_map(|entry| match entry {
                     Ok(entry) => Some(entry.path()),
                     Err(error) => {
-                        self.leave(&path, error);
+                        self.fail(&path, &error);
                         None
                     }
                 })
                 .collect(),
             Err(error) => {
-                self.leave(&path, error);
+                self.fail(&path, &error);
                 return Vec::new();
             }
         };
         names.sort_unstable();
         let below: Vec<Identity> = above.into_iter().chain([identity_of(found)]).collect();
         let mut entries = Vec::new();
-        for name in names.into_iter().rev() {
+        for name in names.into_iter().rev().take_while(|_| signals::early().is_none()) {
             // A link is what it leads to, also to elsewhere.
             let is_link = fs::symlink_metadata(&name).is_ok_and(|found| found.is_symlink());
             let whole = if is_link { name.canonicalize() } else { Ok(name.clone()) };
@@ -94,7 +115,7 @@ impl Files {
                     self.leave(&name, "it leads to a directory that it lies in: a loop");
                 }
                 Ok((found, whole)) => entries.push((whole, found, below.clone())),
-                Err(error) => self.leave(&name, error),
+                Err(error) => self.fail(&name, &error),
             }
         }
         entries
@@ -105,9 +126,18 @@ impl Files {
     }
 
     fn leave(&mut self, path: &Path, reason: impl ToString) {
-        self.left.push(Left { path: path.to_owned(), reason: reason.to_string() });
+        self.left.push(Left { path: path.to_owned(), reason: reason.to_string(), error: None });
+    }
+
+    fn fail(&mut self, path: &Path, error: &io::Error) {
+        let (reason, kind) = (error.to_string(), error.kind());
+        self.left.push(Left { path: path.to_owned(), reason, error: Some(kind) });
     }
 }
+
+/// Why a directory, or a file, is not looked at.
+pub const NOT_BUFFERED: &str =
+    "no node manager of yours buffers it; `forebay up` starts one, `forebay status` lists them";
 
 fn identity_of(found: &Metadata) -> Identity {
     Identity { device: found.dev(), inode: found.ino() }
@@ -161,13 +191,25 @@ mod tests {
         fs::hard_link(root.join("a"), root.join("b/again")).unwrap();
         symlink(root.join("b"), root.join("b/c/loop")).unwrap();
         symlink("nowhere", root.join("b/dangling")).unwrap();
-        let mut files = Files::default();
+        fs::create_dir(root.join("above")).unwrap();
+        let elsewhere = tempfile::tempdir().unwrap();
+        fs::write(elsewhere.path().join("file"), "3").unwrap();
+        symlink(elsewhere.path(), root.join("c")).unwrap();
+        let mut files = Files::within(vec![root.join("above"), root.join("a"), root.join("b")]);
         files.add(&root);
         files.add(&root.join("a"));
         let found: Vec<_> = files.found.iter().map(|found| (&found.path, found.size)).collect();
         assert_eq!(found, [(&root.join("a"), 1), (&root.join("b/c/two"), 2)]);
         let left: Vec<_> = files.left.iter().map(|left| &left.path).collect();
-        assert_eq!(left, [&root.join("b/dangling"), &root.join("b/c/loop")]);
+        assert_eq!(
+            left,
+            [
+                &root.join("b/dangling"),
+                &root.join("b/c/loop"),
+                &elsewhere.path().canonicalize().unwrap()
+            ]
+        );
+        assert_eq!(files.left[2].reason, NOT_BUFFERED);
         assert!(files.left[1].reason.contains("loop"), "{:?}", files.left);
     }
 

@@ -390,7 +390,7 @@ fn what_cannot_be_staged_in_is_named() {
     for wanted in [
         "folder/loop: it leads to a directory that it lies in",
         "folder/dangling: No such file or directory",
-        "plain/elsewhere: no node manager of yours buffers its directory",
+        "plain/elsewhere: no node manager of yours buffers it",
         "folder/socket: it is a socket",
         "folder/fifo: it is a FIFO",
         "missing: No such file or directory",
@@ -489,6 +489,72 @@ fn stage_out_brings_files_to_the_store_and_drops_them() {
     let cksum = served.site.run_plainly("head -c 3000000 /dev/zero | tr '\\0' x | cksum");
     assert_eq!(steps.end().stdout, cksum.stdout);
     served.down();
+}
+
+/// Which files are dropped is told by what they are, not by the names they were opened by.
+#[test]
+fn moved_files_are_dropped_and_others_are_not() {
+    let served = Served::new(&USUAL);
+    let store = &served.site.store;
+    for folder in ["old", "other"] {
+        fs::create_dir(store.join(folder)).unwrap();
+    }
+    for (number, name) in ["old/one", "old/two", "other/moved", "other/replaced"].iter().enumerate()
+    {
+        fs::write(store.join(name), content(number, 300_000)).unwrap();
+    }
+    served.run(&["stage-in", "old", "other"]).expect(0);
+    fs::rename(store.join("old"), store.join("new")).unwrap();
+    fs::rename(store.join("other/moved"), store.join("other/elsewhere")).unwrap();
+    // What is left of it is no file of any directory.
+    let replaced = fs::File::open(store.join("other/replaced")).unwrap();
+    fs::write(store.join("next"), content(5, 200_000)).unwrap();
+    fs::rename(store.join("next"), store.join("other/replaced")).unwrap();
+    symlink("nowhere", store.join("new/dangling")).unwrap();
+    symlink("two", store.join("new/link")).unwrap();
+    let ran = served.run(&["stage-out", "--drop", "--json", "new"]).expect(0);
+    let said = object(&ran);
+    assert_eq!(said["dropped"]["files"], 2, "{said}");
+    assert_eq!(said["dropped"]["bytes"], 600_000, "{said}");
+    assert_eq!(served.places("new/one"), [(None, 300_000)]);
+    assert_eq!(served.bytes_in("ram", "other/elsewhere"), 300_000, "it was not named");
+    served.run(&["stage-in", "other/replaced"]).expect(0);
+    let said = object(&served.run(&["stage-out", "--drop", "--json", "other"]).expect(0));
+    assert_eq!(said["dropped"]["bytes"], 500_000, "{said}");
+    assert_eq!(served.places("other/replaced"), [(None, 200_000)]);
+    drop(replaced);
+    served.down();
+}
+
+#[test]
+fn what_the_store_refuses_is_not_counted_as_staged_out() {
+    let faults = tempfile::tempdir().unwrap();
+    let (script, flag) = (faults.path().join("script"), faults.path().join("flag"));
+    fs::write(&flag, "").unwrap();
+    fs::write(&script, failing(&flag, "write")).unwrap();
+    let served = Served::with(&LAZY, |up| {
+        up.env("FOREBAY_FAULTS", &script);
+    });
+    let steps = Steps::of(&served.site, "echo one > one; head -c 5000 /dev/zero > two; step 1");
+    steps.at("1");
+    let said = object(&served.run(&["stage-out", "--json", "one", "two"]).expect(1));
+    assert_eq!((&said["files"], &said["bytes"]), (&0.into(), &0.into()), "{said}");
+    assert_eq!(said["errors"].as_array().unwrap().len(), 2, "{said}");
+    fs::remove_file(&flag).unwrap();
+    let said = object(&served.run(&["stage-out", "--json", "one", "two"]).expect(0));
+    assert_eq!((&said["files"], &said["bytes"]), (&2.into(), &5_004.into()), "{said}");
+    steps.past("1");
+    steps.end();
+    served.down();
+}
+
+#[test]
+fn a_command_that_cannot_begin_prints_its_object_too() {
+    let site = Site::new(&USUAL);
+    let words = ["stage-in", "--json", "--files-from", "missing"];
+    let ran = site.end(site.forebay(&words)).expect(125);
+    let said = object(&ran);
+    assert!(said["errors"][0].as_str().unwrap().contains("missing"), "{said}");
 }
 
 /// A file of faults that hold while another file is there.
