@@ -501,6 +501,7 @@ mod tests {
                 came: u32::MAX - 1,
             },
             Message::StagedIn { ticket: 0, blocks: 1, end: StageEnd::Ends, came: 0 },
+            Message::StagedIn { ticket: 1, blocks: 16, end: StageEnd::Partial, came: 9 },
             Message::Lease { file: FileId::from_raw(6) },
             Message::Part {
                 file: FileId::from_raw(6),

@@ -315,8 +315,8 @@ fn two_commands_at_once_bring_a_file_once() {
     served.down();
 }
 
-/// What another command's order has only claimed is not there: the node manager may be killed before
-/// it comes.
+/// What another command's order has only claimed is not there: the node manager may be killed
+/// before it comes.
 #[test]
 fn what_another_command_brings_is_waited_for() {
     for tier in ["ram", "nvme"] {
