@@ -5,7 +5,9 @@
 use crate::access::EnteredFile;
 use core::sync::atomic::Ordering;
 use forebay_placement::Destination;
-use forebay_placement::prefetch::{Ahead, Limit, Touched, WINDOW_BLOCKS, depth, pace_of, pays};
+use forebay_placement::prefetch::{
+    Ahead, Limit, Touched, WINDOW_BLOCKS, depth, pace_of, pays, room,
+};
 use forebay_pool::layout::{DescriptionFlags, TierId};
 use forebay_pool::message::{EXPECT_UNIT, Message};
 use forebay_pool::{Entry, clock};
@@ -66,6 +68,11 @@ impl EnteredFile<'_> {
         let word = description.word.load(Ordering::Relaxed);
         let reader = (word >> 32 << 32 | u64::from(self.description_id()), self.owner.raw());
         let account = &self.session.predictors.account;
+        let now_ms = header.now_ms.load(Ordering::Relaxed);
+        let readers = match by_kernel {
+            true => 1,
+            false => self.session.predictors.count_readers(reader, now_ms),
+        };
         let orders = crate::following::orders();
         let number = seen.offset / block;
         let found = orders.and_then(|orders| {
@@ -87,6 +94,7 @@ impl EnteredFile<'_> {
             let is_late = touched.is_late || in_order.is_late;
             account.was_used((touched.used + in_order.used) * block);
             account.was_read(touched.blocks * block);
+            reading.blocks = reading.blocks.saturating_add(touched.blocks);
             if touched.blocks > 0 {
                 // Of reads of less than a block only the first is seen.
                 let now_ns = clock::monotonic_ns();
@@ -95,15 +103,18 @@ impl EnteredFile<'_> {
             if !pays {
                 return is_late;
             }
-            let depth = match by_kernel {
-                true => WINDOW_BLOCKS,
+            let (depth, room) = match by_kernel {
+                true => (WINDOW_BLOCKS, u64::MAX),
                 false => {
                     let pace = pace_of(&hierarchy, from);
-                    depth(&pace, reading.consumption.byte_ns(), block, self.room_ahead())
+                    let room = self.room_ahead(readers, reading.blocks);
+                    (depth(&pace, reading.consumption.byte_ns(), block, room), room)
                 }
             };
             for request in &mut requests[..if by_kernel { 1 } else { REQUESTS_MAX }] {
-                let limit = Limit { depth, more: account.balance() / block };
+                // A long read looks ahead by more than the depth.
+                let more = room.saturating_sub(reading.predictor.ahead());
+                let limit = Limit { depth, more: more.min(account.balance() / block) };
                 let ahead = match follows {
                     true => reading.follower.ask(order, limit, block),
                     false => reading.predictor.ask(limit, block),
@@ -158,11 +169,14 @@ impl EnteredFile<'_> {
         ahead.pieces().map(of_piece).sum()
     }
 
-    /// For how many blocks RAM has room that are looked ahead. Where it is full, those that the
-    /// reader has left behind make room for as many as a small window has.
-    fn room_ahead(&self) -> u64 {
+    /// For how many blocks RAM has room that are looked ahead of a reader that has read so many:
+    /// one of `readers` of this process. What all processes guess the node manager bounds.
+    fn room_ahead(&self, readers: u64, has_read: u64) -> u64 {
         let segment = &self.session.segment;
-        let low = segment.header().tier[TierId::RAM].low.load(Ordering::Relaxed);
-        u64::from(segment.free_in(TierId::RAM).saturating_sub(low)).max(2 * WINDOW_BLOCKS)
+        let ram = &segment.header().tier[TierId::RAM];
+        let low = ram.low.load(Ordering::Relaxed);
+        let free = segment.free_in(TierId::RAM).saturating_sub(low);
+        let capacity = ram.buckets.saturating_sub(low);
+        room(free.into(), capacity.into(), readers, has_read)
     }
 }

@@ -13,7 +13,7 @@ mod nest;
 mod predictor;
 
 pub use account::{Account, GRACE};
-pub use depth::{Consumption, DEPTH_MAX, UNDER_WAY, batch, depth};
+pub use depth::{Consumption, DEPTH_MAX, KEPT, UNDER_WAY, batch, depth, room};
 pub use follower::Follower;
 pub use predictor::{Limit, Predictor, Touched};
 

@@ -80,6 +80,29 @@ for block in range(200):
     assert_foreseen(&status, 200, 3);
 }
 
+/// What was brought up in vain while eight threads, or one, read parts of the file in a row, as fast
+/// as they can, with so little RAM that the blocks of one may displace those of another.
+#[test]
+fn readers_that_share_a_small_tier_do_not_throw_out_what_others_will_read() {
+    for (ram, threads) in [("16MiB", 8), ("4MiB", 1), ("4MiB", 8)] {
+        let statements = format!(
+            "
+import threading
+def part(first, count):
+    for block in range(first, first + count): os.pread(fd, BLOCK, block * BLOCK)
+count = 256 // {threads}
+threads = [threading.Thread(target=part, args=(n * count, count)) for n in range({threads})]
+for thread in threads: thread.start()
+for thread in threads: thread.join()"
+        );
+        let store_emulate = Some("{ bandwidth = \"400MB/s\", latency = \"4ms\" }");
+        let setup = Setup { ram, store_emulate, ..SLOW };
+        let Some(status) = program(&setup, &statements) else { return };
+        let [guessed, hits] = ["guessed", "guess_hits"].map(|name| status.count(name));
+        assert!(guessed - hits <= 16 + 256 / 20, "{threads} threads, {ram}: {}", status.text);
+    }
+}
+
 #[test]
 fn records_are_read_from_ram_from_the_last_to_the_first() {
     let statements = "

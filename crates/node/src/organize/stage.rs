@@ -11,16 +11,17 @@ use forebay_device::{Batch, Span, Stat, Transfer};
 use forebay_placement::Destination;
 use forebay_placement::admission::{Origin, Part, Trail};
 use forebay_placement::hotness::AccessStats;
-use forebay_placement::prefetch::{DEPTH_MAX, WINDOW_BLOCKS, batch, pace_of, pays};
+use forebay_placement::prefetch::{DEPTH_MAX, KEPT, WINDOW_BLOCKS, batch, pace_of, pays};
 use forebay_placement::promote::{Block, Level, promotes};
 use forebay_pool::backoff::Backoff;
+use forebay_pool::free_map::USED;
 use forebay_pool::guards::BlockGuard;
 use forebay_pool::layout::*;
 use forebay_pool::lease::Access;
 use forebay_pool::message::{EXPECT_UNIT, Message};
-use forebay_pool::{Entry, FileId, Identity, Owner, PageSet, Segment, clock};
+use forebay_pool::{BucketId, Entry, FileId, Identity, Owner, PageSet, Segment, clock};
 use rustix::fd::OwnedFd;
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -32,8 +33,6 @@ const BATCH: u64 = 16;
 /// Blocks behind a reader that are looked at when its next ones need room, besides those that it
 /// has not come to.
 const BEHIND: u64 = 4 * WINDOW_BLOCKS;
-/// Of those that it has read, how many are left alone: it may be reading them still.
-const KEPT: u64 = 4;
 
 /// Blocks that will be read.
 pub(crate) struct Request {
@@ -105,7 +104,35 @@ struct Portion {
 
 /// Requests that wait, each with how many of its blocks were taken.
 #[derive(Default)]
-pub(crate) struct Requests(Mutex<Waiting>, Condvar);
+pub(crate) struct Requests(Mutex<Waiting>, Condvar, Guesses);
+
+/// Buckets of RAM with blocks that were brought up for a guess, and that may not have been read.
+/// Of an earlier manager's they are not known.
+#[derive(Default)]
+struct Guesses(Mutex<HashSet<u32>>);
+
+impl Guesses {
+    /// Whether so many more leave half of RAM to what is no guess, whoever reads: beyond that each
+    /// would displace another before that is read.
+    fn has_room(&self, segment: &Segment, blocks: usize) -> bool {
+        let most = segment.header().tier[TierId::RAM].buckets as usize / 2;
+        let mut buckets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if buckets.len() + blocks > most {
+            buckets.retain(|&bucket| {
+                let meta = segment.bucket(BucketId::from_raw(bucket));
+                meta.is_some_and(|meta| {
+                    let access_stats = AccessStats(meta.access_stats.load(Ordering::Relaxed));
+                    meta.state.load(Ordering::Relaxed) == USED && access_stats.is_ahead()
+                })
+            });
+        }
+        buckets.len() + blocks <= most
+    }
+
+    fn note(&self, bucket: BucketId) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(bucket.raw());
+    }
+}
 
 #[derive(Default)]
 struct Waiting {
@@ -312,12 +339,17 @@ impl Stager {
                     continue;
                 }
                 let offset = block.saturating_mul(segment.bucket_bytes() as u64);
-                go_on = length(offset) > 0 && self.has_room(1);
+                go_on = length(offset) > 0
+                    && self.has_room(1)
+                    && (!request.is_guess || self.requests.2.has_room(segment, 1));
                 if !go_on {
                     break;
                 }
                 let pages = length(offset).div_ceil(segment.page_bytes() as u64) as u32;
                 if let Some(locked) = self.claim(segment, request, block, pages) {
+                    if request.is_guess {
+                        self.requests.2.note(locked.bucket());
+                    }
                     // Now that the block is ours: before, a thread may still have written to the
                     // store.
                     let bytes = match segment.is_sparse(locked.bucket()) {
@@ -429,6 +461,16 @@ impl Stager {
         }
     }
 
+    /// The bucket of the block, if it lies in RAM.
+    fn in_ram(&self, file: FileId, block: u64) -> Option<BucketId> {
+        let segment = &self.node.segment;
+        let place = segment.entry(segment.file(file), block)?;
+        match Entry::decode(place.load(Ordering::Acquire)) {
+            Entry::Resident { tier: TierId::RAM, bucket, .. } => Some(bucket),
+            _ => None,
+        }
+    }
+
     /// Moves blocks up to RAM that lie in a slow tier, as far as promotion allows that: the read
     /// that is expected counts as a use.
     fn lift(&mut self, mut blocks: Vec<BlockRef>) {
@@ -456,9 +498,11 @@ impl Stager {
         for of_tier in
             blocks.chunk_by(|a, b| segment.tier_of(a.bucket) == segment.tier_of(b.bucket))
         {
-            if self.has_room(of_tier.len()) {
+            if self.has_room(of_tier.len()) && self.requests.2.has_room(segment, of_tier.len()) {
                 node.count_guessed(of_tier.len());
                 self.mover.shift(of_tier, segment.tier_of(of_tier[0].bucket), TierId::RAM);
+                let up = of_tier.iter().filter_map(|found| self.in_ram(found.file, found.block));
+                up.for_each(|bucket| self.requests.2.note(bucket));
             }
         }
     }

@@ -20,7 +20,7 @@ const SAVED_MAX: i64 = 256 << 20;
 /// ```
 ///
 /// whatever the program reads: wrong guesses cost a twentieth of the bytes that are read, and 4 MiB
-/// once. One word, which any thread changes; zeros are a new account.
+/// once for each process. One word, which any thread changes; zeros are a new account.
 ///
 /// ```
 /// use forebay_placement::prefetch::{Account, GRACE};
@@ -72,7 +72,8 @@ impl Account {
         self.0.fetch_min(0, Relaxed);
     }
 
-    /// Bytes were read that [`Account::take`] had given: at most those.
+    /// Bytes were read from where [`Account::take`] had let them be brought: at most those. What the
+    /// reader had to fetch itself, as it was not there, is none of them.
     pub fn was_used(&self, bytes: u64) {
         self.0.fetch_add(i64::try_from(bytes).unwrap_or(0), Relaxed);
     }

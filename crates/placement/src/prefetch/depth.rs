@@ -47,6 +47,28 @@ pub fn depth(source: &Pace, reader_byte_ns: f64, block_bytes: u64, room: u64) ->
     ((MARGIN * lead_ns / block_ns).ceil() as u64).clamp(2, DEPTH_MAX).min(room / 2)
 }
 
+/// Blocks behind a reader that are left alone: it may be reading them still.
+pub const KEPT: u64 = 4;
+
+/// For how many blocks the fastest tier has room that one of `readers` is looked ahead of: its part
+/// of `free`, the blocks there above the low mark, and what it has `left` behind, which makes room
+/// for its next ones but for the last [`KEPT`]; no more than its part of `capacity`, all blocks
+/// that may be there.
+///
+/// ```
+/// use forebay_placement::prefetch::room;
+///
+/// assert_eq!(room(1000, 1000, 1, 0), 996);
+/// assert_eq!(room(0, 1000, 1, 10), 6, "what it has read makes room");
+/// assert_eq!(room(0, 1000, 10, 5000), 96, "others have theirs");
+/// assert_eq!(room(0, 32, 8, 5000), 0, "none is better than those of others");
+/// ```
+pub fn room(free: u64, capacity: u64, readers: u64, left: u64) -> u64 {
+    let readers = readers.max(1);
+    let part = (capacity / readers).saturating_sub(KEPT);
+    (free / readers).saturating_add(left.saturating_sub(KEPT)).min(part)
+}
+
 /// How fast a reader takes what it need not wait for.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Consumption {

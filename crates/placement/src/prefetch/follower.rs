@@ -61,9 +61,9 @@ impl Follower {
         self.charged = self.charged.min(asked as u64);
         self.at += skipped + 1;
         self.front = self.front.max(self.at);
-        let used = u64::from(self.charged > 0);
-        self.charged -= used;
-        Touched { used, is_late: used > 0 && !is_up, ..nothing }
+        let was_charged = self.charged > 0;
+        self.charged = self.charged.saturating_sub(1);
+        Touched { used: u64::from(was_charged && is_up), is_late: was_charged && !is_up, ..nothing }
     }
 
     /// What is to be asked for now, as of [`super::Predictor::ask`].
@@ -151,6 +151,20 @@ mod tests {
                 follow(&order, shuffled(5000, 1000 + seed).into_iter().take(60));
             assert!(!follower.is_followed(&order), "seed {seed}");
             assert!(vain <= 16 * 3, "seed {seed}: {vain}");
+        }
+    }
+
+    #[test]
+    fn blocks_that_are_not_there_when_they_are_read_count_as_late_and_not_as_used() {
+        let order = shuffled(100, 3);
+        let mut follower = Follower::default();
+        follower.on_touch(&order, order[0].into(), false);
+        while let Some(ahead) = follower.ask(&order, LIMIT, 4096) {
+            follower.charge(ahead.count);
+        }
+        for (n, is_up) in [(1, true), (2, false), (3, true)] {
+            let touched = follower.on_touch(&order, order[n].into(), is_up);
+            assert_eq!((touched.used, touched.is_late), (u64::from(is_up), !is_up), "block {n}");
         }
     }
 

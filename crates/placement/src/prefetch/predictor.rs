@@ -30,11 +30,11 @@ pub struct Limit {
 pub struct Touched {
     /// Blocks that are read.
     pub blocks: u64,
-    /// Of them, how many were charged for, for [`super::Account::was_used`]: the first, or none.
-    /// The others are seen when the read comes to them.
+    /// Of them, how many were charged for and are there, for [`super::Account::was_used`]: the
+    /// first, or none. The others are seen when the read comes to them.
     pub used: u64,
-    /// That one is not there yet. It is about to be brought up, so the reader is to do that itself:
-    /// then it is fetched once.
+    /// The first was charged for and is not there: it is not brought up yet, or was displaced, so
+    /// the reader is to bring it up itself. The guess was in vain.
     pub is_late: bool,
 }
 
@@ -99,11 +99,10 @@ impl Predictor {
         let (first, last) = (offset / block_bytes, end / block_bytes);
         if self.next == last + 1 {
             // The rest of the read that was seen last: only now it is known that it is read.
-            let used = u64::from(self.due > 0 && first > self.came_to);
+            let was_due = self.due > 0 && first > self.came_to;
             self.came_to = self.came_to.max(first);
-            self.due -= used;
-            let is_late = used > 0 && !is_up;
-            return Touched { blocks: 0, used: self.was_right(used), is_late };
+            self.due -= u64::from(was_due);
+            return self.touched(0, was_due, is_up);
         }
         // The read before may have ended in the middle of this one's first block.
         let fresh = if self.next == first + 1 { self.next } else { first };
@@ -113,15 +112,15 @@ impl Predictor {
                 .in_piece(first, last, block_bytes)
                 .or_else(|| self.turn(first, last, block_bytes)),
         };
-        let mut used = 0;
+        let mut was_due = false;
         match passed {
             Some(passed) => {
                 let blocks = last + 1 - fresh;
                 // What was left out is not read any more; this may be the first not asked for.
                 let asked = self.ahead.saturating_sub(passed.saturating_sub(blocks));
                 let due = blocks.min(asked).min(self.charged);
-                used = u64::from(due > 0);
-                self.due = due - used;
+                was_due = due > 0;
+                self.due = due.saturating_sub(1);
                 self.ahead = self.ahead.saturating_sub(passed);
                 self.charged = (self.charged - due).min(self.ahead);
             }
@@ -133,17 +132,18 @@ impl Predictor {
         self.touches = self.touches.saturating_add(1);
         (self.end, self.next) = (self.end.max(end.saturating_add(1)), last + 1);
         self.came_to = first;
-        let is_late = used > 0 && !is_up;
-        Touched { blocks: last + 1 - fresh, used: self.was_right(used), is_late }
+        self.touched(last + 1 - fresh, was_due, is_up)
     }
 
-    /// Notes that so many blocks, one at most, were guessed and read.
-    fn was_right(&mut self, used: u64) -> u64 {
-        self.right += u32::from(used > 0);
+    /// What a read of so many blocks means, whose first one was charged for or not, and is up or
+    /// not. One that was right leaves fewer doubts.
+    fn touched(&mut self, blocks: u64, was_due: bool, is_up: bool) -> Touched {
+        let is_used = was_due && is_up;
+        self.right += u32::from(is_used);
         if self.right >= RIGHT {
             (self.right, self.doubts) = (0, self.doubts.saturating_sub(1));
         }
-        used
+        Touched { blocks, used: is_used.into(), is_late: was_due && !is_up }
     }
 
     /// How many blocks, of those that were asked for at most, the reader passes with a read of
@@ -315,6 +315,11 @@ impl Predictor {
             stride: self.nest.stride(),
             count,
         })
+    }
+
+    /// Blocks that were asked for, and not passed by the reader.
+    pub fn ahead(&self) -> u64 {
+        self.ahead
     }
 
     /// So many blocks of what was asked for are brought up: the others were there, or are none.
@@ -503,6 +508,39 @@ mod tests {
                 (at, 1 + (number >> 30) % (2 * BLOCK))
             });
             read(reads);
+        }
+    }
+
+    /// Blocks that come up and are displaced before the reader comes to them are in vain, though
+    /// the pattern is right: the account ends that.
+    #[test]
+    fn blocks_that_are_displaced_before_they_are_read_are_in_vain() {
+        for reads in [1_u64, 7] {
+            let (mut reader, account) = (Predictor::default(), Account::default());
+            let (mut guessed, mut late, mut read) = (0, 0, 0);
+            for n in 0..4000 / reads {
+                for block in n * reads..(n + 1) * reads {
+                    let bytes = (n + 1) * reads - block;
+                    let touched = reader.on_touch(block * BLOCK, bytes * BLOCK, false, BLOCK);
+                    assert_eq!(touched.used, 0);
+                    late += u64::from(touched.is_late);
+                    read += touched.blocks;
+                    account.was_read(touched.blocks * BLOCK);
+                    let limit = Limit { more: account.balance() / BLOCK, ..LIMIT };
+                    while let Some(ahead) = reader.ask(limit, BLOCK) {
+                        let taken = account.take(ahead.blocks(BLOCK) * BLOCK) / BLOCK;
+                        reader.charge(taken);
+                        guessed += taken;
+                        if account.balance() < BLOCK {
+                            break;
+                        }
+                    }
+                }
+            }
+            assert_eq!(read, 4000 / reads * reads);
+            let allowed = (GRACE as u64 / BLOCK) + read / 20;
+            assert!((1..=allowed).contains(&guessed), "{guessed} of {allowed}");
+            assert!(late > 0 && late <= guessed, "{late} of {guessed} are fetched by the reader");
         }
     }
 
