@@ -7,49 +7,119 @@ use rustix::fd::{AsRawFd, OwnedFd};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
-use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+/// The longest line of a recording, in bytes: a path and six numbers.
+const LINE_MAX: usize = 8 << 10;
 
 /// Orders that a run is to follow.
-pub struct Followed(OwnedFd);
+pub struct Followed {
+    path: PathBuf,
+    memory: OwnedFd,
+    is_empty: bool,
+}
 
 impl Followed {
     /// Learns them from a recording, of blocks of so many bytes.
     ///
     /// # Errors
-    /// The system's, with the file's name; the line that is none of a recording; more reads than
-    /// can be followed.
+    /// The system's, with the file's name; a file that is none of `--record`; the line that is none
+    /// of a recording; more reads than can be followed.
     pub fn of(path: &Path, block_bytes: u64) -> Result<Followed, String> {
         let failed =
             |error: &dyn std::fmt::Display| format!("--follow: {}: {error}", path.display());
+        // To open a pipe would wait for its other end.
+        let kind = std::fs::metadata(path).map_err(|error| failed(&error))?.file_type();
+        if !kind.is_file() {
+            let kind = if kind.is_dir() { "a directory" } else { "a device or a pipe" };
+            let remedy = "give a file that `forebay run --record` wrote";
+            return Err(failed(&format!("is {kind} and not a regular file; {remedy}")));
+        }
         let file = File::open(path).map_err(|error| failed(&error))?;
         let mut lists = learn(BufReader::new(file), block_bytes).map_err(|error| failed(&error))?;
         let memory = Orders::memory(&mut lists).map_err(|error| failed(&error))?;
-        Ok(Followed(memory))
+        Ok(Followed { path: path.to_owned(), memory, is_empty: lists.is_empty() })
     }
 
     /// What the node manager is told of it, so that the processes of the run find it.
     pub fn number(&self) -> u32 {
-        self.0.as_raw_fd() as u32 + 1
+        self.memory.as_raw_fd() as u32 + 1
+    }
+
+    /// Why nothing will be followed, if that is known before the command begins: also where the
+    /// instance does not read ahead.
+    pub fn describe_nothing(&self, is_on: bool) -> Option<String> {
+        let path = self.path.display();
+        match (self.is_empty, is_on) {
+            (true, _) => Some(format!(
+                "--follow: {path}: has no reads, so nothing is followed; record a run that reads \
+                 buffered files"
+            )),
+            (_, false) => Some(format!(
+                "--follow: {path}: is not followed, as `prefetch = false` in [placement] switches \
+                 reading ahead off; take that out"
+            )),
+            _ => None,
+        }
+    }
+
+    /// What is to be said if no process has read a file of it.
+    pub fn describe_unmet(&self) -> String {
+        format!(
+            "--follow: {}: nothing was read in its order: no file that it has was read from where it \
+             begins there, without advice; record the run again if files or program have changed",
+            self.path.display()
+        )
     }
 }
 
+/// The next line without its end; `None` behind the last one.
+fn next_line(recording: &mut impl BufRead, number: usize) -> Result<Option<String>, String> {
+    let mut line = Vec::new();
+    let read = recording.by_ref().take(LINE_MAX as u64 + 1).read_until(b'\n', &mut line);
+    read.map_err(
+        |error| if number == 1 { error.to_string() } else { format!("line {number}: {error}") },
+    )?;
+    if line.is_empty() {
+        return Ok(None);
+    }
+    if line.len() > LINE_MAX {
+        return Err(match number {
+            1 => no_recording(),
+            _ => format!("line {number}: is longer than {LINE_MAX} bytes; record the run again"),
+        });
+    }
+    let end = line.strip_suffix(b"\n").unwrap_or(&line);
+    let end = end.strip_suffix(b"\r").unwrap_or(end);
+    match std::str::from_utf8(end) {
+        Ok(line) => Ok(Some(line.to_owned())),
+        Err(_) if number == 1 => Err(no_recording()),
+        Err(_) => Err(format!("line {number}: is no text; record the run again")),
+    }
+}
+
+/// What is said of a file with another first line.
+fn no_recording() -> String {
+    format!(
+        "is no recording; give a file that `forebay run --record` wrote, whose first line is {HEADER}"
+    )
+}
+
 /// The blocks of each file in the order in which each rank reads them first.
-fn learn(recording: impl BufRead, block_bytes: u64) -> Result<Vec<(u64, Vec<u32>)>, String> {
+fn learn(mut recording: impl BufRead, block_bytes: u64) -> Result<Vec<(u64, Vec<u32>)>, String> {
     let mut lists: Vec<(u64, Vec<u32>)> = Vec::new();
     let mut known: HashMap<(String, String), (usize, HashSet<u32>)> = HashMap::new();
     let mut count = 0;
-    for (number, line) in recording.lines().enumerate() {
-        let number = number + 1;
-        let line = line.map_err(|error| format!("line {number}: {error}"))?;
-        if number == 1 {
-            if line != HEADER {
-                return Err(format!(
-                    "is no recording; give a file that `forebay run --record` wrote, whose first line is {HEADER}"
-                ));
-            }
-            continue;
+    match next_line(&mut recording, 1)? {
+        Some(line) if line == HEADER => {}
+        Some(_) => return Err(no_recording()),
+        None => {
+            return Err("is empty; give a file that `forebay run --record` wrote".to_owned());
         }
+    }
+    for number in 2.. {
+        let Some(line) = next_line(&mut recording, number)? else { break };
         let words: Vec<&str> = line.split(',').collect();
         let [rank, operation, path, offset, bytes, _] = words[..] else {
             return Err(format!(
@@ -113,10 +183,18 @@ mod tests {
 
     #[test]
     fn what_is_no_recording_is_named() {
-        assert!(learn(&b"a,b\n"[..], 100).unwrap_err().contains("is no recording"));
+        for text in [&b"a,b\n"[..], b"\xff\n", &[0; 2 * LINE_MAX]] {
+            assert!(learn(text, 100).unwrap_err().starts_with("is no recording"));
+        }
+        // No more of a first line without an end is read than that takes.
+        let endless = BufReader::new(std::io::repeat(0));
+        assert!(learn(endless, 100).unwrap_err().starts_with("is no recording"));
+        assert!(learn(&b""[..], 100).unwrap_err().starts_with("is empty"));
+        assert_eq!(learned("").unwrap(), []);
         for (lines, wanted) in [
             ("0,read,/a,1\n", "line 2: has 4 fields"),
             ("0,open,/a,,,\n0,read,/a,x,1,0.1\n", "line 3: offset \"x\""),
+            (&format!("0,read,/{},0,1,\n", "a".repeat(LINE_MAX)), "line 2: is longer"),
             ("0,read,/a,1,-1,0.1\n", "bytes \"-1\""),
             ("0,read,/a,18446744073709551615,2,0.1\n", "behind the largest file"),
         ] {

@@ -20,7 +20,7 @@ use forebay_node::runtime::Runtime;
 use forebay_node::status::Observer;
 use forebay_node::{Config, Connection};
 use forebay_placement::schema::{Mode, Trigger};
-use forebay_pool::layout::LAYOUT_VERSION;
+use forebay_pool::layout::{FOLLOWS, LAYOUT_VERSION};
 use forebay_pool::message::Message;
 use rustix::io::Errno;
 use std::ffi::OsString;
@@ -205,13 +205,13 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
     manager::drain_orphans(&config, &runtime)?;
     let trace = arguments.trace.as_deref().map(Trace::to).transpose()?;
     let trace = trace.as_ref();
-    let recorder = arguments.record.as_deref().map(Recorder::to).transpose()?;
     let follow = |path: &PathBuf| Followed::of(path, config.bucket_size());
     let followed = arguments.follow.as_ref().map(follow).transpose()?;
+    let recorder = arguments.record.as_deref().map(Recorder::to).transpose()?;
     let numbers =
         [recorder.as_ref().map(Recorder::number), followed.as_ref().map(Followed::number)];
     let [recording, following] = numbers.map(|number| number.unwrap_or(0));
-    if recording.max(following) > u16::MAX.into() {
+    if recording > u16::MAX.into() || following > FOLLOWS >> 16 {
         return Err("--record, --follow: too many files are open; close some before".to_owned());
     }
     let memories = recording | following << 16;
@@ -252,6 +252,10 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
     if let Some(signal) = signals::early() {
         return Ok(end_before_start(signal, Some((connection, joined)), job, &runtime));
     }
+    // Open until the end: the processes of the run map it when they begin.
+    let is_on = Observer::of(&runtime.pool).is_ok_and(|observer| observer.reads_ahead());
+    let not_followed = followed.as_ref().and_then(|followed| followed.describe_nothing(is_on));
+    not_followed.iter().for_each(|why| eprintln!("forebay: {why}"));
     let before = Counts::now(&runtime);
     let mut aside = Aside::of(&config, &runtime);
     aside.tell_old();
@@ -270,6 +274,11 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
     let code = exit_code(status);
     let ended = Instant::now();
     recorder.map_or(Ok(()), |recorder| recorder.write())?;
+    if let (Some(followed), Some(number), None) = (&followed, job, &not_followed)
+        && Observer::of(&runtime.pool).is_ok_and(|observer| !observer.follows(number))
+    {
+        eprintln!("forebay: {}", followed.describe_unmet());
+    }
     for _ in 0..STARTS {
         if let Some(number) = job {
             // One that is gone is noticed by the drain.

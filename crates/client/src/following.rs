@@ -6,6 +6,7 @@ use crate::open::link_of;
 use crate::recording::memory_of_run;
 use crate::session::Session;
 use core::sync::atomic::{AtomicPtr, Ordering};
+use forebay_pool::layout::FOLLOWS;
 use forebay_pool::orders::{Orders, hash};
 use rustix::fs::OFlags;
 
@@ -23,7 +24,7 @@ impl Session {
     /// the program's work comes first.
     pub(crate) fn join_following(&self) {
         let Some(job) = self.job() else { return };
-        let number = job.recording.load(Ordering::Relaxed) >> 16;
+        let number = (job.recording.load(Ordering::Relaxed) & !FOLLOWS) >> 16;
         let memory = memory_of_run(job.pid.load(Ordering::Relaxed), number, OFlags::RDONLY);
         if let Some(orders) = memory.and_then(|memory| Orders::of(memory).ok()) {
             ORDERS.store(Box::into_raw(Box::new(orders)), Ordering::Release);
@@ -36,6 +37,10 @@ impl EnteredFile<'_> {
     #[cold]
     pub(crate) fn order(&self, orders: &Orders, block: u64) -> Option<u32> {
         let mut buffer = core::mem::MaybeUninit::uninit();
-        orders.find(hash(link_of(self.fd, &mut buffer)?), block)
+        let found = orders.find(hash(link_of(self.fd, &mut buffer)?), block)?;
+        if let Some(job) = self.session.job() {
+            job.recording.fetch_or(FOLLOWS, Ordering::Relaxed);
+        }
+        Some(found)
     }
 }

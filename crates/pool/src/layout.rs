@@ -36,7 +36,7 @@ pub use description::{Description, description_state};
 pub use device::{DeviceSpeed, Emulation, SparseHeader, StoreHeader, TierHeader, markers};
 pub use file::{FileRecord, LENGTHENER_LEFT, file_state};
 pub use header::{Header, retirement};
-pub use job::{JobRecord, job_state, reserved_for};
+pub use job::{FOLLOWS, JobRecord, job_state, reserved_for};
 pub use rule::RuleRecord;
 pub(crate) use sections::Counts;
 pub use sections::{DATA_ALIGN, Geometry, Offsets};

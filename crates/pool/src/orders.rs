@@ -30,10 +30,30 @@ const MAGIC: u32 = u32::from_le_bytes(*b"FBO1");
 const SEALS: SealFlags =
     SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::WRITE).union(SealFlags::SEAL);
 
-/// What a path is known by.
+/// Characters that would end a field of a recording, which has `_` in place of each.
+pub const REPLACED: [char; 3] = [',', '\n', '\r'];
+
+/// What a path is known by: the same for the path of a file and for what a recording has in its
+/// place, with [`REPLACED`] characters and what is no UTF-8 replaced.
+///
+/// ```
+/// use forebay_pool::orders::hash;
+///
+/// assert_eq!(hash(b"/pfs/a,b"), hash(b"/pfs/a_b"));
+/// assert_eq!(hash(b"/pfs/\xff"), hash(String::from_utf8_lossy(b"/pfs/\xff").as_bytes()));
+/// ```
 pub fn hash(path: &[u8]) -> u64 {
-    let add = |sum: u64, &byte: &u8| (sum ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
-    path.iter().fold(0xcbf2_9ce4_8422_2325, add)
+    let add = |sum: u64, byte: u8| (sum ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+    path.utf8_chunks().fold(0xcbf2_9ce4_8422_2325, |sum, chunk| {
+        // The characters that are replaced have one byte each.
+        let is_replaced = |byte: u8| REPLACED.contains(&char::from(byte));
+        let valid = chunk.valid().bytes();
+        let sum = valid.map(|byte| if is_replaced(byte) { b'_' } else { byte }).fold(sum, add);
+        match chunk.invalid() {
+            [] => sum,
+            _ => "\u{fffd}".bytes().fold(sum, add),
+        }
+    })
 }
 
 /// Orders of blocks, as one process has them mapped.

@@ -10,7 +10,7 @@ use forebay_placement::schema::{Mode, Settings, Trigger};
 use forebay_pool::fence::Flushing;
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::{
-    BucketMeta, ClientSlot, Counter, FileFlags, JobRecord, StoreHeader, retirement,
+    BucketMeta, ClientSlot, Counter, FOLLOWS, FileFlags, JobRecord, StoreHeader, retirement,
 };
 use forebay_pool::segment::{open_pool, text};
 use forebay_pool::{FileId, Segment, SegmentError, clock, liveness};
@@ -368,6 +368,17 @@ impl Observer {
         let buckets = whole_buckets_of(&self.0, TierId::RAM);
         buckets.filter_map(|bucket| self.0.bucket(bucket)).filter(|meta| is_waiting(meta)).count()
             as u64
+    }
+
+    /// Whether what programs will probably read is brought up before.
+    pub fn reads_ahead(&self) -> bool {
+        self.0.header().prefetch.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether a process of this job has read a file that one of the orders is of which the job is
+    /// to follow.
+    pub fn follows(&self, job: u32) -> bool {
+        self.0.job(job).is_some_and(|job| job.recording.load(Ordering::Relaxed) & FOLLOWS != 0)
     }
 
     /// Live client processes.

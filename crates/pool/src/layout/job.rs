@@ -51,9 +51,13 @@ pub struct JobRecord {
     /// Where the next search for a free one starts.
     pub cursor: AtomicU32,
     /// The descriptor, plus one, that its `forebay run` has of the memory in which the calls of its
-    /// processes are recorded, see [`crate::calls`]; 0: they are not. In the upper half the same of
-    /// the orders that they are to follow, see [`crate::orders`].
+    /// processes are recorded, see [`crate::calls`]; 0: they are not. In the upper half but for
+    /// [`FOLLOWS`] the same of the orders that they are to follow, see [`crate::orders`].
     pub recording: AtomicU32,
 }
+
+/// The bit of [`JobRecord::recording`] that a process of the job sets when it reads a file that
+/// one of the orders is of.
+pub const FOLLOWS: u32 = 1 << 31;
 
 pin_size!(JobRecord, 40);
