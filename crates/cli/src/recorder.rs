@@ -3,11 +3,12 @@
 
 use forebay_pool::calls::{CALLS_MAX, Call, CallKind, Calls};
 use forebay_pool::clock;
+use forebay_pool::orders::REPLACED;
 use rustix::fd::{AsRawFd, OwnedFd};
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 
 /// The first line.
@@ -20,12 +21,15 @@ const SECOND: u64 = 1_000_000_000;
 pub struct Recorder {
     path: PathBuf,
     file: File,
+    /// The file is made for it, and nothing was written to it.
+    is_new: bool,
     memory: OwnedFd,
     calls: Calls,
 }
 
 impl Recorder {
-    /// Makes the file, and memory for the calls.
+    /// Opens the file, or makes it, and makes memory for the calls. What the file has stays until
+    /// the command has ended.
     ///
     /// # Errors
     /// The system's, with the file's name.
@@ -33,10 +37,19 @@ impl Recorder {
         let failed = |error: &dyn std::fmt::Display| {
             format!("--record: {}: {error}; give another file", path.display())
         };
-        let file = File::create(path).map_err(|error| failed(&error))?;
+        let new = File::options().write(true).create_new(true).open(path);
+        let is_new = new.is_ok();
+        // A link to a file that there is not is none that can be made anew.
+        let file = match new {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                File::options().write(true).create(true).truncate(false).open(path)
+            }
+            new => new,
+        };
+        let file = file.map_err(|error| failed(&error))?;
         let memory = Calls::memory().map_err(|error| failed(&error))?;
         let calls = Calls::of(&memory).map_err(|error| failed(&error))?;
-        Ok(Recorder { path: path.to_owned(), file, memory, calls })
+        Ok(Recorder { path: path.to_owned(), file, is_new, memory, calls })
     }
 
     /// What the node manager is told of it, so that the processes of the run find it.
@@ -50,9 +63,9 @@ impl Recorder {
     /// The system's, with the file's name.
     pub fn write(mut self) -> Result<(), String> {
         let text = steps(self.calls.iter(), clock::realtime_ns());
-        self.file
-            .write_all(text.as_bytes())
-            .map_err(|error| format!("--record: {}: {error}", self.path.display()))?;
+        self.is_new = false;
+        let written = self.empty().and_then(|()| self.file.write_all(text.as_bytes()));
+        written.map_err(|error| format!("--record: {}: {error}", self.path.display()))?;
         match self.calls.missed() {
             0 => Ok(()),
             missed => {
@@ -63,6 +76,22 @@ impl Recorder {
                 );
                 Ok(())
             }
+        }
+    }
+}
+
+impl Recorder {
+    /// Takes what an earlier run has written out of the file; a pipe or a device has nothing.
+    fn empty(&self) -> std::io::Result<()> {
+        if self.file.metadata()?.is_file() { self.file.set_len(0) } else { Ok(()) }
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        if self.is_new {
+            // The command was not started.
+            let _ = std::fs::remove_file(&self.path);
         }
     }
 }
@@ -106,7 +135,7 @@ fn steps(calls: impl Iterator<Item = Call>, end_ns: u64) -> String {
         }
         *ended_ns = call.end_ns.max(call.start_ns);
         let file = match path.and_then(|index| paths.get(index)) {
-            Some(path) => String::from_utf8_lossy(path).replace([',', '\n', '\r'], "_"),
+            Some(path) => String::from_utf8_lossy(path).replace(REPLACED, "_"),
             None => format!("{}:{}", call.device, call.inode),
         };
         let took = (*ended_ns - call.start_ns) as f64 / 1e9;

@@ -1,6 +1,8 @@
 //! What is brought to RAM ahead of programs that say nothing, over a slow store: how much of what
 //! they read comes from there, and how much was brought in vain.
 
+use std::process::Command;
+
 use crate::harness::{Setup, Site, Status, TINY, skip, works};
 
 const SLOW: Setup = Setup {
@@ -201,19 +203,93 @@ fn the_order_of_an_earlier_run_is_followed_until_a_program_does_something_else()
     assert!(guessed <= hits + 40, "in another order: {guessed} guessed, {hits} hit");
 }
 
+/// `forebay run` with these options, in the store's directory.
+fn run(site: &Site, options: &[&str], command: &[&str]) -> Command {
+    let mut run = site.forebay(&["run", "--config"]);
+    run.arg(&site.config).args(options).arg("--").args(command).current_dir(&site.store);
+    run
+}
+
+/// A command that reads and says nothing; `cat` says that it reads a sequence, and is not followed.
+fn read(file: &str) -> [&str; 5] {
+    ["dd", file, "of=/dev/null", "bs=64k", "status=none"]
+}
+
+const HEADER: &str = "rank,operation,file,offset,bytes,seconds\n";
+
 #[test]
 fn what_is_no_recording_is_not_followed() {
     let site = Site::new(&TINY);
-    for (text, wanted) in
-        [("", "No such file"), ("a,b\n", "calls.csv: is no recording; give a file that")]
-    {
-        let calls = site.out.join("calls.csv");
-        if !text.is_empty() {
-            std::fs::write(&calls, text).unwrap();
-        }
-        let mut command = site.forebay(&["run", "--config"]);
-        command.arg(&site.config).arg("--follow").arg(&calls).args(["--", "true"]);
-        let ran = site.end(command).expect(125);
-        assert!(ran.stderr.contains("--follow: ") && ran.stderr.contains(wanted), "{ran:?}");
+    let calls = site.out.join("calls.csv");
+    let path = calls.to_str().unwrap();
+    let refused = |path: &str, wanted: &str| {
+        let ran = site.end(run(&site, &["--follow", path], &["true"])).expect(125);
+        let named = format!("--follow: {path}: {wanted}");
+        assert!(ran.stderr.contains(&named) && !ran.stderr.contains("line 1"), "{ran:?}");
+    };
+    refused(path, "No such file");
+    std::fs::write(&calls, "").unwrap();
+    refused(path, "is empty; give a file that");
+    std::fs::write(&calls, "a,b\n").unwrap();
+    refused(path, "is no recording; give a file that");
+    refused("/dev/zero", "is a device or a pipe and not a regular file; give a file that");
+    refused(site.out.to_str().unwrap(), "is a directory and not a regular file; give a file that");
+}
+
+#[test]
+fn a_recording_of_which_nothing_is_followed_is_named() {
+    let site = Site::new(&SLOW);
+    let calls = site.out.join("calls.csv");
+    let path = calls.to_str().unwrap();
+    let said = |site: &Site, text: &str| {
+        std::fs::write(&calls, text).unwrap();
+        std::fs::write(site.store.join("a,b"), vec![1; 1 << 20]).unwrap();
+        site.end(run(site, &["--follow", path], &read("if=a,b"))).expect(0).stderr
+    };
+    let of = |file: &str| format!("{HEADER}0,read,{file},0,1048576,0.1\n");
+    let met = of(&site.store.canonicalize().unwrap().join("a_b").display().to_string());
+    assert!(said(&site, HEADER).contains(&format!("--follow: {path}: has no reads")));
+    let unmet = format!("--follow: {path}: nothing was read in its order");
+    assert!(said(&site, &of("/other")).contains(&unmet));
+    // The recorder writes `_` for what would end a field.
+    let stderr = said(&site, &met);
+    assert!(!stderr.contains("--follow"), "{stderr}");
+    let config = std::fs::read_to_string(&site.config).unwrap();
+    std::fs::write(&site.config, with_prefetch_off(&config)).unwrap();
+    let stderr = said(&site, &met);
+    assert!(stderr.contains(&format!("--follow: {path}: is not followed, as `prefetch = false`")));
+    assert!(!stderr.contains(&unmet), "{stderr}");
+}
+
+fn with_prefetch_off(config: &str) -> String {
+    match config.contains("[placement]\n") {
+        true => config.replace("[placement]\n", "[placement]\nprefetch = false\n"),
+        false => format!("{config}\n[placement]\nprefetch = false\n"),
     }
+}
+
+#[test]
+fn a_recording_stays_until_a_command_has_run() {
+    let site = Site::new(&TINY);
+    std::fs::write(site.store.join("file"), vec![1; 1 << 20]).unwrap();
+    let [calls, new] = ["calls.csv", "new.csv"].map(|name| site.out.join(name));
+    let (path, new_path) = (calls.to_str().unwrap(), new.to_str().unwrap());
+    let old = format!("{HEADER}0,read,/old,0,1,0.1\n");
+    std::fs::write(&calls, &old).unwrap();
+    let unchanged = || assert_eq!(std::fs::read_to_string(&calls).unwrap(), old);
+    site.end(run(&site, &["--record", path], &["/no/command"])).expect(127);
+    unchanged();
+    site.end(run(&site, &["--record", path, "--follow", "/no/file"], &["true"])).expect(125);
+    unchanged();
+    site.end(run(&site, &["--record", new_path], &["/no/command"])).expect(127);
+    assert!(!new.exists(), "an empty recording is left");
+    // The orders are read before the calls are written to the same file, which was longer.
+    std::fs::write(&calls, old.clone() + &"0,compute,,,,1.0\n".repeat(100_000)).unwrap();
+    let both = ["--follow", path, "--record", path];
+    let ran = site.end(run(&site, &both, &read("if=file"))).expect(0);
+    assert!(ran.stderr.contains("nothing was read in its order"), "{ran:?}");
+    let text = std::fs::read_to_string(&calls).unwrap();
+    assert!(text.starts_with(HEADER) && text.contains(",read,") && text.len() < 10_000, "{text}");
+    let ran = site.end(run(&site, &both, &read("if=file"))).expect(0);
+    assert!(!ran.stderr.contains("--follow"), "{ran:?}");
 }
