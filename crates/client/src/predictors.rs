@@ -5,13 +5,14 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use forebay_placement::mix;
 use forebay_placement::prefetch::{Account, Consumption, Follower, Predictor};
+use forebay_pool::clock::Timer;
 
 /// Readers that a process's predictors follow at a time: more than it has threads that read one
 /// after the other. Two that share an index begin anew at each other's reads.
 const FOLLOWED: usize = 64;
 
-/// Milliseconds after its last read in which a reader counts as one that goes on.
-const GOES_ON_MS: u32 = 1000;
+/// How long after its last read a reader counts as one that goes on.
+const GOES_ON: Timer = Timer::seconds(1);
 
 /// The reader that a predictor follows: a description (with its generation), and a thread, for
 /// those that share a description read different parts.
@@ -72,9 +73,10 @@ impl Predictors {
     pub fn count_readers(&self, reader: Reader, now_ms: u32) -> u64 {
         let Some(all) = self.all.get_or_make() else { return 1 };
         all.read_at[index(reader)].store(now_ms.max(1), Ordering::Relaxed);
+        let goes_on_ms = GOES_ON.as_ms();
         let goes_on = |read_at: &&AtomicU32| match read_at.load(Ordering::Relaxed) {
             0 => false,
-            read_at => now_ms.saturating_sub(read_at) < GOES_ON_MS,
+            read_at => u64::from(now_ms.saturating_sub(read_at)) < goes_on_ms,
         };
         all.read_at.iter().filter(goes_on).count() as u64
     }

@@ -82,8 +82,8 @@ for block in range(200):
     assert_foreseen(&status, 200, 3);
 }
 
-/// What was brought up in vain while eight threads, or one, read parts of the file in a row, as fast
-/// as they can, with so little RAM that the blocks of one may displace those of another.
+/// What was brought up in vain while eight threads, or one, read parts of the file in a row, as
+/// fast as they can, with so little RAM that the blocks of one may displace those of another.
 #[test]
 fn readers_that_share_a_small_tier_do_not_throw_out_what_others_will_read() {
     for (ram, threads) in [("16MiB", 8), ("4MiB", 1), ("4MiB", 8)] {

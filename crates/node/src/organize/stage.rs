@@ -112,7 +112,7 @@ pub(crate) struct Requests(Mutex<Waiting>, Condvar, Guesses);
 struct Guesses(Mutex<HashSet<u32>>);
 
 impl Guesses {
-    /// Whether so many more leave half of RAM to what is no guess, whoever reads: beyond that each
+    /// Whether so many more leave half of RAM to what is no guess, of all readers: beyond that each
     /// would displace another before that is read.
     fn has_room(&self, segment: &Segment, blocks: usize) -> bool {
         let most = segment.header().tier[TierId::RAM].buckets as usize / 2;

@@ -72,8 +72,8 @@ impl Account {
         self.0.fetch_min(0, Relaxed);
     }
 
-    /// Bytes were read from where [`Account::take`] had let them be brought: at most those. What the
-    /// reader had to fetch itself, as it was not there, is none of them.
+    /// Bytes were read from where [`Account::take`] had let them be brought: at most those. What
+    /// the reader had to fetch itself, as it was not there, is none of them.
     pub fn was_used(&self, bytes: u64) {
         self.0.fetch_add(i64::try_from(bytes).unwrap_or(0), Relaxed);
     }
