@@ -14,7 +14,7 @@
  *
  * Threads: all functions may be called by all threads at once, also with the same handle. None is
  * to be called by a signal handler. After fork() a child has the handles of its parent. None is a
- * cancellation point.
+ * cancellation point: a pthread_cancel() takes effect at a later call of another library.
  *
  * Handles are opaque. One that was closed, is NULL, or never was a handle is an error
  * (FOREBAY_E_CLOSED, FOREBAY_E_HANDLE), never a crash. Other pointers must be valid.
@@ -83,8 +83,9 @@ const char *forebay_last_message(void);
 int forebay_start(unsigned flags, forebay_session **session);
 
 /* Closes all files that were opened in the session, as forebay_close() does, and ends it: its
- * handles are FOREBAY_E_CLOSED from now on. What was written stays buffered, and is flushed as
- * without this call. Returns the first error of a close. Since 1. */
+ * handles are FOREBAY_E_CLOSED from now on. Where another thread is within forebay_open() of the
+ * session, that call closes them at its end, its own file too. What was written stays buffered,
+ * and is flushed as without this call. Returns the first error of a close. Since 1. */
 int forebay_end(forebay_session *session);
 
 /* 1 if this process runs under Forebay, 0 if it runs plainly. Since 1. */
@@ -176,27 +177,40 @@ enum forebay_level {
 };
 
 /* Begins to bring what was written to the file so far, by all processes of the node, to `level`,
- * and returns at once. What a rule says of durability does not matter. Plainly, and of a file that
- * is not buffered: has the kernel begin to write. Since 1.
- * Errors: -EOPNOTSUPP of a scratch file, -EINVAL (no such level). */
+ * and returns at once. What a rule says of durability does not matter.
+ * It does the work itself, and takes as long, where there is no other to do it: plainly, of a
+ * file that is not buffered, or used through the kernel (mapped), it is fsync(2); where the node
+ * manager is gone, it writes what is buffered, too. Since 1.
+ * Errors: -EOPNOTSUPP of a scratch file, -EINVAL (no such level), -EBADFD (the descriptor is
+ * another file's by now), those of fsync(2) where this call does the work; FOREBAY_E_NOT_RUNNING
+ * where the process has a preload library of another build, that does not tell what is safe. */
 int forebay_flush(forebay_file *file, int level);
 
 /* Waits until what was written to the file before the last forebay_flush() is at `level`, up to
  * `timeout_ms`, or for ever if that is negative. Begins a flush first if none is under way to
  * that level, or if a call through this handle has written since: so a wait alone, or again after
- * -ETIMEDOUT, is right. Plainly, and of a file that is not buffered, it is fsync(2), and takes as
- * long as that takes. Since 1.
- * Errors: -ETIMEDOUT (the flush goes on), that of the flush (-EIO, -ENOSPC, -EDQUOT, ...), -EINTR (a
- * handler without SA_RESTART ran while a process is stopped that the flush waits for), or as of
- * forebay_flush(). */
+ * -ETIMEDOUT, is right. What was written by other calls, write(2) on the descriptor among them,
+ * after a flush that is still under way, another flush has to cover: forebay_is_safe() is 0 then.
+ * Where forebay_flush() does the work itself, so does this, and `timeout_ms` does not limit it.
+ * A node manager that is stopped is waited for up to `timeout_ms`, 30 s without a limit. Since 1.
+ * Errors: -ETIMEDOUT (the flush goes on; the node manager is stopped), that of the flush (-EIO,
+ * -ENOSPC, -EDQUOT, ...), -EINTR (a handler without SA_RESTART ran while a process is stopped that
+ * the flush waits for), or as of forebay_flush(). */
 int forebay_wait(forebay_file *file, int level, int64_t timeout_ms);
 
-/* 1 if what was written to the file before the last forebay_flush() or forebay_wait() is at
- * `level`; 0 if not yet, if there was none to that level, or if it was seen that the file has
- * been written since: always what was written through this handle, and what others have written
- * as long as it is not on the store. Waits for nothing. Since 1.
- * Errors: that of a flush of the file which has failed since, -EBADFD (the program has given the
- * descriptor's number to another file since). */
+/* 1 if all that processes of this node have written to the file is at `level` now, and a
+ * forebay_flush() or forebay_wait() to that level (DURABLE: or to STORE) was made by this handle;
+ * 0 if not, or if it is not known: a flush is under way, the file was written since by any
+ * process, or another call has the file for itself. It is never 1 of bytes that are lost when
+ * program and node manager are killed. Waits for some milliseconds at most, unless a
+ * call of another process is changing the file's size.
+ * Once writes have ended and a flush was begun after them, it becomes 1, unless the file is the
+ * kernel's (plainly, not buffered, mapped) and its file system keeps times by the second. Stores
+ * through a mapping it does not see. Of FOREBAY_DURABLE it begins another flush where it cannot
+ * know whether the last one has covered all, and nothing was written through this handle. Since 1.
+ * Errors: that of a flush of the file which has failed since, -EBADFD (the descriptor was closed,
+ * or is another file's), -ECONNREFUSED (the node manager has ended before the flush was done;
+ * forebay_wait() does it). */
 int forebay_is_safe(forebay_file *file, int level);
 
 /* Where bytes are: the least safe ones. */
@@ -225,12 +239,13 @@ int forebay_safety(forebay_file *file, struct forebay_safety_info *info);
 
 /* forebay_flush() of all files that are buffered in the pool, of all programs, but for scratch
  * files. Since 1.
- * Errors: FOREBAY_E_NOT_RUNNING, -EINVAL (no such level). */
+ * Errors: FOREBAY_E_NOT_RUNNING, -EINVAL (no such level), -ECONNREFUSED (the node manager is gone,
+ * and only it has the files of other programs; forebay_flush() works for each of this one). */
 int forebay_flush_all(forebay_session *session, int level);
 
-/* The same, and waits until it is done, up to `timeout_ms`, or for ever if that is negative.
- * Since 1.
- * Errors: FOREBAY_E_NOT_RUNNING, -ETIMEDOUT (the flush goes on), that of a file that cannot be
+/* The same, and waits until it is done, up to `timeout_ms`, or for ever if that is negative (30 s
+ * for a node manager that is stopped). Since 1.
+ * Errors: as of forebay_flush_all(), -ETIMEDOUT (the flush goes on), that of a file that cannot be
  * flushed. */
 int forebay_wait_all(forebay_session *session, int level, int64_t timeout_ms);
 

@@ -1,23 +1,22 @@
 //! Flushes of a file: begun, looked at, waited for. What a handle remembers of the last one fits
-//! into a word, so that threads which flush one file at once leave the one or the other.
+//! into a word, which only a newer one replaces, so that threads may flush one file at once. That
+//! a file is safe is never what was remembered, but what its record, or the kernel, says now.
 
 use crate::handles::OpenFile;
+use crate::kernel::{self, Named, Status};
 use crate::report::{fail, failed};
-use crate::session::services;
+use crate::session::{is_of_another_build, services};
 use core::ffi::c_int;
-use core::sync::atomic::Ordering;
-use forebay_client::services::{FlushBegun, NOT_MANAGED, Services, level, progress};
-use rustix::fd::BorrowedFd;
+use core::sync::atomic::{AtomicU64, Ordering};
+use forebay_client::services::{
+    BY_KERNEL, FlushBegun, NOT_MANAGED, Services, UnsafeNow, awaited, level, progress,
+};
 use std::time::{Duration, Instant};
 
 /// A flush was begun.
 const BEGUN: u32 = 1;
-/// To the store.
-const STORE: u32 = 2;
-/// Of a file that Forebay does not buffer.
-const PLAIN: u32 = 4;
-/// The store has such a file.
-const DONE: u32 = 8;
+/// Of a file that only the kernel knows: this call has synced it.
+const PLAIN: u32 = 2;
 
 /// What a handle remembers of a flush.
 #[derive(Clone, Copy)]
@@ -45,9 +44,19 @@ impl Remembered {
         (flags & BEGUN != 0).then_some(Remembered { ticket, errors, flags })
     }
 
-    fn reaches(self, level: u32) -> bool {
-        level == level::DURABLE || self.flags & STORE != 0
+    /// Whether it came after another one: tickets rise, and begin again at the highest.
+    fn is_newer(self, than: Remembered) -> bool {
+        self.flags & PLAIN != 0 || self.ticket.wrapping_sub(than.ticket) <= u32::MAX / 2
     }
+}
+
+/// Stores a flush unless a newer one is there.
+fn raise(word: &AtomicU64, flush: Remembered) {
+    let newer = |now| {
+        let is_newer = Remembered::of(now).is_none_or(|now| flush.is_newer(now));
+        is_newer.then_some(flush.word())
+    };
+    let _ = word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, newer);
 }
 
 /// Checks a level of the caller's.
@@ -63,186 +72,224 @@ pub(crate) fn level_of(number: c_int) -> Result<u32, c_int> {
 
 /// What a call returns whose result is `result`, an error of which is said with `what`.
 fn told(result: c_int, what: &str, fd: c_int) -> c_int {
+    let named = Named(fd);
     match result {
         errno if errno == -libc::EOPNOTSUPP => fail(
             errno,
             format_args!(
-                "{what} descriptor {fd}: the file is scratch, by its rule or its run: it ends with \
-                 the job, and is never brought to the store"
+                "{what} {named}: the file is scratch, by its rule or its run: it ends with the job, \
+                 and is never brought to the store"
             ),
         ),
         errno if errno == -libc::EBADFD => fail(
             errno,
             format_args!(
-                "{what} descriptor {fd}: it is another file's by now; close the handle before its \
-                 descriptor, or flush again"
+                "{what} {named}: the descriptor is another file's by now; close the handle before \
+                 its descriptor, and make another handle"
             ),
         ),
-        errno if errno < 0 => failed(errno, format_args!("{what} descriptor {fd}")),
+        errno if errno == -libc::ECONNREFUSED => fail(
+            errno,
+            format_args!(
+                "{what} {named}: the node manager has ended before; call forebay_wait(), which \
+                 brings the file to the store itself"
+            ),
+        ),
+        errno if errno < 0 => failed(errno, format_args!("{what} {named}")),
         result => result,
     }
 }
 
+fn other_build(what: &str, fd: c_int) -> c_int {
+    fail(
+        crate::report::code::NOT_RUNNING,
+        format_args!(
+            "{what} {}: libforebay_preload.so in this process is of another build than \
+             libforebay.so, which it does not tell what is safe; install both of one version",
+            Named(fd)
+        ),
+    )
+}
+
 impl OpenFile {
-    fn last_flush(&self) -> Option<Remembered> {
-        Remembered::of(self.file.flush.load(Ordering::Acquire))
+    fn word(&self, level: u32) -> &'static AtomicU64 {
+        if level == level::STORE { &self.file.to_store } else { &self.file.to_any }
     }
 
-    fn remember(&self, flush: Remembered, begun: &FlushBegun) {
-        self.file.flushed_ns.store(begun.written_ns, Ordering::Relaxed);
-        self.file.flushed_file.store(begun.file, Ordering::Relaxed);
-        self.file.flush.store(flush.word(), Ordering::Release);
+    fn last_flush(&self, level: u32) -> Option<Remembered> {
+        Remembered::of(self.word(level).load(Ordering::SeqCst))
     }
 
-    fn begun(&self, flush: Remembered) -> FlushBegun {
+    fn remember(&self, level: u32, flush: Remembered) {
+        if level == level::STORE {
+            raise(&self.file.to_store, flush);
+        }
+        raise(&self.file.to_any, flush);
+    }
+
+    fn begun(&self, flush: Remembered, level: u32) -> FlushBegun {
         FlushBegun {
             ticket: flush.ticket,
             errors: flush.errors,
-            written_ns: self.file.flushed_ns.load(Ordering::Relaxed),
-            file: self.file.flushed_file.load(Ordering::Relaxed),
+            seen: if level == level::STORE { 0 } else { self.file.seen.load(Ordering::SeqCst) },
+            file: self.file.flushed_file.load(Ordering::SeqCst),
         }
     }
 
     /// Notes that something was written through this handle.
     pub fn note_written(&self) {
-        if !self.file.has_written.load(Ordering::Relaxed) {
-            self.file.has_written.store(true, Ordering::Release);
-        }
+        self.file.has_written.store(true, Ordering::SeqCst);
+    }
+
+    /// What the kernel knows of the file; an error where the descriptor is another one's by now.
+    fn status(&self) -> Result<Status, c_int> {
+        let found = kernel::status(self.fd()).map_err(|errno| -errno)?;
+        let (device, inode) = found.identity();
+        let is_it = device == self.file.device.load(Ordering::Relaxed)
+            && inode == self.file.inode.load(Ordering::Relaxed);
+        if is_it { Ok(found) } else { Err(-libc::EBADFD) }
     }
 
     /// Begins a flush.
     pub fn flush(&self, level: u32) -> c_int {
         let fd = self.fd();
+        if let Err(errno) = self.status() {
+            return told(errno, "flush", fd);
+        }
         // Before: a write that ends from here on may not be covered.
         self.file.has_written.store(false, Ordering::SeqCst);
-        let store = if level == level::STORE { STORE } else { 0 };
         let mut begun = FlushBegun::default();
         // SAFETY: `begun` is written to.
         let result = services().map_or(NOT_MANAGED, |services| unsafe {
             (services.begin_flush)(fd, level, &mut begun)
         });
-        if result == NOT_MANAGED {
-            return self.flush_plain();
-        }
+        let result = match result {
+            0 => {
+                if level == level::DURABLE {
+                    self.file.seen.store(begun.seen, Ordering::SeqCst);
+                }
+                self.file.flushed_file.store(begun.file, Ordering::SeqCst);
+                let (ticket, errors) = (begun.ticket, begun.errors);
+                self.remember(level, Remembered { ticket, errors, flags: BEGUN });
+                return 0;
+            }
+            NOT_MANAGED | BY_KERNEL => self.sync_plain(level),
+            errno => told(errno, "flush", fd),
+        };
         if result < 0 {
             self.file.has_written.store(true, Ordering::SeqCst);
-            return told(result, "flush", fd);
         }
-        let flush = Remembered { ticket: begun.ticket, errors: begun.errors, flags: BEGUN | store };
-        self.remember(flush, &begun);
+        result
+    }
+
+    /// Makes a file durable that only the kernel knows, which has no limit of time for that.
+    fn sync_plain(&self, level: u32) -> c_int {
+        let fd = self.fd();
+        // Before the sync, and when its clock is past that: each later change shows in it.
+        let changed_ns = match self.status().map(|found| found.changed_ns()) {
+            Ok(changed_ns) => changed_ns.filter(|&time_ns| kernel::pass(time_ns)),
+            Err(errno) => return told(errno, "flush", fd),
+        };
+        let changed_ns = match self.status().map(|found| found.changed_ns()) {
+            Ok(again) => changed_ns.filter(|_| changed_ns == again),
+            Err(errno) => return told(errno, "flush", fd),
+        };
+        let synced = kernel::sync(fd);
+        if synced < 0 {
+            return told(synced, "flush", fd);
+        }
+        if is_of_another_build() {
+            return other_build("flush", fd);
+        }
+        self.file.synced_ns.fetch_max(changed_ns.unwrap_or(0), Ordering::SeqCst);
+        self.remember(level, Remembered { ticket: 0, errors: 0, flags: BEGUN | PLAIN });
         0
     }
 
-    /// Begins to have the kernel write a file that Forebay does not buffer.
-    fn flush_plain(&self) -> c_int {
-        // SAFETY: a system call; the descriptor may be none any more, and the call then fails.
-        let begun = unsafe { libc::sync_file_range(self.fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE) };
-        if begun < 0 {
-            let errno = crate::last_errno();
-            // Of what is no file of a disk: fsync will say what can be had.
-            if !matches!(errno, libc::ESPIPE | libc::ENOSYS | libc::EINVAL) {
-                self.file.has_written.store(true, Ordering::SeqCst);
-                return told(-errno, "flush", self.fd());
-            }
+    /// Whether what the kernel has of the file was not changed since it was synced, and that is all
+    /// of it.
+    fn is_safe_plain(&self, status: Status) -> c_int {
+        let synced_ns = self.file.synced_ns.load(Ordering::SeqCst);
+        let mut missing = UnsafeNow::default();
+        // SAFETY: `missing` is written to.
+        let look =
+            |services: &Services| unsafe { (services.not_on_store)(self.fd(), &mut missing) };
+        match services().map_or(NOT_MANAGED, look) {
+            0 | NOT_MANAGED => {}
+            errno => return told(errno, "an earlier flush of", self.fd()),
         }
-        self.remember(
-            Remembered { ticket: 0, errors: 0, flags: BEGUN | STORE | PLAIN },
-            &FlushBegun::default(),
-        );
-        0
+        // After: what came to the store meanwhile has changed its file.
+        let is_clean = (missing.memory, missing.tiers, missing.is_resized) == (0, 0, 0);
+        let now = self.status().unwrap_or(status).changed_ns();
+        (is_clean && synced_ns != 0 && now == Some(synced_ns)).into()
     }
 
-    /// Whether what was written before the last flush is at `level`: 1 or 0.
+    /// Whether all that was written to the file is at `level`: 1, or 0 if not or if it is not known.
     pub fn is_safe(&self, level: u32) -> c_int {
-        let Some(flush) = self.last_flush().filter(|flush| flush.reaches(level)) else { return 0 };
-        if self.file.has_written.load(Ordering::SeqCst) {
-            return 0;
-        }
+        const WHAT: &str = "an earlier flush of";
+        let status = match self.status() {
+            Ok(status) => status,
+            Err(_) => return told(-libc::EBADFD, WHAT, self.fd()),
+        };
+        let Some(flush) = self.last_flush(level) else { return 0 };
         if flush.flags & PLAIN != 0 {
-            return (flush.flags & DONE != 0).into();
+            return self.is_safe_plain(status);
         }
-        let begun = self.begun(flush);
+        match self.progress(flush, level) {
+            progress::DONE => 1,
+            // Written since by others, or the journal's blocks were moved: that is not known.
+            progress::CHANGED
+                if level == level::DURABLE && !self.file.has_written.load(Ordering::SeqCst) =>
+            {
+                self.flush(level).min(0)
+            }
+            progress::WAITING | progress::CHANGED | NOT_MANAGED => 0,
+            errno => told(errno, WHAT, self.fd()),
+        }
+    }
+
+    fn progress(&self, flush: Remembered, level: u32) -> c_int {
+        let begun = self.begun(flush, level);
         // SAFETY: `begun` is read.
         let look = |services: &Services| unsafe { (services.progress)(self.fd(), &begun) };
-        match services().map_or(NOT_MANAGED, look) {
-            progress::DONE => 1,
-            progress::WAITING => 0,
-            progress::CHANGED => {
-                // It stays so, also once the node manager has brought that to the store.
-                self.file.has_written.store(true, Ordering::SeqCst);
-                0
-            }
-            NOT_MANAGED => 0,
-            errno => told(errno, "an earlier flush of", self.fd()),
-        }
+        services().map_or(NOT_MANAGED, look)
     }
 
     /// Waits until what was written before the last flush is at `level`; begins one if none is
     /// under way.
     pub fn wait(&self, level: u32, timeout_ms: i64) -> c_int {
-        let under_way = self.last_flush().filter(|flush| {
-            flush.reaches(level)
-                && flush.flags & DONE == 0
+        let fd = self.fd();
+        if let Err(errno) = self.status() {
+            return told(errno, "flush", fd);
+        }
+        let under_way = self.last_flush(level).filter(|&flush| {
+            flush.flags & PLAIN == 0
                 && !self.file.has_written.load(Ordering::SeqCst)
-                && (flush.flags & PLAIN != 0 || self.is_under_way(*flush))
+                && self.progress(flush, level) == progress::WAITING
         });
         let flush = match under_way {
             Some(flush) => flush,
-            None => {
-                let begun = self.flush(level);
-                match self.last_flush() {
-                    Some(flush) if begun == 0 => flush,
-                    _ => return begun,
-                }
-            }
+            None => match (self.flush(level), self.last_flush(level)) {
+                (0, Some(flush)) if flush.flags & PLAIN == 0 => flush,
+                (result, _) => return result,
+            },
         };
-        if flush.flags & PLAIN != 0 {
-            return self.wait_plain();
-        }
-        let begun = self.begun(flush);
+        let begun = self.begun(flush, level);
         // SAFETY: `begun` is read.
-        let wait =
-            |services: &Services| unsafe { (services.await_flush)(self.fd(), &begun, timeout_ms) };
+        let wait = |services: &Services| unsafe { (services.await_flush)(fd, &begun, timeout_ms) };
         match services().map_or(NOT_MANAGED, wait) {
-            1 => 0,
-            0 => fail(
+            awaited::DONE => 0,
+            awaited::LATE => fail(
                 -libc::ETIMEDOUT,
                 format_args!(
-                    "descriptor {} was not flushed within {timeout_ms} ms; the flush goes on: \
-                     wait again, or look with forebay_is_safe()",
-                    self.fd()
+                    "{} was not flushed within {timeout_ms} ms; the flush goes on: wait again, or \
+                     look with forebay_is_safe()",
+                    Named(fd)
                 ),
             ),
-            NOT_MANAGED => self.wait_plain(),
-            errno => told(errno, "flush", self.fd()),
-        }
-    }
-
-    fn is_under_way(&self, flush: Remembered) -> bool {
-        let begun = self.begun(flush);
-        // SAFETY: `begun` is read.
-        let look = |services: &Services| unsafe { (services.progress)(self.fd(), &begun) };
-        services().is_some_and(|services| look(services) == progress::WAITING)
-    }
-
-    /// Makes a file durable that Forebay does not buffer: the kernel has no limit of time for that.
-    fn wait_plain(&self) -> c_int {
-        let fd = self.fd();
-        // Before: a write that ends from here on may not be covered.
-        self.file.has_written.store(false, Ordering::SeqCst);
-        // SAFETY: used for a call at once; it may be none any more, and the call then fails.
-        let synced = (fd >= 0).then(|| rustix::fs::fsync(unsafe { BorrowedFd::borrow_raw(fd) }));
-        match synced {
-            Some(Ok(())) => {
-                let flags = BEGUN | STORE | PLAIN | DONE;
-                self.remember(Remembered { ticket: 0, errors: 0, flags }, &FlushBegun::default());
-                0
-            }
-            other => {
-                self.file.has_written.store(true, Ordering::SeqCst);
-                let errno = other.and_then(Result::err).unwrap_or(rustix::io::Errno::BADF);
-                told(-errno.raw_os_error(), "flush", fd)
-            }
+            // The flush is this call's to do.
+            awaited::ALONE | NOT_MANAGED => self.flush(level),
+            errno => told(errno, "flush", fd),
         }
     }
 }
@@ -277,6 +324,14 @@ fn told_of_all(result: c_int, function: &str) -> c_int {
     match result {
         0 => 0,
         NOT_MANAGED => crate::not_running(function),
+        errno if errno == -libc::ECONNREFUSED => fail(
+            errno,
+            format_args!(
+                "{function}(): no node manager answers, and only it has the files of other \
+                 programs; forebay_wait() brings a file of this one to the store without it, and \
+                 `forebay recover` the others once their programs have ended"
+            ),
+        ),
         errno => failed(
             errno,
             format_args!("{function}(): `forebay status` names those that cannot be flushed"),
@@ -292,7 +347,7 @@ mod tests {
     fn a_flush_fits_into_a_word() {
         for flush in [
             Remembered { ticket: 0, errors: 0, flags: BEGUN },
-            Remembered { ticket: u32::MAX, errors: 0xffff_0fff, flags: BEGUN | STORE | DONE },
+            Remembered { ticket: u32::MAX, errors: 0xffff_0fff, flags: BEGUN },
             Remembered { ticket: 7, errors: 3 << 16 | 28, flags: BEGUN | PLAIN },
         ] {
             let again = Remembered::of(flush.word()).unwrap();
@@ -300,5 +355,19 @@ mod tests {
             assert_eq!(parts(again), parts(flush));
         }
         assert!(Remembered::of(0).is_none());
+    }
+
+    #[test]
+    fn an_older_flush_does_not_replace_a_newer_one() {
+        let flush = |ticket| Remembered { ticket, errors: 0, flags: BEGUN };
+        let word = AtomicU64::new(0);
+        let kept = |ticket| {
+            raise(&word, flush(ticket));
+            Remembered::of(word.load(Ordering::SeqCst)).map(|flush| flush.ticket)
+        };
+        assert_eq!([5, 7, 6].map(kept), [Some(5), Some(7), Some(7)]);
+        // They begin again behind the highest.
+        raise(&word, flush(u32::MAX / 2 + 6));
+        assert_eq!([u32::MAX - 1, 3, u32::MAX].map(kept), [Some(u32::MAX - 1), Some(3), Some(3)]);
     }
 }

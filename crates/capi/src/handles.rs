@@ -7,7 +7,7 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use rustix::fd::RawFd;
 
-/// Files that can be open at a time: 56 bytes each, once they were used.
+/// Files that can be open at a time: 96 bytes each, once they were used.
 const FILES: usize = 1 << 16;
 /// Sessions that can be there at a time.
 const SESSIONS: usize = 256;
@@ -99,14 +99,21 @@ pub(crate) struct File {
     fd: AtomicI32,
     /// The descriptor is the program's, and stays when the handle is closed.
     is_borrowed: AtomicBool,
-    /// A call through this handle has written since the flush began.
+    /// A call through this handle has written since the last flush was begun: a wait begins another.
     pub has_written: AtomicBool,
-    /// The last flush that was begun: see `flushes.rs`.
-    pub flush: AtomicU64,
-    /// When the file was written last before that.
-    pub flushed_ns: AtomicU64,
-    /// Which file it was.
+    /// The last flush to the store, see `flushes.rs`.
+    pub to_store: AtomicU64,
+    /// The last one to any level.
+    pub to_any: AtomicU64,
+    /// What was missing on the store before the last one to `FOREBAY_DURABLE`.
+    pub seen: AtomicU64,
+    /// Which file of the pool the last flush was of.
     pub flushed_file: AtomicU64,
+    /// Of a file of the kernel's: when its status was last changed, before the last sync.
+    pub synced_ns: AtomicU64,
+    /// Which file the descriptor was of when the handle was made: device and inode.
+    pub device: AtomicU64,
+    pub inode: AtomicU64,
 }
 
 impl File {
@@ -117,9 +124,13 @@ impl File {
             fd: AtomicI32::new(0),
             is_borrowed: AtomicBool::new(false),
             has_written: AtomicBool::new(false),
-            flush: AtomicU64::new(0),
-            flushed_ns: AtomicU64::new(0),
+            to_store: AtomicU64::new(0),
+            to_any: AtomicU64::new(0),
+            seen: AtomicU64::new(0),
             flushed_file: AtomicU64::new(0),
+            synced_ns: AtomicU64::new(0),
+            device: AtomicU64::new(0),
+            inode: AtomicU64::new(0),
         }
     }
 }
@@ -199,7 +210,7 @@ pub(crate) struct OpenSession {
 impl Drop for OpenSession {
     fn drop(&mut self) {
         if let Some(place) = OF_SESSIONS.get(self.at) {
-            place.leave(|| ());
+            place.leave(|| close_files_of(self.handle, &crate::close_now));
         }
     }
 }
@@ -241,22 +252,27 @@ pub(crate) fn end_session(given: *mut c_void, close: impl Fn(RawFd) -> c_int) ->
     if !place.shut(generation) {
         return not_there(Kind::Session, place.generation(), generation);
     }
+    // A call that opens a file in it closes that, too, where it is the last one to leave.
+    place.leave(|| close_files_of(given, &close)).unwrap_or(0)
+}
+
+/// Closes the files of a session, which no call uses any more. The first error.
+fn close_files_of(session: u64, close: &impl Fn(RawFd) -> c_int) -> c_int {
     let mut result = 0;
     let high = FILES_HIGH.load(Ordering::SeqCst) as usize;
     for file in OF_FILES.iter().take(high) {
-        if file.session.load(Ordering::SeqCst) != given {
+        if file.session.load(Ordering::SeqCst) != session {
             continue;
         }
         let generation = file.place.generation();
         // Another thread may have closed it, and opened another one.
-        if file.session.load(Ordering::SeqCst) == given && file.place.shut(generation) {
-            let closed = leave(file, &close);
+        if file.session.load(Ordering::SeqCst) == session && file.place.shut(generation) {
+            let closed = leave(file, close);
             if result == 0 {
                 result = closed;
             }
         }
     }
-    place.leave(|| ());
     result
 }
 
@@ -293,6 +309,7 @@ pub(crate) fn add_file(
     fd: RawFd,
     is_borrowed: bool,
 ) -> Result<*mut c_void, c_int> {
+    let (device, inode) = crate::kernel::status(fd).map_or((0, 0), |found| found.identity());
     let first = FILES_NEXT.load(Ordering::Relaxed) as usize;
     for at in (first..FILES).chain(0..first) {
         let Some(file) = OF_FILES.get(at) else { continue };
@@ -305,7 +322,11 @@ pub(crate) fn add_file(
             file.fd.store(fd.saturating_add(1), Ordering::Relaxed);
             file.is_borrowed.store(is_borrowed, Ordering::Relaxed);
             file.has_written.store(false, Ordering::Relaxed);
-            file.flush.store(0, Ordering::Relaxed);
+            file.to_store.store(0, Ordering::Relaxed);
+            file.to_any.store(0, Ordering::Relaxed);
+            file.synced_ns.store(0, Ordering::Relaxed);
+            file.device.store(device, Ordering::Relaxed);
+            file.inode.store(inode, Ordering::Relaxed);
             file.session.store(session.handle, Ordering::SeqCst);
         };
         if let Some(generation) = file.place.take(fill) {

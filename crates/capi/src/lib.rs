@@ -13,18 +13,20 @@
 
 mod flushes;
 mod handles;
+mod kernel;
 mod report;
 mod session;
 
 use crate::handles::OpenFile;
+use crate::kernel::Named;
 use crate::report::{code, fail, failed};
 use crate::session::services;
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::mem::MaybeUninit;
 use core::num::NonZeroU64;
 use forebay_client::services::{ExtentNow, NOT_MANAGED, PoolNow, Services, TierNow, UnsafeNow};
-use rustix::fd::{BorrowedFd, IntoRawFd, RawFd};
-use rustix::fs::{Advice, Mode, OFlags};
+use rustix::fd::{BorrowedFd, RawFd};
+use rustix::fs::Advice;
 use rustix::io::Errno;
 
 /// `FOREBAY_API_VERSION` of this library.
@@ -97,12 +99,7 @@ fn borrow<'a>(fd: RawFd) -> Result<BorrowedFd<'a>, Errno> {
 fn close_now(fd: RawFd) -> c_int {
     match services() {
         Some(services) => (services.close)(fd),
-        // The C library's function could be cancelled, and unwind this one.
-        // SAFETY: it is this library's, and given up.
-        None => match unsafe { libc::syscall(libc::SYS_close, fd) } {
-            0 => 0,
-            _ => -last_errno(),
-        },
+        None => kernel::close(fd),
     }
 }
 
@@ -176,8 +173,8 @@ fn not_buffered(function: &str, fd: RawFd) -> c_int {
     fail(
         code::NOT_BUFFERED,
         format_args!(
-            "{function}(): descriptor {fd} is no file that Forebay buffers; `forebay explain PATH` \
-             says why"
+            "{function}(): {} is no file that Forebay buffers; `forebay explain PATH` says why",
+            Named(fd)
         ),
     )
 }
@@ -350,12 +347,8 @@ unsafe extern "C" fn forebay_open(
     let flags = flags | libc::O_CLOEXEC;
     // SAFETY: the caller's path.
     let fd = match ask(|services| unsafe { (services.open)(path, flags, mode) }) {
-        NOT_MANAGED => {
-            let flags = OFlags::from_bits_retain(flags as u32);
-            // SAFETY: the caller's path.
-            let opened = rustix::fs::open(unsafe { CStr::from_ptr(path) }, flags, Mode::from(mode));
-            opened.map_or_else(|errno| -errno.raw_os_error(), IntoRawFd::into_raw_fd)
-        }
+        // SAFETY: the caller's path.
+        NOT_MANAGED => unsafe { kernel::open(path, flags, mode) },
         fd => fd,
     };
     if fd < 0 {
@@ -416,7 +409,7 @@ fn transfer(
     file: *mut c_void,
     (is_null, bytes, offset): (bool, i64, i64),
     buffered: impl FnOnce(&Services, RawFd, usize, u64) -> isize,
-    plain: impl FnOnce(BorrowedFd<'_>, usize, u64) -> Result<usize, Errno>,
+    plain: impl FnOnce(RawFd, usize, u64) -> isize,
     done: impl FnOnce(&OpenFile),
 ) -> i64 {
     let file = match handles::file(file) {
@@ -434,14 +427,10 @@ fn transfer(
     let managed = services().map(|services| buffered(services, fd, length, offset));
     let result = match managed {
         Some(result) if result != NOT_MANAGED as isize => result,
-        _ => match borrow(fd).and_then(|fd| plain(fd, length, offset)) {
-            Ok(moved) => moved as isize,
-            Err(errno) => -errno.raw_os_error() as isize,
-        },
+        _ => plain(fd, length, offset),
     };
     if result < 0 {
-        let text =
-            format_args!("{function}(): {bytes} bytes at offset {offset} of descriptor {fd}");
+        let text = format_args!("{function}(): {bytes} bytes at offset {offset} of {}", Named(fd));
         return failed(result as c_int, text).into();
     }
     done(&file);
@@ -459,20 +448,7 @@ unsafe extern "C" fn forebay_read(
         // SAFETY: the caller's buffer.
         unsafe { (services.read)(fd, buffer.cast(), length, offset) }
     };
-    let plain = |fd: BorrowedFd<'_>, length: usize, offset| {
-        let length = length.min(isize::MAX as usize);
-        // SAFETY: the caller's buffer, of so many bytes; they need not have a value.
-        let room = unsafe {
-            core::slice::from_raw_parts_mut(
-                match buffer.is_null() {
-                    true => core::ptr::dangling_mut::<MaybeUninit<u8>>(),
-                    false => buffer.cast::<MaybeUninit<u8>>(),
-                },
-                length,
-            )
-        };
-        rustix::io::pread(fd, room, offset).map(|(got, _)| got.len())
-    };
+    let plain = |fd, length, offset| kernel::read(fd, buffer, length, offset);
     transfer("forebay_read", file, (buffer.is_null(), bytes, offset), buffered, plain, |_| ())
 }
 
@@ -487,16 +463,7 @@ unsafe extern "C" fn forebay_write(
         // SAFETY: the caller's buffer.
         unsafe { (services.write)(fd, buffer.cast(), length, offset) }
     };
-    let plain = |fd: BorrowedFd<'_>, length: usize, offset| {
-        let from = match buffer.is_null() {
-            true => &[][..],
-            // SAFETY: the caller's buffer, of so many bytes.
-            false => unsafe {
-                core::slice::from_raw_parts(buffer.cast::<u8>(), length.min(isize::MAX as usize))
-            },
-        };
-        rustix::io::pwrite(fd, from, offset)
-    };
+    let plain = |fd, length, offset| kernel::write(fd, buffer, length, offset);
     let given = (buffer.is_null(), bytes, offset);
     transfer("forebay_write", file, given, buffered, plain, OpenFile::note_written)
 }
@@ -510,15 +477,12 @@ extern "C" fn forebay_size(file: *mut c_void) -> i64 {
     let fd = file.fd();
     let size = services().map_or(NOT_MANAGED.into(), |services| (services.size)(fd));
     let size = match size {
-        size if size == NOT_MANAGED.into() => match borrow(fd).and_then(rustix::fs::fstat) {
-            Ok(stat) => stat.st_size,
-            Err(errno) => -i64::from(errno.raw_os_error()),
-        },
+        size if size == NOT_MANAGED.into() => kernel::size(fd),
         size => size,
     };
     match size {
         0.. => size,
-        errno => failed(errno as c_int, format_args!("forebay_size(): descriptor {fd}")).into(),
+        errno => failed(errno as c_int, format_args!("forebay_size(): {}", Named(fd))).into(),
     }
 }
 
@@ -570,7 +534,7 @@ unsafe extern "C" fn forebay_safety(file: *mut c_void, info: *mut c_void) -> c_i
                 place,
                 is_buffered: (result == 0).into(),
             }),
-            errno => Err(failed(errno, format_args!("forebay_safety(): descriptor {fd}"))),
+            errno => Err(failed(errno, format_args!("forebay_safety(): {}", Named(fd)))),
         }
     };
     // SAFETY: the caller's struct.
@@ -609,7 +573,7 @@ extern "C" fn forebay_hint(file: *mut c_void, hint: c_int, offset: i64, bytes: i
         };
         match advise(file.fd(), offset, bytes, hint) {
             0 => 0,
-            errno => failed(errno, format_args!("{FUNCTION}(): descriptor {}", file.fd())),
+            errno => failed(errno, format_args!("{FUNCTION}(): {}", Named(file.fd()))),
         }
     })
 }
@@ -652,7 +616,7 @@ unsafe extern "C" fn forebay_will_read(
             let (offset, bytes) = (range.offset as u64, range.bytes as u64);
             let told = advise(file.fd(), offset, bytes, WILL_READ);
             if told != 0 {
-                return failed(told, format_args!("{FUNCTION}(): descriptor {}", file.fd()));
+                return failed(told, format_args!("{FUNCTION}(): {}", Named(file.fd())));
             }
         }
         0
@@ -690,6 +654,6 @@ unsafe extern "C" fn forebay_placement(
     match services().map_or(NOT_MANAGED.into(), look) {
         count @ 0.. => count,
         none if none == NOT_MANAGED.into() => not_buffered(FUNCTION, fd).into(),
-        errno => failed(errno as c_int, format_args!("{FUNCTION}(): descriptor {fd}")).into(),
+        errno => failed(errno as c_int, format_args!("{FUNCTION}(): {}", Named(fd))).into(),
     }
 }

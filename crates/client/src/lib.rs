@@ -74,7 +74,7 @@ pub use open_file::OpenFile;
 pub use opening::PathAt;
 pub use placement::{hierarchy, hotness_of, policy_of, question};
 pub use range::{Advice, AllocateMode};
-pub use safety::{Extent, Flush, Level, Progress, Unsafe};
+pub use safety::{Awaited, Extent, Flush, Level, Progress, Unsafe};
 pub use session::{Front, Session};
 pub use span::{Readable, Writable};
 pub use spawn::{Carried, Environment, Managed, Own, Told, Variables};

@@ -10,7 +10,7 @@ use crate::waiting::Wait;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 use forebay_pool::layout::*;
-use forebay_pool::{Entry, FileId, FoundFile, SyncState, clock, futex};
+use forebay_pool::{BucketId, Entry, FileId, FoundFile, SyncState, clock, futex};
 use rustix::io::Errno;
 
 /// What a flush brings a file to.
@@ -29,8 +29,8 @@ pub struct Flush {
     pub ticket: u32,
     /// The errors of the file before.
     pub errors: u32,
-    /// When the file was written last, as far as it was ahead of the store.
-    pub written_ns: u64,
+    /// What the blocks were that the store lacked, for one to the journal; 0 is nothing known.
+    pub seen: u64,
     /// Which file it is of: number and generation of its record.
     pub file: u64,
 }
@@ -42,8 +42,19 @@ pub enum Progress {
     Waiting,
     /// It is done.
     Done,
-    /// It is done, and the file was written since.
+    /// It is done, and the file was written since, or that cannot be told.
     Changed,
+}
+
+/// What a wait for a flush has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Awaited {
+    /// It is done.
+    Done,
+    /// The time is over.
+    Late,
+    /// No node manager is there to do it: a new flush does it itself.
+    Alone,
 }
 
 /// Bytes of a file, in whole pages, that its store lacks.
@@ -81,12 +92,15 @@ impl Level {
 
 impl OpenFile<'_> {
     /// Has the node manager begin to bring the file to `level`, whatever its rule says of
-    /// durability, and returns at once.
+    /// durability, and returns at once. `None`: the store's file has all of it, and only the kernel
+    /// knows whether that is durable, or written later. So it is of a file that is used through the
+    /// kernel; and where there is no node manager: this process has written it then, however
+    /// long that takes.
     ///
     /// # Errors
     /// `NOTSUP` of a scratch file, which ends with its job; `INTR` and `BADF` as of
-    /// [`OpenFile::sync`].
-    pub fn begin_flush(&self, level: Level) -> Result<Flush, Errno> {
+    /// [`OpenFile::sync`]; the store's, where there is no node manager.
+    pub fn begin_flush(&self, level: Level) -> Result<Option<Flush>, Errno> {
         let record = self.record;
         if record.has(FileFlags::SCRATCH) {
             return Err(Errno::NOTSUP);
@@ -95,11 +109,20 @@ impl OpenFile<'_> {
             // What a killed process has left behind the end was never acknowledged.
             self.exclusively(|file| file.clean_up_store())?;
         }
+        if record.has(FileFlags::DIRECT) {
+            return Ok(None);
+        }
+        if self.session.manager_watch.look(&self.session.segment) == ManagerState::Gone {
+            self.session.restarting(|| self.flush_here(true))?;
+            return Ok(None);
+        }
         self.register();
-        let (errors, written_ns) = (record.errors(), self.written_ns());
+        let errors = record.errors();
+        // Before: what is written from here on shows.
+        let seen = if level == Level::Durable { self.pending_blocks()? } else { 0 };
         let owner = self.session.owner();
         let ticket = self.session.segment.request(self.id, Some(owner), level.flags());
-        Ok(Flush { ticket, errors, written_ns, file: self.numbered() })
+        Ok(Some(Flush { ticket, errors, seen, file: self.numbered() }))
     }
 
     /// Tells the file from all others that the pool has had, as long as it is open.
@@ -108,71 +131,149 @@ impl OpenFile<'_> {
         u64::from(self.id.raw()) << 32 | u64::from(generation)
     }
 
-    /// When the file was written last; 0 if the store has that time, too.
-    fn written_ns(&self) -> u64 {
-        match self.record.has(FileFlags::METADATA_DIRTY) {
-            true => self.record.mtime_ns.load(Ordering::Acquire),
-            false => 0,
-        }
+    /// Whether no other call has the file for itself, after some milliseconds at most: the node
+    /// manager has it for a moment when it gives the store's file its times. A stopped process is
+    /// not waited for.
+    fn is_free_soon(&self) -> bool {
+        const LOOKS: u32 = 20;
+        let exclusive = &self.record.exclusive;
+        (0..LOOKS).any(|_| {
+            let holder = exclusive.load(Ordering::SeqCst);
+            if holder != 0 && !self.session.segment.is_held_by_stopped(self.id) {
+                futex::wait(exclusive, holder, 1);
+            }
+            exclusive.load(Ordering::SeqCst) == 0
+        })
     }
 
-    /// How it stands with `flush`, which was begun through this descriptor. That the file was
-    /// written since is seen for as long as the node manager has not brought that to the store.
+    /// Whether the node manager has done all that was asked for, after some milliseconds at most: it
+    /// asks itself for a checkpoint of what the journal has, once a flush is done.
+    fn is_settled_soon(&self) -> bool {
+        const LOOKS: u32 = 20;
+        let work_done = &self.session.segment.header().work_done;
+        (0..LOOKS).any(|_| {
+            let done = work_done.load(Ordering::Acquire);
+            if self.record.awaits_sync() {
+                futex::wait(work_done, done, 1);
+            }
+            !self.record.awaits_sync()
+        })
+    }
+
+    /// A number for the contents that the store lacks: each write of a block raises the version of
+    /// the block's lock, as the journal knows by it what it has. 0 is none: another call has the
+    /// file for itself, or is changing its size.
+    fn pending_blocks(&self) -> Result<u64, Errno> {
+        let record = self.record;
+        if !self.is_free_soon() {
+            return Ok(0);
+        }
+        let inside = self.enter_restarting(self.session.owner())?;
+        let mut sum = mix(record.size.load(Ordering::Acquire));
+        self.session.segment.for_each_entry(inside.record, 0, |block, place| {
+            if let Some(seen) = self.look_at_block(place).filter(|seen| seen.ahead != 0) {
+                let bucket = u64::from(seen.bucket.raw()) << 32 | u64::from(seen.version);
+                sum = mix(sum ^ mix(block)) ^ mix(bucket);
+            }
+            true
+        });
+        Ok(if record.has_intent() { 0 } else { sum.max(1) })
+    }
+
+    /// How it stands with `flush`, which was begun through this descriptor. It is done where the
+    /// record says now that nothing is missing on the store, which was synced since, or that what
+    /// is missing is what the journal was given.
     ///
     /// # Errors
     /// That of a flush of the file which has failed since; `BADFD` if the descriptor refers to
-    /// another file by now.
+    /// another file by now; `CONNREFUSED` where the node manager ended before it was done.
     pub fn progress(&self, flush: &Flush) -> Result<Progress, Errno> {
         if self.numbered() != flush.file {
             return Err(Errno::BADFD);
         }
-        if !self.session.segment.is_synced(self.id, flush.ticket) {
-            return Ok(Progress::Waiting);
+        let segment = &self.session.segment;
+        if !segment.is_synced(self.id, flush.ticket) {
+            return match self.session.manager_watch.look(segment) {
+                ManagerState::Gone => Err(Errno::CONNREFUSED),
+                _ => Ok(Progress::Waiting),
+            };
         }
         if self.record.errors() != flush.errors {
             return Err(self.last_error().unwrap_or(Errno::IO));
         }
-        match self.written_ns() {
-            0 => Ok(Progress::Done),
-            now if now == flush.written_ns => Ok(Progress::Done),
-            _ => Ok(Progress::Changed),
-        }
+        let is_safe = self.is_safe_on_store()? || self.is_in_journal(flush)?;
+        Ok(if is_safe { Progress::Done } else { Progress::Changed })
     }
 
-    /// Waits for `flush` until `deadline_ns` of CLOCK_MONOTONIC; for ever without one. Whether it
-    /// is done. Where there is no node manager to do it, this process does, however long that
-    /// takes.
+    /// Whether the store has all that any process of this node has written, durably.
+    fn is_safe_on_store(&self) -> Result<bool, Errno> {
+        let record = self.record;
+        let unclear = FileFlags::DIRECT | FileFlags::FAILING;
+        if record.flags.load(Ordering::Acquire).intersects(unclear) || !self.is_free_soon() {
+            return Ok(false);
+        }
+        let found = self.not_on_store()?;
+        if found != Unsafe::default() || record.has_lengtheners() {
+            return Ok(false);
+        }
+        // In this order: what made a page clean has cleared the flag before, and the flag is set
+        // before the sync that is to be answered: one that was under way has ended well, or has
+        // cleared it again.
+        let is_synced = || record.has(FileFlags::SYNCED);
+        Ok(is_synced() && self.is_settled_soon() && is_synced())
+    }
+
+    /// Whether nothing was written since `flush` began, and all flushes are done: the contents that
+    /// were looked at may be those of a later one.
+    fn is_in_journal(&self, flush: &Flush) -> Result<bool, Errno> {
+        let unclear = FileFlags::DIRECT | FileFlags::FAILING;
+        let is_clear = !self.record.flags.load(Ordering::Acquire).intersects(unclear);
+        Ok(flush.seen != 0
+            && is_clear
+            && self.pending_blocks()? == flush.seen
+            && self.is_settled_soon())
+    }
+
+    /// Waits for `flush` until `deadline_ns` of CLOCK_MONOTONIC; for ever without one.
     ///
     /// # Errors
-    /// As of [`OpenFile::progress`]; `INTR` and `TIMEDOUT` as of [`OpenFile::sync`], where the node
-    /// manager is stopped.
-    pub fn await_flush(&self, flush: &Flush, deadline_ns: Option<u64>) -> Result<bool, Errno> {
+    /// That of a flush of the file which has failed since; `BADFD` as of [`OpenFile::progress`];
+    /// `INTR` and `TIMEDOUT` as of [`OpenFile::sync`], where the node manager is stopped.
+    pub fn await_flush(&self, flush: &Flush, deadline_ns: Option<u64>) -> Result<Awaited, Errno> {
         if self.numbered() != flush.file {
             return Err(Errno::BADFD);
         }
-        let is_done = self.session.restarting(|| self.await_flush_once(flush, deadline_ns))?;
-        if is_done {
-            self.progress(flush)?;
+        let awaited = self.session.restarting(|| self.await_flush_once(flush, deadline_ns))?;
+        if awaited == Awaited::Done {
+            if self.record.errors() != flush.errors {
+                return Err(self.last_error().unwrap_or(Errno::IO));
+            }
             // This description has learned of it.
             let _ = self.unreported_error();
             self.look_afresh()?;
         }
-        Ok(is_done)
+        Ok(awaited)
     }
 
-    fn await_flush_once(&self, flush: &Flush, deadline_ns: Option<u64>) -> Result<bool, Errno> {
+    fn await_flush_once(&self, flush: &Flush, deadline_ns: Option<u64>) -> Result<Awaited, Errno> {
         let (segment, wait) = (&self.session.segment, Wait::begin());
         let header = segment.header();
         let stands = || segment.manager_is_stopped() || segment.is_held_by_stopped(self.id);
         loop {
             let done = header.work_done.load(Ordering::Acquire);
             if segment.is_synced(self.id, flush.ticket) {
-                return Ok(true);
+                return Ok(Awaited::Done);
             }
-            let Some(pause_ms) = pause_until(deadline_ns) else { return Ok(false) };
+            let Some(pause_ms) = pause_until(deadline_ns) else {
+                // A caller that only looks learns of it, too.
+                return Ok(match self.session.manager_watch.look(segment) {
+                    ManagerState::Gone => Awaited::Alone,
+                    _ => Awaited::Late,
+                });
+            };
             futex::wait(&header.work_done, done, pause_ms);
             if segment.is_synced(self.id, flush.ticket) {
-                return Ok(true);
+                return Ok(Awaited::Done);
             }
             if !self.is_current() {
                 return Err(Errno::BADF);
@@ -180,7 +281,7 @@ impl OpenFile<'_> {
             wait.look(stands)?;
             match self.session.manager_watch.look(segment) {
                 ManagerState::AtWork => {}
-                ManagerState::Gone => return self.flush_here(true).map(|()| true),
+                ManagerState::Gone => return Ok(Awaited::Alone),
                 // A caller that gave a limit has said how long it waits.
                 ManagerState::Stopped if deadline_ns.is_none() => return Err(Errno::TIMEDOUT),
                 ManagerState::Stopped => {}
@@ -261,9 +362,9 @@ impl OpenFile<'_> {
             let Entry::Resident { bucket, .. } = Entry::decode(word) else { return None };
             let meta = segment.bucket(bucket)?;
             let (valid, ahead) = (meta.valid.load(Ordering::Acquire), meta.pending());
-            let tier = segment.tier_of(bucket);
+            let (tier, version) = (segment.tier_of(bucket), meta.lock.version());
             if place.load(Ordering::Acquire) == word {
-                return Some(SeenBlock { tier, valid, ahead });
+                return Some(SeenBlock { tier, bucket, version, valid, ahead });
             }
         }
     }
@@ -271,6 +372,9 @@ impl OpenFile<'_> {
 
 struct SeenBlock {
     tier: TierId,
+    bucket: BucketId,
+    /// How often it was changed.
+    version: u32,
     valid: u64,
     /// The store lacks them.
     ahead: u64,
@@ -320,6 +424,13 @@ impl<F: FnMut(Extent) -> bool> Joiner<'_, F> {
     }
 }
 
+/// Spreads a number over all bits, one to one.
+fn mix(number: u64) -> u64 {
+    let number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ number >> 31
+}
+
 /// Milliseconds to sleep before the next look; `None` once the time is over.
 fn pause_until(deadline_ns: Option<u64>) -> Option<u64> {
     let Some(deadline) = deadline_ns else { return Some(WORK_LOOK.as_ms()) };
@@ -339,10 +450,17 @@ impl Session {
 
     /// Has the node manager begin to bring all that is buffered in the pool to `level`, whichever
     /// process wrote it.
-    pub fn begin_flush_of_all(&self, level: Level) {
+    ///
+    /// # Errors
+    /// `CONNREFUSED` where there is no node manager.
+    pub fn begin_flush_of_all(&self, level: Level) -> Result<(), Errno> {
+        if self.manager_watch.look(&self.segment) == ManagerState::Gone {
+            return Err(Errno::CONNREFUSED);
+        }
         for found in self.ahead() {
             self.segment.request(found.file, Some(self.owner()), level.flags());
         }
+        Ok(())
     }
 
     /// Waits until all that was asked for of all files is done, at most until `deadline_ns` of
@@ -350,7 +468,7 @@ impl Session {
     ///
     /// # Errors
     /// That of a file that cannot be flushed: the others were waited for; `INTR` and `TIMEDOUT` as
-    /// of [`OpenFile::sync`]; `IO` where there is no node manager.
+    /// of [`OpenFile::sync`]; `CONNREFUSED` where there is no node manager.
     pub fn await_flush_of_all(&self, deadline_ns: Option<u64>) -> Result<bool, Errno> {
         let wait = Wait::begin();
         let mut failed = None;
@@ -383,7 +501,7 @@ impl Session {
         wait.look(|| self.segment.manager_is_stopped() || self.segment.is_held_by_stopped(file))?;
         match self.manager_watch.look(&self.segment) {
             ManagerState::AtWork => Ok(true),
-            ManagerState::Gone => Err(Errno::IO),
+            ManagerState::Gone => Err(Errno::CONNREFUSED),
             ManagerState::Stopped if deadline_ns.is_none() => Err(Errno::TIMEDOUT),
             ManagerState::Stopped => Ok(true),
         }

@@ -38,6 +38,20 @@ pub mod progress {
     pub const CHANGED: i32 = 2;
 }
 
+/// What [`Services::begin_flush`] returns where the store's file has all, and only the kernel knows
+/// what is durable of it, or written later.
+pub const BY_KERNEL: i32 = 1;
+
+/// Values of what a wait has come to, as [`Services::await_flush`] returns them.
+pub mod awaited {
+    /// [`crate::Awaited::Late`].
+    pub const LATE: i32 = 0;
+    /// [`crate::Awaited::Done`].
+    pub const DONE: i32 = 1;
+    /// [`crate::Awaited::Alone`].
+    pub const ALONE: i32 = 2;
+}
+
 /// What is known of the pool.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -118,8 +132,8 @@ pub struct FlushBegun {
     pub ticket: u32,
     /// See [`crate::Flush::errors`].
     pub errors: u32,
-    /// See [`crate::Flush::written_ns`].
-    pub written_ns: u64,
+    /// See [`crate::Flush::seen`].
+    pub seen: u64,
     /// See [`crate::Flush::file`].
     pub file: u64,
 }
@@ -150,16 +164,17 @@ pub struct Services {
     pub size: extern "C" fn(RawFd) -> i64,
     /// `posix_fadvise` beyond the kernel's part: the advice by its number there.
     pub advise: extern "C" fn(RawFd, u64, u64, i32) -> i32,
-    /// Begins a flush to a [`level`].
+    /// Begins a flush to a [`level`]: 0, or [`BY_KERNEL`].
     pub begin_flush: unsafe extern "C" fn(RawFd, u32, *mut FlushBegun) -> i32,
     /// How it stands with a flush: a number of [`progress`].
     pub progress: unsafe extern "C" fn(RawFd, *const FlushBegun) -> i32,
-    /// Waits for a flush, so many milliseconds, or for ever if they are negative: 1 if it is done,
-    /// 0 if the time is over.
+    /// Waits for a flush, so many milliseconds, or for ever if they are negative: a number of
+    /// [`awaited`].
     pub await_flush: unsafe extern "C" fn(RawFd, *const FlushBegun, i64) -> i32,
     /// Begins a flush of all files of the pool to a [`level`].
     pub begin_flush_of_all: extern "C" fn(u32) -> i32,
-    /// Waits for that as for one.
+    /// Waits for that, so many milliseconds, or for ever if they are negative: 1 if it is done, 0 if
+    /// the time is over.
     pub await_flush_of_all: extern "C" fn(i64) -> i32,
     /// Says what the store lacks.
     pub not_on_store: unsafe extern "C" fn(RawFd, *mut UnsafeNow) -> i32,

@@ -4,7 +4,7 @@
 mod support;
 
 use forebay_client::{
-    CopySide, Extent, Level, OpenFile, OpenFlags, Progress, StartError, Unsafe, Whence,
+    Awaited, CopySide, Extent, Level, OpenFile, OpenFlags, Progress, StartError, Unsafe, Whence,
 };
 use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
 use rustix::io::Errno;
@@ -87,11 +87,10 @@ fn a_flush_is_begun_looked_at_and_awaited_also_without_a_node_manager() {
 
     for level in [Level::Store, Level::Durable] {
         write_at(&session, fd, b"again", 9000).unwrap();
-        let flush = file.begin_flush(level).unwrap();
-        // No node manager serves it.
+        let flush = file.begin_flush(level).unwrap().unwrap();
         assert_eq!(file.progress(&flush), Ok(Progress::Waiting));
-        assert_eq!(file.await_flush(&flush, Some(0)), Ok(false));
-        assert_eq!(file.await_flush(&flush, None), Ok(true));
+        assert_eq!(file.await_flush(&flush, Some(0)), Ok(Awaited::Late));
+        assert_eq!(file.await_flush(&flush, None), Ok(Awaited::Done));
         assert_eq!(file.not_on_store().map(|left| left.memory), Ok(0));
     }
     let mut wanted = pattern(70_000);

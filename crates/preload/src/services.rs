@@ -6,11 +6,11 @@ use crate::files::path_here;
 use crate::session::{managed, session};
 use core::ffi::{c_char, c_int};
 use forebay_client::services::{
-    ExtentNow, FlushBegun, NOT_MANAGED, PoolNow, SERVICES, Services, TierNow, UnsafeNow, level,
-    progress,
+    BY_KERNEL, ExtentNow, FlushBegun, NOT_MANAGED, PoolNow, SERVICES, Services, TierNow, UnsafeNow,
+    awaited, level, progress,
 };
 use forebay_client::{
-    Advice, Extent, Flush, Level, OpenFile, OpenFlags, Progress, Session, UserBuffers,
+    Advice, Awaited, Extent, Flush, Level, OpenFile, OpenFlags, Progress, Session, UserBuffers,
 };
 use rustix::io::Errno;
 
@@ -79,8 +79,8 @@ fn level_of(number: u32) -> Result<Level, Errno> {
 }
 
 fn flush_of(begun: &FlushBegun) -> Flush {
-    let FlushBegun { ticket, errors, written_ns, file } = *begun;
-    Flush { ticket, errors, written_ns, file }
+    let FlushBegun { ticket, errors, seen, file } = *begun;
+    Flush { ticket, errors, seen, file }
 }
 
 /// The deadline of a call that waits so many milliseconds; none if they are negative.
@@ -176,9 +176,10 @@ extern "C" fn advise(fd: c_int, offset: u64, bytes: u64, advice: c_int) -> c_int
 
 unsafe extern "C" fn begin_flush(fd: c_int, level: u32, begun: *mut FlushBegun) -> c_int {
     of_file(fd, |open| {
-        let Flush { ticket, errors, written_ns, file } = open.begin_flush(level_of(level)?)?;
+        let Some(flush) = open.begin_flush(level_of(level)?)? else { return Ok(BY_KERNEL) };
+        let Flush { ticket, errors, seen, file } = flush;
         // SAFETY: the caller's to write.
-        unsafe { begun.write(FlushBegun { ticket, errors, written_ns, file }) };
+        unsafe { begun.write(FlushBegun { ticket, errors, seen, file }) };
         Ok(0)
     })
 }
@@ -199,14 +200,17 @@ unsafe extern "C" fn await_flush(fd: c_int, begun: *const FlushBegun, timeout_ms
     // SAFETY: the caller's to read.
     let flush = flush_of(unsafe { &*begun });
     let deadline = deadline(timeout_ms);
-    of_file(fd, |file| file.await_flush(&flush, deadline).map(c_int::from))
+    of_file(fd, |file| {
+        file.await_flush(&flush, deadline).map(|found| match found {
+            Awaited::Late => awaited::LATE,
+            Awaited::Done => awaited::DONE,
+            Awaited::Alone => awaited::ALONE,
+        })
+    })
 }
 
 extern "C" fn begin_flush_of_all(level: u32) -> c_int {
-    of_session(|session| {
-        session.begin_flush_of_all(level_of(level)?);
-        Ok(())
-    })
+    of_session(|session| session.begin_flush_of_all(level_of(level)?))
 }
 
 extern "C" fn await_flush_of_all(timeout_ms: i64) -> c_int {

@@ -84,6 +84,34 @@ fn a_wait_ends_in_time_where_the_node_manager_does_not_go_on() {
 }
 
 #[test]
+fn without_a_node_manager_a_flush_brings_the_file_to_the_store() {
+    for setup in [LAZY, JOURNAL] {
+        let Some(site) = site(&setup) else { return };
+        let (program, mark, file) =
+            (site.root().join("api"), site.out.join("mark"), site.store.join("file"));
+        let mut command =
+            site.buffered(&[program.to_str().unwrap(), "alone", file.to_str().unwrap()]);
+        command.env("MARK", &mark);
+        let run = site.start(command);
+        // The program goes on without the process that has started it.
+        let ran = run.end();
+        wait_for("the end of the program", LIMIT, || mark.exists().then_some(()));
+        assert_eq!(ran.code, 128 + Signal::KILL.as_raw());
+        assert_eq!(&fs::read(&file).unwrap()[..5], b"later");
+        site.kill_all();
+        site.end(site.forebay(&["recover", "--config", site.config.to_str().unwrap()])).expect(0);
+    }
+}
+
+#[test]
+fn threads_that_share_a_handle_are_told_the_truth() {
+    for setup in [LAZY, JOURNAL] {
+        let Some(site) = site(&setup) else { return };
+        under_forebay(&site, "$BIN/api shared $PWD/file");
+    }
+}
+
+#[test]
 fn threads_share_sessions_and_files() {
     for setup in [USUAL, TINY] {
         let Some(site) = site(&setup) else { return };

@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -76,6 +78,13 @@ static void write_all(forebay_file *file, const char *from, int64_t bytes, int64
     CHECK(forebay_write(file, from, bytes, offset) == bytes);
 }
 
+static int safe_in_time(forebay_file *file, int level) {
+    for (int turn = 0; turn < 1000; turn++, nap(1))
+        if (forebay_is_safe(file, level) == 1)
+            return 1;
+    return 0;
+}
+
 /* Under Forebay, where nothing is flushed but what is asked for. */
 static void buffered(const char *path, const char *on_store) {
     forebay_session *session = started(FOREBAY_REQUIRE);
@@ -142,12 +151,32 @@ static void buffered(const char *path, const char *on_store) {
     CHECK(forebay_placement(file, 0, BYTES, extents, 1) == 3);
     CHECK(extents[0].bytes == 4096 && extents[1].bytes == 0x5555555555555555);
     CHECK(forebay_wait(file, FOREBAY_DURABLE, 60000) == 0);
-    CHECK(forebay_is_safe(file, FOREBAY_DURABLE) == 1 && forebay_is_safe(file, FOREBAY_STORE) == 0);
+    CHECK(forebay_is_safe(file, FOREBAY_DURABLE) == 1);
     CHECK(forebay_wait(file, FOREBAY_STORE, 60000) == 0 && forebay_is_safe(file, FOREBAY_STORE) == 1);
-    nap(20);
     int fd = open(path, O_RDWR);
     CHECK(fd >= 0 && pwrite(fd, "other", 5, 0) == 5);
-    CHECK(forebay_is_safe(file, FOREBAY_STORE) == 0);
+    CHECK(forebay_is_safe(file, FOREBAY_STORE) == 0 && forebay_is_safe(file, FOREBAY_DURABLE) == 0);
+    /* At once, through the descriptor, and where the file keeps its time. */
+    for (int turn = 0; turn < 20; turn++) {
+        int level = turn % 2 ? FOREBAY_STORE : FOREBAY_DURABLE;
+        CHECK(forebay_wait(file, level, 60000) == 0 && forebay_is_safe(file, level) == 1);
+        struct stat before;
+        CHECK(fstat(fd, &before) == 0);
+        CHECK(pwrite(turn % 3 ? fd : forebay_fd(file), "other", 5, 0) == 5);
+        struct timespec times[2] = {before.st_atim, before.st_mtim};
+        CHECK(turn % 5 || futimens(fd, times) == 0);
+        CHECK(forebay_is_safe(file, level) == 0);
+    }
+
+    /* A size alone, and bytes that end before it. */
+    for (int turn = 0; turn < 4; turn++) {
+        int level = turn % 2 ? FOREBAY_STORE : FOREBAY_DURABLE;
+        CHECK(ftruncate(fd, BYTES + 5000 * (turn % 3)) == 0 && forebay_is_safe(file, level) == 0);
+        CHECK(turn < 2 || pwrite(fd, "other", 5, 0) == 5);
+        CHECK(forebay_flush(file, level) == 0 && safe_in_time(file, level));
+        CHECK(forebay_wait(file, level, 60000) == 0 && forebay_is_safe(file, level) == 1);
+    }
+    CHECK(ftruncate(fd, BYTES) == 0);
 
     /* A file that the program has opened itself. */
     forebay_file *own;
@@ -163,8 +192,8 @@ static void buffered(const char *path, const char *on_store) {
     int second = open(beside, O_RDWR | O_CREAT, 0600);
     CHECK(second >= 0 && pwrite(second, "beside", 6, 0) == 6 && dup2(second, fd) == fd);
     GIVES(forebay_is_safe(own, FOREBAY_STORE), -EBADFD, "another file");
-    CHECK(forebay_wait(own, FOREBAY_STORE, 60000) == 0 && forebay_is_safe(own, FOREBAY_STORE) == 1);
-    CHECK(close(second) == 0 && safety(own).memory_bytes == 0);
+    GIVES(forebay_wait(own, FOREBAY_STORE, 60000), -EBADFD, "another handle");
+    CHECK(close(second) == 0);
     CHECK(forebay_close(own) == 0 && fcntl(fd, F_GETFD) >= 0 && close(fd) == 0);
 
     /* One that is not buffered, in another directory. */
@@ -174,6 +203,8 @@ static void buffered(const char *path, const char *on_store) {
     CHECK(forebay_read(outside, got, 9, 0) == 7 && forebay_size(outside) == 7);
     CHECK(safety(outside).is_buffered == 0 && safety(outside).where == FOREBAY_WHERE_STORE);
     CHECK(forebay_is_safe(outside, FOREBAY_STORE) == 0);
+    CHECK(forebay_flush(outside, FOREBAY_STORE) == 0 && forebay_is_safe(outside, FOREBAY_STORE) == 1);
+    CHECK(pwrite(forebay_fd(outside), "OUT", 3, 0) == 3 && forebay_is_safe(outside, FOREBAY_STORE) == 0);
     CHECK(forebay_wait(outside, FOREBAY_STORE, 0) == 0 && forebay_is_safe(outside, FOREBAY_STORE) == 1);
     GIVES(forebay_placement(outside, 0, 9, extents, 4), FOREBAY_E_NOT_BUFFERED, "forebay explain");
 
@@ -212,10 +243,22 @@ static void plain(const char *path) {
     write_all(file, written, BYTES, 0);
     CHECK(forebay_read(file, got, BYTES, 0) == BYTES && !memcmp(got, written, BYTES));
     CHECK(forebay_size(file) == BYTES && safety(file).where == FOREBAY_WHERE_STORE);
-    CHECK(forebay_flush(file, FOREBAY_DURABLE) == 0 && forebay_is_safe(file, FOREBAY_DURABLE) == 0);
+    CHECK(forebay_flush(file, FOREBAY_DURABLE) == 0 && forebay_is_safe(file, FOREBAY_DURABLE) == 1);
     CHECK(forebay_wait(file, FOREBAY_STORE, 10) == 0 && forebay_is_safe(file, FOREBAY_STORE) == 1);
     write_all(file, "x", 1, 0);
-    CHECK(forebay_is_safe(file, FOREBAY_STORE) == 0);
+    CHECK(forebay_is_safe(file, FOREBAY_STORE) == 0 && forebay_flush(file, FOREBAY_STORE) == 0);
+    CHECK(forebay_is_safe(file, FOREBAY_STORE) == 1);
+    CHECK(pwrite(forebay_fd(file), "y", 1, 0) == 1 && forebay_is_safe(file, FOREBAY_STORE) == 0);
+    /* A descriptor that the program closed, or gave to another file. */
+    int spare = dup(forebay_fd(file));
+    forebay_file *lost;
+    CHECK(forebay_use_fd(session, spare, &lost) == 0 && forebay_flush(lost, FOREBAY_STORE) == 0);
+    CHECK(forebay_is_safe(lost, FOREBAY_STORE) == 1 && close(spare) == 0);
+    GIVES(forebay_is_safe(lost, FOREBAY_STORE), -EBADFD, "descriptor");
+    CHECK(dup2(0, spare) == spare);
+    GIVES(forebay_is_safe(lost, FOREBAY_STORE), -EBADFD, "another file");
+    GIVES(forebay_flush(lost, FOREBAY_STORE), -EBADFD, "another file");
+    CHECK(forebay_close(lost) == 0 && close(spare) == 0);
     struct forebay_range ranges[2] = {{0, 100}, {5000, 100}};
     CHECK(forebay_will_read(file, ranges, 2) == 0);
     CHECK(forebay_hint(file, FOREBAY_HINT_SEQUENTIAL, 0, 0) == 0);
@@ -298,7 +341,7 @@ static void bad(const char *path) {
     CHECK(pipe(ends) == 0 && forebay_use_fd(session, ends[0], &file) == 0);
     GIVES(forebay_read(file, got, 1, 0), -ESPIPE, "descriptor");
     GIVES(forebay_hint(file, FOREBAY_HINT_WILLNEED, 0, 0), -ESPIPE, "descriptor");
-    CHECK(forebay_flush(file, FOREBAY_STORE) == 0);
+    GIVES(forebay_flush(file, FOREBAY_STORE), -EINVAL, "flush pipe:");
     GIVES(forebay_wait(file, FOREBAY_STORE, 0), -EINVAL, "flush");
 
     forebay_session *many[300];
@@ -358,6 +401,91 @@ static void late(const char *path) {
     CHECK(kill(manager, SIGCONT) == 0);
     CHECK(forebay_wait(file, FOREBAY_STORE, 60000) == 0);
     CHECK(forebay_wait_all(session, FOREBAY_STORE, 60000) == 0);
+    CHECK(forebay_end(session) == 0);
+    puts("done");
+}
+
+/* Without a node manager the library does it itself. */
+static void alone(const char *path) {
+    forebay_session *session = started(FOREBAY_REQUIRE);
+    pid_t manager = (pid_t)pool(session).manager;
+    forebay_file *file = opened(session, path);
+    write_all(file, written, BYTES, 0);
+    CHECK(forebay_flush(file, FOREBAY_STORE) == 0);
+    CHECK(kill(getppid(), SIGKILL) == 0 && kill(manager, SIGKILL) == 0);
+    while (pool(session).is_served)
+        nap(1);
+    write_all(file, "alone", 5, 0);
+    int told = forebay_is_safe(file, FOREBAY_STORE);
+    CHECK(told == 0 || (told == -ECONNREFUSED && strstr(forebay_last_message(), "forebay_wait")));
+    CHECK(forebay_wait(file, FOREBAY_STORE, 0) == 0 && safe_in_time(file, FOREBAY_STORE));
+    write_all(file, "again", 5, 0);
+    CHECK(forebay_is_safe(file, FOREBAY_STORE) == 0);
+    CHECK(forebay_flush(file, FOREBAY_DURABLE) == 0 && safe_in_time(file, FOREBAY_DURABLE));
+    CHECK(safety(file).memory_bytes == 0);
+    CHECK(pwrite(forebay_fd(file), "later", 5, 0) == 5);
+    CHECK(forebay_is_safe(file, FOREBAY_DURABLE) == 0 && forebay_is_safe(file, FOREBAY_STORE) == 0);
+    GIVES(forebay_wait_all(session, FOREBAY_STORE, 500), -ECONNREFUSED, "forebay recover");
+    GIVES(forebay_flush_all(session, FOREBAY_STORE), -ECONNREFUSED, "no node manager");
+    CHECK(forebay_wait(file, FOREBAY_STORE, 0) == 0 && forebay_end(session) == 0);
+    FILE *mark = fopen(getenv("MARK"), "w");
+    CHECK(mark && fclose(mark) == 0);
+}
+
+static forebay_file *one;
+static int raw;
+
+/* A system call that no library stands before: what the store's file itself has. */
+static long kernel(long number, long a, long b, long c, long d) {
+#if defined __x86_64__
+    long result;
+    register long fourth __asm__("r10") = d;
+    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c), "r"(fourth)
+                     : "rcx", "r11", "memory");
+    return result;
+#elif defined __aarch64__
+    register long x8 __asm__("x8") = number, x0 __asm__("x0") = a, x1 __asm__("x1") = b;
+    register long x2 __asm__("x2") = c, x3 __asm__("x3") = d;
+    __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3) : "memory");
+    return x0;
+#else
+#error "how are system calls made here?"
+#endif
+}
+
+static void *count(void *number) {
+    int64_t at = (long)number * 4096;
+    unsigned safe = 0;
+    for (unsigned long turn = 1; turn <= 300; turn++) {
+        CHECK(forebay_write(one, &turn, sizeof turn, at) == sizeof turn);
+        CHECK(forebay_flush(one, FOREBAY_STORE) == 0);
+        for (int look = 0; look < 200; look++) {
+            if (forebay_is_safe(one, FOREBAY_STORE) != 1)
+                continue;
+            unsigned long stored = 0;
+            CHECK(kernel(SYS_pread64, raw, (long)&stored, sizeof stored, at) == sizeof stored);
+            CHECK(stored >= turn);
+            safe++;
+            break;
+        }
+    }
+    return (void *)(long)safe;
+}
+
+/* Threads that flush one file by one handle: none is told that it is safe before it is. */
+static void shared(const char *path) {
+    forebay_session *session = started(FOREBAY_REQUIRE);
+    one = opened(session, path);
+    write_all(one, written, 8 * 4096, 0);
+    CHECK(forebay_wait(one, FOREBAY_STORE, -1) == 0);
+    raw = (int)kernel(SYS_openat, AT_FDCWD, (long)path, O_RDONLY, 0);
+    CHECK(raw >= 0);
+    pthread_t all[8];
+    for (long number = 0; number < 8; number++)
+        CHECK(pthread_create(&all[number], NULL, count, (void *)number) == 0);
+    for (int number = 0; number < 8; number++)
+        CHECK(pthread_join(all[number], NULL) == 0);
+    CHECK(forebay_flush(one, FOREBAY_STORE) == 0 && safe_in_time(one, FOREBAY_STORE));
     CHECK(forebay_end(session) == 0);
     puts("done");
 }
@@ -533,6 +661,10 @@ int main(int argc, char **argv) {
         bad(path);
     else if (!strcmp(part, "late"))
         late(path);
+    else if (!strcmp(part, "alone"))
+        alone(path);
+    else if (!strcmp(part, "shared"))
+        shared(path);
     else if (!strcmp(part, "threads"))
         threads(path);
     else if (!strcmp(part, "forks"))
