@@ -96,7 +96,7 @@ impl Status {
     /// When it was last changed in any way: no call sets this time back. Nanoseconds of
     /// CLOCK_REALTIME; `None` of a file system that seems to know it by the second only.
     pub fn changed_ns(&self) -> Option<u64> {
-        let nanoseconds = self.0.st_ctime_nsec as u64;
+        let nanoseconds = self.0.st_ctime_nsec;
         let seconds = u64::try_from(self.0.st_ctime).ok()?;
         (nanoseconds != 0).then(|| seconds * 1_000_000_000 + nanoseconds)
     }

@@ -81,6 +81,11 @@ pub struct Extent {
     pub is_ahead: bool,
 }
 
+/// Looks, a millisecond apart, at what the node manager does for a moment.
+const LOOKS: u32 = 20;
+/// The same of a call that has waited for a flush: the journal takes its time for a checkpoint.
+const LOOKS_OF_WAIT: u32 = 200;
+
 impl Level {
     fn flags(self) -> FileFlags {
         match self {
@@ -135,7 +140,6 @@ impl OpenFile<'_> {
     /// manager has it for a moment when it gives the store's file its times. A stopped process is
     /// not waited for.
     fn is_free_soon(&self) -> bool {
-        const LOOKS: u32 = 20;
         let exclusive = &self.record.exclusive;
         (0..LOOKS).any(|_| {
             let holder = exclusive.load(Ordering::SeqCst);
@@ -148,10 +152,9 @@ impl OpenFile<'_> {
 
     /// Whether the node manager has done all that was asked for, after some milliseconds at most: it
     /// asks itself for a checkpoint of what the journal has, once a flush is done.
-    fn is_settled_soon(&self) -> bool {
-        const LOOKS: u32 = 20;
+    fn is_settled_within(&self, looks: u32) -> bool {
         let work_done = &self.session.segment.header().work_done;
-        (0..LOOKS).any(|_| {
+        (0..looks).any(|_| {
             let done = work_done.load(Ordering::Acquire);
             if self.record.awaits_sync() {
                 futex::wait(work_done, done, 1);
@@ -220,7 +223,7 @@ impl OpenFile<'_> {
         // before the sync that is to be answered: one that was under way has ended well, or has
         // cleared it again.
         let is_synced = || record.has(FileFlags::SYNCED);
-        Ok(is_synced() && self.is_settled_soon() && is_synced())
+        Ok(is_synced() && self.is_settled_within(LOOKS) && is_synced())
     }
 
     /// Whether nothing was written since `flush` began, and all flushes are done: the contents that
@@ -231,7 +234,7 @@ impl OpenFile<'_> {
         Ok(flush.seen != 0
             && is_clear
             && self.pending_blocks()? == flush.seen
-            && self.is_settled_soon())
+            && self.is_settled_within(LOOKS))
     }
 
     /// Waits for `flush` until `deadline_ns` of CLOCK_MONOTONIC; for ever without one.
@@ -247,6 +250,11 @@ impl OpenFile<'_> {
         if awaited == Awaited::Done {
             if self.record.errors() != flush.errors {
                 return Err(self.last_error().unwrap_or(Errno::IO));
+            }
+            let has_time = deadline_ns.is_none_or(|deadline| clock::monotonic_ns() < deadline);
+            if self.record.is_tracked() && has_time {
+                // So that a look after it finds the file safe.
+                self.is_settled_within(LOOKS_OF_WAIT);
             }
             // This description has learned of it.
             let _ = self.unreported_error();
