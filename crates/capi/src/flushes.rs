@@ -224,7 +224,7 @@ impl OpenFile {
         (is_clean && synced_ns != 0 && now == Some(synced_ns)).into()
     }
 
-    /// Whether all that was written to the file is at `level`: 1, or 0 if not or if it is not known.
+    /// Whether all that was written to the file is at `level`: 1, or 0 if not, or not known.
     pub fn is_safe(&self, level: u32) -> c_int {
         const WHAT: &str = "an earlier flush of";
         let status = match self.status() {

@@ -99,7 +99,7 @@ pub(crate) struct File {
     fd: AtomicI32,
     /// The descriptor is the program's, and stays when the handle is closed.
     is_borrowed: AtomicBool,
-    /// A call through this handle has written since the last flush was begun: a wait begins another.
+    /// A call through this handle has written since the last flush began: a wait begins another.
     pub has_written: AtomicBool,
     /// The last flush to the store, see `flushes.rs`.
     pub to_store: AtomicU64,
@@ -443,6 +443,18 @@ mod tests {
         assert!(file(theirs).is_ok());
         drop(other);
         assert_eq!(end_session(second, no_close), 0);
+    }
+
+    #[test]
+    fn a_file_that_is_opened_while_its_session_ends_is_closed_with_it() {
+        let given = begin_session().unwrap();
+        let open = session(given).unwrap();
+        assert_eq!(end_session(given, no_close), 0);
+        let late = add_file(&open, 301, true).unwrap();
+        assert!(file(late).is_ok());
+        drop(open);
+        assert_eq!(file(late).err(), Some(code::CLOSED));
+        assert_eq!(session(given).err(), Some(code::CLOSED));
     }
 
     #[test]

@@ -150,8 +150,8 @@ impl OpenFile<'_> {
         })
     }
 
-    /// Whether the node manager has done all that was asked for, after some milliseconds at most: it
-    /// asks itself for a checkpoint of what the journal has, once a flush is done.
+    /// Whether the node manager has done all that was asked for, after so many milliseconds at
+    /// most: it asks itself for a checkpoint of what the journal has, once a flush is done.
     fn is_settled_within(&self, looks: u32) -> bool {
         let work_done = &self.session.segment.header().work_done;
         (0..looks).any(|_| {

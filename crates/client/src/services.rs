@@ -173,8 +173,8 @@ pub struct Services {
     pub await_flush: unsafe extern "C" fn(RawFd, *const FlushBegun, i64) -> i32,
     /// Begins a flush of all files of the pool to a [`level`].
     pub begin_flush_of_all: extern "C" fn(u32) -> i32,
-    /// Waits for that, so many milliseconds, or for ever if they are negative: 1 if it is done, 0 if
-    /// the time is over.
+    /// Waits for that, so many milliseconds, or for ever if they are negative: 1 if it is done, 0
+    /// if the time is over.
     pub await_flush_of_all: extern "C" fn(i64) -> i32,
     /// Says what the store lacks.
     pub not_on_store: unsafe extern "C" fn(RawFd, *mut UnsafeNow) -> i32,

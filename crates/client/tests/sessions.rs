@@ -3,9 +3,7 @@
 
 mod support;
 
-use forebay_client::{
-    Awaited, CopySide, Extent, Level, OpenFile, OpenFlags, Progress, StartError, Unsafe, Whence,
-};
+use forebay_client::{CopySide, Extent, Level, OpenFile, OpenFlags, StartError, Unsafe, Whence};
 use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
 use rustix::io::Errno;
 use rustix::pipe::SpliceFlags;
@@ -73,7 +71,7 @@ fn extents(file: &OpenFile<'_>, range: std::ops::Range<u64>) -> Vec<(u64, u64, b
 }
 
 #[test]
-fn a_flush_is_begun_looked_at_and_awaited_also_without_a_node_manager() {
+fn a_flush_is_done_at_once_where_there_is_no_node_manager() {
     let site = Site::new();
     let session = site.session().unwrap();
     let fd = site.open(&session, "file", NEW).unwrap();
@@ -87,10 +85,8 @@ fn a_flush_is_begun_looked_at_and_awaited_also_without_a_node_manager() {
 
     for level in [Level::Store, Level::Durable] {
         write_at(&session, fd, b"again", 9000).unwrap();
-        let flush = file.begin_flush(level).unwrap().unwrap();
-        assert_eq!(file.progress(&flush), Ok(Progress::Waiting));
-        assert_eq!(file.await_flush(&flush, Some(0)), Ok(Awaited::Late));
-        assert_eq!(file.await_flush(&flush, None), Ok(Awaited::Done));
+        // No node manager serves it: the process has done it itself.
+        assert_eq!(file.begin_flush(level), Ok(None));
         assert_eq!(file.not_on_store().map(|left| left.memory), Ok(0));
     }
     let mut wanted = pattern(70_000);
@@ -104,7 +100,7 @@ fn a_flush_is_begun_looked_at_and_awaited_also_without_a_node_manager() {
     assert_eq!(extents(&other, 0..u64::MAX), [(0, 5000, false, false)]);
     assert_eq!(other.not_on_store(), Ok(Unsafe::default()));
     assert_eq!(session.close(fd), Ok(()));
-    assert_eq!(file.begin_flush(Level::Store).map(|_| ()), Ok(()), "it is only asked for");
+    assert_eq!(file.begin_flush(Level::Store), Err(Errno::BADF));
     assert_eq!(file.not_on_store(), Err(Errno::BADF));
 }
 
