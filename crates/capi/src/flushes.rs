@@ -18,6 +18,9 @@ const BEGUN: u32 = 1;
 /// Of a file that only the kernel knows: this call has synced it.
 const PLAIN: u32 = 2;
 
+/// Syncs of a file of the kernel's until its times have stayed what they were.
+const SYNCS: u32 = 3;
+
 /// What a handle remembers of a flush.
 #[derive(Clone, Copy)]
 struct Remembered {
@@ -185,23 +188,29 @@ impl OpenFile {
     /// Makes a file durable that only the kernel knows, which has no limit of time for that.
     fn sync_plain(&self, level: u32) -> c_int {
         let fd = self.fd();
-        // Before the sync, and when its clock is past that: each later change shows in it.
-        let changed_ns = match self.status().map(|found| found.changed_ns()) {
-            Ok(changed_ns) => changed_ns.filter(|&time_ns| kernel::pass(time_ns)),
-            Err(errno) => return told(errno, "flush", fd),
-        };
-        let changed_ns = match self.status().map(|found| found.changed_ns()) {
-            Ok(again) => changed_ns.filter(|_| changed_ns == again),
-            Err(errno) => return told(errno, "flush", fd),
-        };
-        let synced = kernel::sync(fd);
-        if synced < 0 {
-            return told(synced, "flush", fd);
+        let mut settled_ns = None;
+        // A file system may note a change late, with the sync: once more, then.
+        for _ in 0..SYNCS {
+            // Before the sync, and when its clock is past that: each later change shows in it.
+            let before_ns = match self.status().map(|found| found.changed_ns()) {
+                Ok(before_ns) => before_ns.filter(|&time_ns| kernel::pass(time_ns)),
+                Err(errno) => return told(errno, "flush", fd),
+            };
+            let begin_ns = self.status().ok().and_then(|found| found.changed_ns());
+            let synced = kernel::sync(fd);
+            if synced < 0 {
+                return told(synced, "flush", fd);
+            }
+            let after_ns = self.status().ok().and_then(|found| found.changed_ns());
+            if before_ns == begin_ns && begin_ns == after_ns {
+                settled_ns = before_ns;
+                break;
+            }
         }
         if is_of_another_build() {
             return other_build("flush", fd);
         }
-        self.file.synced_ns.fetch_max(changed_ns.unwrap_or(0), Ordering::SeqCst);
+        self.file.synced_ns.fetch_max(settled_ns.unwrap_or(0), Ordering::SeqCst);
         self.remember(level, Remembered { ticket: 0, errors: 0, flags: BEGUN | PLAIN });
         0
     }
