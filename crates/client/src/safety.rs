@@ -9,6 +9,7 @@ use crate::sync::WORK_LOOK;
 use crate::waiting::Wait;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
+use forebay_placement::mix;
 use forebay_pool::layout::*;
 use forebay_pool::{BucketId, Entry, FileId, FoundFile, SyncState, clock, futex};
 use rustix::io::Errno;
@@ -430,13 +431,6 @@ impl<F: FnMut(Extent) -> bool> Joiner<'_, F> {
             self.last.take().map(&mut self.visit);
         }
     }
-}
-
-/// Spreads a number over all bits, one to one.
-fn mix(number: u64) -> u64 {
-    let number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    number ^ number >> 31
 }
 
 /// Milliseconds to sleep before the next look; `None` once the time is over.

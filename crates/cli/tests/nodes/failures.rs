@@ -74,7 +74,8 @@ impl Mixture {
 }
 
 /// A job that is killed on all its nodes at once, managers and all, has lost nothing while their
-/// memory is there: the next job's nodes form their group anew, and each sees what all have written.
+/// memory is there: the next job's nodes form their group anew, and each sees what all have
+/// written.
 #[test]
 fn a_group_that_is_killed_as_a_whole_loses_nothing() {
     let Some(nodes) = Nodes::new(3) else { return };
