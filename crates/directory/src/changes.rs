@@ -684,6 +684,11 @@ impl Directory {
             seats.remove(&from);
         }
         self.notes.retain(|_, seats| !seats.is_empty());
+        // Nor for what it had in a seat before this one: a life keeps that when it is back.
+        let is_earlier = |seat: &Seat| seat.member == from.member && *seat != from;
+        let earlier: Vec<Seat> = self.gone.keys().copied().filter(is_earlier).collect();
+        earlier.into_iter().for_each(|seat| self.forget(seat));
+        self.end_caution();
         self.process_all(now_ms);
     }
 }
