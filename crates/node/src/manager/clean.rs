@@ -48,9 +48,11 @@ pub(super) fn is_clean(node: &Node, file: FileId) -> bool {
         && !node.is_pending(file)
 }
 
-/// Whether a file, for which was waited so long, has more to be flushed than while it is held.
-pub(super) fn is_left_to_flushers(node: &Node, file: FileId, waited: Duration) -> bool {
-    waited < LEFT_TO_FLUSHERS.as_duration() && node.segment.pending_bytes(file) > HELD_BYTES
+/// Bytes that a file, for which was waited so long, has to be flushed, if they are more than are
+/// flushed while it is held.
+pub(super) fn left_to_flushers(node: &Node, file: FileId, waited: Duration) -> Option<u64> {
+    let pending = || node.segment.pending_bytes(file);
+    (waited < LEFT_TO_FLUSHERS.as_duration()).then(pending).filter(|&bytes| bytes > HELD_BYTES)
 }
 
 /// What the flushers were last asked to bring to the store of a file that is to be given back.
@@ -62,17 +64,14 @@ pub(super) struct Asked {
 
 impl Asked {
     /// Whether a file, for which was waited so long, is still left to the flushers, as of
-    /// [`is_left_to_flushers`]. They are asked again where programs have written meanwhile, unless
+    /// [`left_to_flushers`]. They are asked again where programs have written meanwhile, unless
     /// these write faster than the flushers flush.
     pub fn go_on(asked: &mut Option<Asked>, node: &Node, file: FileId, waited: Duration) -> bool {
-        if !is_left_to_flushers(node, file, waited) {
-            return false;
-        }
+        let Some(pending) = left_to_flushers(node, file, waited) else { return false };
         let segment = &node.segment;
         if asked.is_some_and(|asked| !segment.is_synced(file, asked.ticket)) {
             return true;
         }
-        let pending = segment.pending_bytes(file);
         if asked.is_some_and(|asked| pending >= asked.pending) {
             return false;
         }

@@ -10,7 +10,7 @@
 //! keep the control thread from reading descriptors, reaping clients and answering commands.
 
 use crate::drain::{FADING, Flusher, is_fading};
-use crate::manager::clean::{Left, Outcome, clean_held, is_clean, is_left_to_flushers, while_held};
+use crate::manager::clean::{Left, Outcome, clean_held, is_clean, left_to_flushers, while_held};
 use crate::manager::housekeeping::complete_intent;
 use crate::node::Node;
 use forebay_pool::clock::Timer;
@@ -200,7 +200,7 @@ fn pass(node: &Arc<Node>, files: &[FileId], direct: bool, waited: Duration) -> H
         }
         let outcome = if node.segment.file(file).has(FileFlags::FAILING) && !node.may_retry(file) {
             Outcome::Refused
-        } else if is_left_to_flushers(node, file, waited) {
+        } else if left_to_flushers(node, file, waited).is_some() {
             Outcome::Busy
         } else {
             finish(node, &mut flusher, file, owner, direct)

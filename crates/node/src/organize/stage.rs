@@ -15,7 +15,7 @@ use forebay_placement::prefetch::{DEPTH_MAX, KEPT, WINDOW_BLOCKS, batch, pace_of
 use forebay_placement::promote::{Block, Level, promotes};
 use forebay_pool::backoff::Backoff;
 use forebay_pool::free_map::USED;
-use forebay_pool::guards::BlockGuard;
+use forebay_pool::guards::{BlockGuard, SharedGuard};
 use forebay_pool::layout::*;
 use forebay_pool::lease::Access;
 use forebay_pool::message::{EXPECT_UNIT, Message};
@@ -309,27 +309,14 @@ impl Stager {
         let segment = &node.segment;
         let start = clock::realtime_ns();
         // Inside the file: no thread truncates or punches it meanwhile.
-        let mut backoff = Backoff::default();
-        let inside = loop {
-            match segment.try_enter(request.file, self.owner) {
-                Ok(inside) => break inside,
-                // The holder of the exclusive lock may be stopped, and others wait to be staged
-                // for.
-                Err(_) if node.stopping() || backoff.is_spent() => return false,
-                Err(_) => drop(backoff.wait()),
-            }
-        };
+        let Some(inside) = enter_within(&node, request.file, self.owner) else { return false };
         let (mut filling, mut below) = (Vec::new(), Vec::new());
         let mut go_on = self.is_current(request);
         if go_on && request.is_guess && !self.has_room(blocks.len()) {
             self.leave_behind(request, blocks);
         }
         if go_on {
-            let length = |offset: u64| {
-                let record = segment.file(request.file);
-                let known = record.stored().min(record.size.load(Ordering::Acquire));
-                known.saturating_sub(offset).min(segment.bucket_bytes() as u64)
-            };
+            let length = |offset| stored_bytes(&node, request.file, offset);
             let mut reads = Vec::new();
             for &block in blocks {
                 if request.is_guess
@@ -345,7 +332,7 @@ impl Stager {
                 if !go_on {
                     break;
                 }
-                let pages = length(offset).div_ceil(segment.page_bytes() as u64) as u32;
+                let pages = length(offset).div_ceil(segment.page_bytes()) as u32;
                 if let Some(locked) = self.claim(segment, request, block, pages) {
                     if request.is_guess {
                         self.requests.2.note(locked.bucket());
@@ -353,10 +340,8 @@ impl Stager {
                     // Now that the block is ours: before, a thread may still have written to the
                     // store.
                     let bytes = match segment.is_sparse(locked.bucket()) {
-                        true => {
-                            (length(offset) as usize).min(pages as usize * segment.page_bytes())
-                        }
-                        false => length(offset) as usize,
+                        true => length(offset).min(pages as usize * segment.page_bytes()),
+                        false => length(offset),
                     };
                     let piece = Span { base: segment.bucket_data(locked.bucket()), bytes };
                     // SAFETY: the bucket is ours until it is unlocked.
@@ -538,6 +523,26 @@ impl Stager {
         let got = got.min(block.bytes);
         fill_block(&self.node, &block.locked, got);
         forebay_pool::crash::point("stage.valid");
+    }
+}
+
+/// Bytes of the block at `offset` that the store has.
+fn stored_bytes(node: &Node, file: FileId, offset: u64) -> usize {
+    let record = node.segment.file(file);
+    let known = record.stored().min(record.size.load(Ordering::Acquire));
+    known.saturating_sub(offset).min(node.segment.bucket_bytes() as u64) as usize
+}
+
+/// Enters a file, unless a thread keeps it for itself for longer than a moment: it may be stopped,
+/// and others wait to be staged for.
+fn enter_within(node: &Node, file: FileId, owner: Owner) -> Option<SharedGuard<'_>> {
+    let mut backoff = Backoff::default();
+    loop {
+        match node.segment.try_enter(file, owner) {
+            Ok(inside) => return Some(inside),
+            Err(_) if node.stopping() || backoff.is_spent() => return None,
+            Err(_) => drop(backoff.wait()),
+        }
     }
 }
 

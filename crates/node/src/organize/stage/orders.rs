@@ -3,7 +3,7 @@
 //! free above the tier's low watermark, so that nothing has to leave for them; those for a file
 //! tier do not pass through RAM, which may be full.
 
-use super::{Filling, Requests, Stager};
+use super::{Filling, Requests, Stager, enter_within, stored_bytes};
 use crate::node::{BlockRef, Node};
 use crate::organize::mover::BACK_AT_ONCE;
 use crate::organize::stage::Request;
@@ -13,7 +13,7 @@ use forebay_placement::room::room_to_spare;
 use forebay_pool::backoff::Backoff;
 use forebay_pool::checksum::checksum_of;
 use forebay_pool::clock::Timer;
-use forebay_pool::guards::{BlockGuard, SharedGuard};
+use forebay_pool::guards::BlockGuard;
 use forebay_pool::layout::*;
 use forebay_pool::message::{Message, STAGE_IN_BLOCKS, StageEnd};
 use forebay_pool::segment::MANAGER_SLOT;
@@ -598,23 +598,4 @@ fn room(node: &Node, tier: TierId) -> usize {
         .tier(tier.index())
         .map_or(0, |snapshot| room_to_spare(&snapshot, node.watermarks(), unit));
     (spare / unit) as usize
-}
-
-/// Bytes of the block at `offset` that the store has.
-fn stored_bytes(node: &Node, file: FileId, offset: u64) -> usize {
-    let record = node.segment.file(file);
-    let known = record.stored().min(record.size.load(Ordering::Acquire));
-    known.saturating_sub(offset).min(node.segment.bucket_bytes() as u64) as usize
-}
-
-/// Enters a file, unless a thread keeps it for itself for longer than a moment.
-fn enter_within(node: &Node, file: FileId, owner: Owner) -> Option<SharedGuard<'_>> {
-    let mut backoff = Backoff::default();
-    loop {
-        match node.segment.try_enter(file, owner) {
-            Ok(inside) => return Some(inside),
-            Err(_) if node.stopping() || backoff.is_spent() => return None,
-            Err(_) => drop(backoff.wait()),
-        }
-    }
 }
