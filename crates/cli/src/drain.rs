@@ -1,6 +1,7 @@
 //! Waiting for a drain, with a progress bar on a terminal and plain lines elsewhere.
 
 use crate::holders::Holders;
+use crate::progress_bar::{Bar, LINE_EVERY, SHORT};
 use crate::task;
 use crate::text::{bytes, counted, files as files_of};
 use crate::watch::Watch;
@@ -11,20 +12,12 @@ use forebay_node::status::{FileStatus, Observer};
 use forebay_pool::clock::Timer;
 use forebay_pool::liveness::{self, Halt};
 use forebay_pool::message::Message;
-use indicatif::{ProgressBar, ProgressStyle};
 use rustix::io::Errno;
-use rustix::termios::tcgetwinsize;
 use std::collections::VecDeque;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Nothing is shown for a drain that takes less.
-const SHORT: Duration = Duration::from_millis(300);
-/// Time between two plain lines.
-const LINE_EVERY: Duration = Duration::from_secs(2);
-
-/// What a line of so many columns says: one that is too long would be broken, and leave its
-/// beginning behind. The longest numbers leave eight columns for the bar.
+/// What a line of so many columns says. The longest numbers leave eight columns for the bar.
 fn template(columns: u16) -> &'static str {
     match columns {
         95.. => {
@@ -88,7 +81,7 @@ pub struct Progress {
     since: Instant,
     most: u64,
     recent: Recent,
-    bar: Option<ProgressBar>,
+    bar: Bar,
     line: Option<Instant>,
     /// Of the last line: it could not say how long it will take.
     is_vague: bool,
@@ -104,7 +97,7 @@ impl Progress {
             since: Instant::now(),
             most: 0,
             recent: Recent { looks: VecDeque::from([(Duration::ZERO, 0)]) },
-            bar: None,
+            bar: Bar::default(),
             line: None,
             is_vague: false,
             always: false,
@@ -127,17 +120,7 @@ impl Progress {
         let left_seconds = if rate > 0.0 { left as f64 / rate } else { f64::INFINITY };
         let safe = safe_at(SystemTime::now(), left_seconds);
         if std::io::stderr().is_terminal() {
-            let most = self.most;
-            let bar =
-                self.bar.get_or_insert_with(|| ProgressBar::new(most).with_message(self.what));
-            // A terminal may be made narrower meanwhile.
-            let columns = tcgetwinsize(std::io::stderr()).map_or(80, |size| size.ws_col);
-            if let Ok(style) = ProgressStyle::with_template(template(columns)) {
-                bar.set_style(style);
-            }
-            bar.set_prefix(safe);
-            bar.set_length(self.most);
-            bar.set_position(done);
+            self.bar.show(self.what, template, safe, (done, self.most));
         } else if self.is_time_for_a_line(rate > 0.0) {
             self.line = Some(Instant::now());
             self.is_vague = rate <= 0.0;
@@ -161,17 +144,12 @@ impl Progress {
 
     /// Says something, above the bar if there is one.
     pub fn tell(&self, text: &str) {
-        match &self.bar {
-            Some(bar) => bar.suspend(|| eprintln!("forebay: {text}")),
-            None => eprintln!("forebay: {text}"),
-        }
+        self.bar.tell(text);
     }
 
     /// Takes the bar away.
     pub fn end(self) {
-        if let Some(bar) = self.bar {
-            bar.finish_and_clear();
-        }
+        self.bar.end();
     }
 }
 

@@ -26,6 +26,7 @@ mod manager;
 mod named;
 mod picture;
 mod profile;
+mod progress_bar;
 mod recorder;
 mod run;
 mod salvage;

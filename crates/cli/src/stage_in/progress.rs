@@ -1,16 +1,10 @@
 //! How a stage-in comes along, for people: one line on a terminal, a line now and then elsewhere.
 
 use crate::drain::Recent;
+use crate::progress_bar::{Bar, LINE_EVERY, SHORT};
 use crate::text::{bytes, files};
-use indicatif::{ProgressBar, ProgressStyle};
-use rustix::termios::tcgetwinsize;
 use std::io::IsTerminal;
-use std::time::{Duration, Instant};
-
-/// Nothing is shown for one that takes less.
-const SHORT: Duration = Duration::from_millis(300);
-/// Time between two plain lines.
-const LINE_EVERY: Duration = Duration::from_secs(2);
+use std::time::Instant;
 
 /// What there is to do, or what is done.
 #[derive(Clone, Copy, Default)]
@@ -32,10 +26,10 @@ pub struct Progress {
     since: Instant,
     recent: Recent,
     line: Option<Instant>,
-    bar: Option<ProgressBar>,
+    bar: Bar,
 }
 
-/// What a line of so many columns says: a longer one would be broken.
+/// What a line of so many columns says.
 fn template(columns: u16) -> &'static str {
     match columns {
         95.. => {
@@ -49,7 +43,13 @@ fn template(columns: u16) -> &'static str {
 impl Progress {
     /// Of so much.
     pub fn of(all: Amount) -> Progress {
-        Progress { all, since: Instant::now(), recent: Recent::default(), line: None, bar: None }
+        Progress {
+            all,
+            since: Instant::now(),
+            recent: Recent::default(),
+            line: None,
+            bar: Bar::default(),
+        }
     }
 
     /// Shows what is done, or cannot be done.
@@ -60,16 +60,8 @@ impl Progress {
             return;
         }
         if std::io::stderr().is_terminal() {
-            let all = self.all.bytes;
-            let bar =
-                self.bar.get_or_insert_with(|| ProgressBar::new(all).with_message("staging in"));
-            // A terminal may be made narrower meanwhile.
-            let columns = tcgetwinsize(std::io::stderr()).map_or(80, |size| size.ws_col);
-            if let Ok(style) = ProgressStyle::with_template(template(columns)) {
-                bar.set_style(style);
-            }
-            bar.set_prefix(format!("{}/{}", done.files, files(self.all.files)));
-            bar.set_position(done.bytes);
+            let prefix = format!("{}/{}", done.files, files(self.all.files));
+            self.bar.show("staging in", template, prefix, (done.bytes, self.all.bytes));
         } else if self.line.map_or(taken, |line| line.elapsed()) >= LINE_EVERY {
             self.line = Some(Instant::now());
             let left = self.all.bytes.saturating_sub(done.bytes) as f64 / rate;
@@ -90,16 +82,11 @@ impl Progress {
 
     /// Says something, above the bar if there is one.
     pub fn tell(&self, text: &str) {
-        match &self.bar {
-            Some(bar) => bar.suspend(|| eprintln!("forebay: {text}")),
-            None => eprintln!("forebay: {text}"),
-        }
+        self.bar.tell(text);
     }
 
     /// Takes the bar away.
     pub fn end(self) {
-        if let Some(bar) = self.bar {
-            bar.finish_and_clear();
-        }
+        self.bar.end();
     }
 }
