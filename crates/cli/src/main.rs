@@ -115,8 +115,8 @@ enum Command {
     Salvage(salvage::SalvageArguments),
     /// Check pools and their tiers, without changing them
     Fsck(fsck::PoolArguments),
-    /// Drain a running node manager's tiers and end it (all of them without --config or --backing)
-    Stop(instance::InstanceArguments),
+    /// Drain a running node manager's tiers and end it; without options the only one that runs
+    Stop(manager::StopArguments),
     #[cfg(feature = "torture")]
     /// Kill workers and node managers under load on a failing store, and verify every byte
     Torture(torture::TortureArguments),

@@ -11,7 +11,7 @@ mod up;
 pub use orphans::drain_orphans;
 pub use recover::recover;
 pub use serve::{NodeArguments, node};
-pub use stop::stop;
+pub use stop::{StopArguments, stop};
 pub use up::{UpArguments, down, up};
 
 use crate::signals;

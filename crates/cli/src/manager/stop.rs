@@ -5,11 +5,26 @@ use crate::aside::Aside;
 use crate::drain::{self, Ended};
 use crate::instance::InstanceArguments;
 use crate::text::counted;
+use clap::Args;
 use forebay_node::Config;
 use forebay_node::runtime::Runtime;
 use forebay_node::status::Observer;
 use std::fs;
 use std::process::ExitCode;
+
+/// Options of `forebay stop`.
+#[derive(Args)]
+pub struct StopArguments {
+    #[command(flatten)]
+    instance: InstanceArguments,
+    /// The instance of this name, as `forebay status` shows it
+    #[arg(long = "instance", value_name = "NAME",
+          conflicts_with_all = ["config", "backing", "schema", "durability"])]
+    name: Option<String>,
+    /// All node managers of yours
+    #[arg(long, conflicts_with_all = ["name", "config", "backing", "schema", "durability"])]
+    all: bool,
+}
 
 /// Whether an instance of `config` shares a directory with another's.
 pub(super) fn serves_the_same(runtime: &Runtime, config: &Config) -> bool {
@@ -28,8 +43,15 @@ pub(super) fn nothing_to_stop(config: &Config, named: &Runtime) -> Result<String
     if named.has_left() {
         said.push_str("; an earlier one has left data, which `forebay recover` drains");
     }
-    let mut running = 0;
-    for runtime in Runtime::all()? {
+    said.push_str(&what_runs(&Runtime::all()?, Some(config)));
+    Ok(said)
+}
+
+/// A line for each of these instances that is served, and what to do. `config` is what was asked
+/// for.
+fn what_runs(instances: &[Runtime], config: Option<&Config>) -> String {
+    let (mut said, mut running) = (String::new(), 0);
+    for runtime in instances {
         let Ok(observer) = Observer::of(&runtime.pool) else { continue };
         if !observer.is_served() {
             continue;
@@ -40,15 +62,16 @@ pub(super) fn nothing_to_stop(config: &Config, named: &Runtime) -> Result<String
             "\n  instance {instance} runs (node manager {pid}): {}",
             observer.stores().join(", ")
         ));
-        if serves_the_same(&runtime, config) {
+        if config.is_some_and(|config| serves_the_same(runtime, config)) {
             said.push_str(", with another configuration or other options");
         }
     }
     said.push_str(match running {
         0 => "\nNone runs.",
-        _ => "\n`forebay stop` without options ends all of them.",
+        1 => "\n`forebay stop` without options ends it.",
+        _ => "\n`forebay stop --instance NAME` ends one of them, `forebay stop --all` all.",
     });
-    Ok(said)
+    said
 }
 
 /// Says which programs go on without the manager that they had.
@@ -78,13 +101,53 @@ pub(super) fn mention_processes(observer: &Observer, ended: &Ended) {
 }
 
 /// `forebay stop`.
-pub fn stop(arguments: &InstanceArguments) -> Result<ExitCode, String> {
+pub fn stop(arguments: &StopArguments) -> Result<ExitCode, String> {
+    let instances = match &arguments.name {
+        Some(name) => vec![named(name)?],
+        None if arguments.all => Runtime::all()?,
+        None => return stop_instance(&arguments.instance),
+    };
+    let no_other = || match &arguments.name {
+        Some(name) => Err(format!("no node manager serves instance {name}")),
+        None => Ok(()),
+    };
+    end(&instances, no_other)
+}
+
+/// The instance of this name.
+fn named(name: &str) -> Result<Runtime, String> {
+    let all = Runtime::all()?;
+    let none = format!("no instance {name}{}", what_runs(&all, None));
+    all.into_iter().find(|runtime| runtime.instance == name).ok_or(none)
+}
+
+/// `forebay stop` of what the options name, or of the only one that runs.
+pub(super) fn stop_instance(arguments: &InstanceArguments) -> Result<ExitCode, String> {
     let instances = match arguments.is_given() {
         true => vec![arguments.runtime()?.1],
         false => Runtime::all()?,
     };
+    let is_served =
+        |runtime: &&Runtime| Observer::of(&runtime.pool).is_ok_and(|observer| observer.is_served());
+    let running = instances.iter().filter(is_served).count();
+    if running > 1 {
+        // They may serve jobs that have nothing to do with each other.
+        return Err(format!("{running} node managers run{}", what_runs(&instances, None)));
+    }
+    let no_other = || match arguments.is_given() {
+        true => Err(nothing_to_stop(&arguments.load()?, &instances[0])?),
+        false => Ok(()),
+    };
+    end(&instances, no_other)
+}
+
+/// Ends what serves these instances; `none` says what it means that nothing does.
+fn end(
+    instances: &[Runtime],
+    none: impl FnOnce() -> Result<(), String>,
+) -> Result<ExitCode, String> {
     let (mut found, mut stopped, mut failures) = (0, 0, Vec::new());
-    for runtime in &instances {
+    for runtime in instances {
         // One that takes over what was left answers only when it has.
         let Some(connection) = await_answer(runtime) else { continue };
         found += 1;
@@ -111,8 +174,8 @@ pub fn stop(arguments: &InstanceArguments) -> Result<ExitCode, String> {
         }
         aside.as_mut().map(Aside::tell_new);
     }
-    if found == 0 && arguments.is_given() {
-        return Err(nothing_to_stop(&arguments.load()?, &instances[0])?);
+    if found == 0 {
+        none()?;
     }
     println!("stopped {}", counted(stopped, "node manager", "node managers"));
     match failures.is_empty() {

@@ -2,7 +2,8 @@
 //! of a group.
 
 use super::orphans::drain_orphans;
-use super::{Joined, join_with, stop};
+use super::stop::stop_instance;
+use super::{Joined, join_with};
 use crate::group::{GroupArguments, await_part};
 use crate::instance::InstanceArguments;
 use crate::signals;
@@ -55,7 +56,7 @@ pub fn up(arguments: &UpArguments) -> Result<ExitCode, String> {
 pub fn down(arguments: &UpArguments) -> Result<ExitCode, String> {
     match &arguments.launcher {
         Some(launcher) => everywhere(launcher, arguments),
-        None => stop(&arguments.instance),
+        None => stop_instance(&arguments.instance),
     }
 }
 

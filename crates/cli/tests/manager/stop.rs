@@ -6,6 +6,7 @@ use crate::harness::{
 };
 use rustix::process::Signal;
 use std::fs;
+use std::path::Path;
 use std::time::Instant;
 
 /// Commands that a driver of one open file understands, one a line, each answered in a line.
@@ -615,4 +616,42 @@ fn a_store_can_be_unmounted_when_its_manager_was_stopped_or_its_data_recovered()
         done";
     let Some(ran) = with_mounts(&site, script) else { return };
     assert_eq!(ran.stdout, "free\n".repeat(20), "{ran:?}");
+}
+
+/// Two jobs of one user: neither ends the other's manager by chance.
+#[test]
+fn of_several_managers_the_named_one_is_ended() {
+    let site = Site::new(&LAZY);
+    let other_config = site.root().join("other.toml");
+    fs::create_dir(site.root().join("other")).unwrap();
+    fs::create_dir(site.root().join("nvme2")).unwrap();
+    let text = fs::read_to_string(&site.config).unwrap();
+    let other_text =
+        text.replace("= \"store\"", "= \"other\"").replace("= \"nvme\"\ncap", "= \"nvme2\"\ncap");
+    assert_ne!(text, other_text);
+    fs::write(&other_config, other_text).unwrap();
+    let serve = |config: &Path| {
+        let node = site.start(site.forebay(&["node", "--config", config.to_str().unwrap()]));
+        wait_for("a manager", LONG, || node.stderr().contains("serving").then_some(()));
+        node
+    };
+    let (one, other) = (serve(&site.config), serve(&other_config));
+    let said = site.end(site.forebay(&["stop"])).expect(125);
+    assert!(said.stderr.contains("2 node managers run") && said.stdout.is_empty(), "{said:?}");
+    let name = |pid: u32| {
+        let line = said.stderr.lines().find(|line| line.contains(&format!("manager {pid})")));
+        line.unwrap().split_whitespace().nth(1).unwrap().to_owned()
+    };
+    let name = name(other.pid());
+    let ended = site.end(site.forebay(&["stop", "--instance", &name])).expect(0);
+    assert_eq!(ended.stdout, "stopped 1 node manager\n");
+    other.end().expect(0);
+    let again = site.end(site.forebay(&["stop", "--instance", &name])).expect(125);
+    assert!(again.stderr.contains("no instance"), "{again:?}");
+    let again = serve(&other_config);
+    let ended = site.end(site.forebay(&["stop", "--all"])).expect(0);
+    assert_eq!(ended.stdout, "stopped 2 node managers\n");
+    one.end().expect(0);
+    again.end().expect(0);
+    quiet(&site);
 }

@@ -220,6 +220,9 @@ fn stop_says_when_nothing_fits() {
     assert!(other.stderr.contains(&format!("(node manager {manager})")), "{other:?}");
     assert!(other.stderr.contains("another configuration or other options"), "{other:?}");
     assert!(is_alive(manager));
+    let none = site.end(site.forebay(&["stop", "--instance", "none"])).expect(125);
+    assert!(none.stderr.contains("no instance none"), "{none:?}");
+    assert!(none.stderr.contains(&format!("(node manager {manager})")), "{none:?}");
     let sleeper = named(run.pid(), "sleep");
     let stopped = site.end(site.forebay(&["stop", "--config", config])).expect(0);
     assert_eq!(stopped.stdout, "stopped 1 node manager\n");
