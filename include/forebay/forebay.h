@@ -49,7 +49,13 @@ enum forebay_error {
     /* It is NULL, or no handle of this kind. */
     FOREBAY_E_HANDLE = -10004,
     /* 65,536 files are open, or 256 sessions, in this process. */
-    FOREBAY_E_TOO_MANY = -10005
+    FOREBAY_E_TOO_MANY = -10005,
+    /* The container has no record of this number: it was never written, or was dropped. */
+    FOREBAY_E_NO_RECORD = -10020,
+    /* The record is not whole: its writer was killed while it wrote it, or the node lost it. */
+    FOREBAY_E_TORN = -10021,
+    /* The record has elements of another size, or another number of them. */
+    FOREBAY_E_ELEMENT = -10022
 };
 
 /* A session: what this process has opened, and what it asks of the pool. */
@@ -295,6 +301,127 @@ struct forebay_extent {
  * Errors: FOREBAY_E_NOT_RUNNING, FOREBAY_E_NOT_BUFFERED, -EINVAL (a negative number). */
 int64_t forebay_placement(forebay_file *file, int64_t offset, int64_t bytes,
                           struct forebay_extent *extents, int room);
+
+/* ---- Containers of records -------------------------------------------------------------------- */
+
+/* A container keeps records under numbers: a program writes them at once and reads them later, in
+ * an order that is known. docs/container.md is the guide; mlbs.hpp and mlbs.py are over these
+ * functions.
+ *
+ * Its files are in the folder NAME.records of a directory. Processes that open the same container
+ * share its records; each writes files of its own. It has threads, which forebay_records_open()
+ * starts and forebay_records_close() ends. A child of fork() cannot use one that its parent has
+ * opened: its calls are FOREBAY_E_CLOSED. */
+typedef struct forebay_records forebay_records;
+
+/* In which order records are read. */
+enum forebay_order {
+    FOREBAY_ORDER_FIFO = 0,  /* as they were written */
+    FOREBAY_ORDER_LIFO = 1,  /* from the last written to the first */
+    FOREBAY_ORDER_DETECT = 2 /* what the first reads show: one of these, or that of the last pass */
+};
+
+enum forebay_layout {
+    FOREBAY_LAYOUT_PACKED = 0,    /* one file for each process, with all of its records */
+    FOREBAY_LAYOUT_PER_RECORD = 1 /* a file for each record */
+};
+
+/* Of bytes: what suits the node. */
+#define FOREBAY_RECORDS_AUTO UINT64_MAX
+
+struct forebay_records_options {
+    size_t size;             /* sizeof(struct forebay_records_options) */
+    uint64_t memory_bytes;   /* bytes of records that are read ahead into memory of the process;
+                                AUTO: a quarter of the RAM tier, plainly 256 MiB */
+    uint64_t fast_bytes;     /* beyond these, bytes of this process' records that the tiers hold;
+                                what is more is flushed and leaves them. AUTO: no limit */
+    uint32_t helpers;        /* threads that read ahead, 0 to 64 */
+    int order;               /* FOREBAY_ORDER_... */
+    int layout;              /* FOREBAY_LAYOUT_... */
+    int is_kept;             /* 1: the files stay. 0: the last process that closes the container
+                                removes them, but for those that are kept by another process */
+};
+
+/* The options that hold where none are given. */
+#define FOREBAY_RECORDS_OPTIONS                                                                    \
+    {sizeof(struct forebay_records_options), FOREBAY_RECORDS_AUTO, FOREBAY_RECORDS_AUTO, 1,        \
+     FOREBAY_ORDER_FIFO, FOREBAY_LAYOUT_PACKED, 0}
+
+/* Opens the container `name` in `directory`, and makes it if it is not there. `options` may be
+ * NULL. Records that are there already can be read. Since 1.
+ * Errors: -EINVAL (limits of zero, no such order or layout, a name with '/'), those of open(2),
+ * FOREBAY_E_CLOSED, FOREBAY_E_HANDLE, FOREBAY_E_TOO_MANY (1024 are open), -EAGAIN (no thread). */
+int forebay_records_open(forebay_session *session, const char *directory, const char *name,
+                         const struct forebay_records_options *options, forebay_records **records);
+
+/* Gives the container up. Calls of other threads end first, and the last of them closes it. Waits
+ * for its threads. The records of a container that is not kept are gone with its last user. It
+ * may be called after the end of the session. Since 1.
+ * Errors: FOREBAY_E_CLOSED, FOREBAY_E_HANDLE. */
+int forebay_records_close(forebay_records *records);
+
+/* Writes record `id`: `bytes` bytes at `from`, in elements of `element` bytes. When it returns, the
+ * record is whole for all processes, and survives this one and the node manager. One that was
+ * there is replaced. `from` must not be changed during the call. Since 1.
+ * Errors: -EINVAL (no whole elements), -EFBIG (larger than the tiers, or than the limits of the
+ * options), those of pwrite(2), FOREBAY_E_CLOSED (or its session has ended). */
+int forebay_records_write(forebay_records *records, uint64_t id, const void *from, int64_t bytes,
+                          int64_t element);
+
+/* Reads record `id`, which has `bytes` bytes in elements of `element` bytes, to `to`. It waits for a
+ * write of the record that is under way in this process, and for no flush. After an error `to`
+ * may have been written. Since 1.
+ * Errors: FOREBAY_E_NO_RECORD, FOREBAY_E_TORN, FOREBAY_E_ELEMENT, those of pread(2), FOREBAY_E_CLOSED. */
+int forebay_records_read(forebay_records *records, uint64_t id, void *to, int64_t bytes,
+                         int64_t element);
+
+/* The bytes of record `id`. Since 1.
+ * Errors: FOREBAY_E_NO_RECORD, FOREBAY_E_TORN, FOREBAY_E_CLOSED. */
+int64_t forebay_records_size(forebay_records *records, uint64_t id);
+
+/* Waits until record `id` is where it survives a loss of power (FOREBAY_DURABLE), up to
+ * `timeout_ms`, or for ever if that is negative. Since 1.
+ * Errors: FOREBAY_E_NO_RECORD, FOREBAY_E_TORN, those of forebay_wait(). */
+int forebay_records_sync(forebay_records *records, uint64_t id, int64_t timeout_ms);
+
+/* Forgets record `id`, whichever process has written it. What it took is used again. Since 1.
+ * Errors: FOREBAY_E_NO_RECORD, those of pwrite(2). */
+int forebay_records_drop(forebay_records *records, uint64_t id);
+
+/* Says that these records will be read next, in this order, behind those of earlier calls. It is
+ * believed until a record is read that is none of them. Since 1.
+ * Errors: -EINVAL (a negative number). */
+int forebay_records_will_read(forebay_records *records, const uint64_t *ids, int64_t count);
+
+/* The records that are there, in ascending order: fills in the first `room` of them, and returns how
+ * many there are. Since 1. */
+int64_t forebay_records_ids(forebay_records *records, uint64_t *ids, int64_t room);
+
+/* Reads all records that were not written since this process has opened the container, and names
+ * those whose last write is not whole, as forebay_records_ids() does. Such a record is
+ * FOREBAY_E_TORN, unless an earlier version that was synced is there: that is read. Since 1.
+ * Errors: those of pread(2). */
+int64_t forebay_records_check(forebay_records *records, uint64_t *torn, int64_t room);
+
+struct forebay_records_info {
+    size_t size;             /* sizeof(struct forebay_records_info) */
+    uint64_t records;        /* in the container */
+    uint64_t bytes;          /* of these */
+    uint64_t writes;         /* by this process; so are all that follow */
+    uint64_t reads;
+    uint64_t hits;           /* reads that found all of their record in memory */
+    uint64_t late;           /* reads that waited for a helper which had begun */
+    uint64_t loaded;         /* records that helpers have read ahead */
+    uint64_t wasted;         /* of them, given up unread */
+    uint64_t spilled;        /* records that were left to the store, see fast_bytes */
+    uint64_t window_bytes;   /* memory_bytes, as it was decided */
+    uint64_t window_used;    /* bytes of it that are in use */
+    uint64_t is_spill_off;   /* 1: a flush has failed, and fast_bytes does not hold any more */
+};
+
+/* Says what happened so far. Since 1.
+ * Errors: -EINVAL (size). */
+int forebay_records_info(forebay_records *records, struct forebay_records_info *info);
 
 #ifdef __cplusplus
 }

@@ -19,18 +19,18 @@ const USERS: u64 = OPEN - 1;
 const GENERATION: u64 = 1 << 20;
 
 /// A place of a table. Zero is a free one.
-struct Place {
+pub(crate) struct Place {
     word: AtomicU64,
 }
 
 impl Place {
-    const fn free() -> Place {
+    pub const fn free() -> Place {
         Place { word: AtomicU64::new(0) }
     }
 
     /// Takes a free place, for `fill` to be called before another thread can use it. Its
     /// generation, which no handle had before.
-    fn take(&self, fill: impl FnOnce()) -> Option<u64> {
+    pub fn take(&self, fill: impl FnOnce()) -> Option<u64> {
         let word = self.word.load(Ordering::Relaxed);
         let is_free = word & (OPEN | USERS) == 0;
         let taken = is_free
@@ -46,7 +46,7 @@ impl Place {
     }
 
     /// Counts a call in, if the place is that of `generation` and open.
-    fn enter(&self, generation: u64) -> bool {
+    pub fn enter(&self, generation: u64) -> bool {
         let enter = |word: u64| {
             let is_it = word / GENERATION == generation && word & OPEN != 0;
             (is_it && word & USERS != USERS).then_some(word + 1)
@@ -55,7 +55,7 @@ impl Place {
     }
 
     /// Lets no further call in; this one leaves it as any other. False if it is not open.
-    fn shut(&self, generation: u64) -> bool {
+    pub fn shut(&self, generation: u64) -> bool {
         let shut = |word: u64| {
             let is_it = word / GENERATION == generation && word & OPEN != 0;
             (is_it && word & USERS != USERS).then_some((word & !OPEN) + 1)
@@ -64,7 +64,7 @@ impl Place {
     }
 
     /// Counts a call out. The last one of a place that is shut calls `last` first.
-    fn leave<R>(&self, last: impl FnOnce() -> R) -> Option<R> {
+    pub fn leave<R>(&self, last: impl FnOnce() -> R) -> Option<R> {
         let mut word = self.word.load(Ordering::Acquire);
         loop {
             if word & (OPEN | USERS) == 1 {
@@ -87,6 +87,13 @@ impl Place {
 
     fn generation(&self) -> u64 {
         self.word.load(Ordering::Acquire) / GENERATION
+    }
+
+    /// The generation that a handle has to have, or one more where the place was shut and is used.
+    pub fn now(&self) -> u64 {
+        let word = self.word.load(Ordering::Acquire);
+        let is_ending = word & OPEN == 0 && word & USERS != 0;
+        word / GENERATION + u64::from(is_ending)
     }
 }
 
@@ -144,9 +151,10 @@ static FILES_NEXT: AtomicU32 = AtomicU32::new(0);
 
 /// The kinds of handles: the lowest bits of each.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub(crate) enum Kind {
     File = 1,
     Session = 2,
+    Records = 3,
 }
 
 impl Kind {
@@ -154,6 +162,7 @@ impl Kind {
         match self {
             Kind::File => "a file",
             Kind::Session => "a session",
+            Kind::Records => "a container",
         }
     }
 }
@@ -161,12 +170,12 @@ impl Kind {
 const KIND_BITS: u32 = 2;
 const PLACE_BITS: u32 = 16;
 
-fn handle(kind: Kind, at: usize, generation: u64) -> u64 {
+pub(crate) fn handle(kind: Kind, at: usize, generation: u64) -> u64 {
     (generation << PLACE_BITS | at as u64) << KIND_BITS | kind as u64
 }
 
 /// The place and the generation that a handle names.
-fn parts(kind: Kind, handle: u64, places: usize) -> Result<(usize, u64), c_int> {
+pub(crate) fn parts(kind: Kind, handle: u64, places: usize) -> Result<(usize, u64), c_int> {
     let at = (handle >> KIND_BITS) as usize & ((1 << PLACE_BITS) - 1);
     let is_kind = handle & ((1 << KIND_BITS) - 1) == kind as u64 && at < places;
     match is_kind {
@@ -185,8 +194,8 @@ fn parts(kind: Kind, handle: u64, places: usize) -> Result<(usize, u64), c_int> 
     }
 }
 
-/// Why a handle of the right form is none now.
-fn not_there(kind: Kind, now: u64, generation: u64) -> c_int {
+/// Why a handle of the right form is none now: `now` is the generation of its place.
+pub(crate) fn not_there(kind: Kind, now: u64, generation: u64) -> c_int {
     if generation < now {
         let name = kind.name();
         return fail(
@@ -226,7 +235,7 @@ pub(crate) fn begin_session() -> Result<*mut c_void, c_int> {
     Err(fail(code::TOO_MANY, text))
 }
 
-fn pointer(handle: u64) -> *mut c_void {
+pub(crate) fn pointer(handle: u64) -> *mut c_void {
     core::ptr::without_provenance_mut(handle as usize)
 }
 

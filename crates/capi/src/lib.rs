@@ -14,6 +14,7 @@
 mod flushes;
 mod handles;
 mod kernel;
+pub mod records;
 mod report;
 mod session;
 

@@ -18,6 +18,12 @@ pub(crate) mod code {
     pub const HANDLE: c_int = -10_004;
     /// So many handles are in use.
     pub const TOO_MANY: c_int = -10_005;
+    /// A container has no record of this number.
+    pub const NO_RECORD: c_int = -10_020;
+    /// A record is not whole.
+    pub const TORN: c_int = -10_021;
+    /// A record has other elements, or another number of them.
+    pub const ELEMENT: c_int = -10_022;
 }
 
 /// Bytes of a message, with its zero.
@@ -108,6 +114,9 @@ pub(crate) fn describe(code: c_int) -> *const c_char {
         code::CLOSED => c"the handle was closed, or its session has ended",
         code::HANDLE => c"this is no handle of this kind",
         code::TOO_MANY => c"too many handles are open",
+        code::NO_RECORD => c"the container has no record of this number",
+        code::TORN => c"the record is not whole: its writer was killed, or the node lost it",
+        code::ELEMENT => c"the record has elements of another size, or another number of them",
         errno => {
             let mut text = [0; 128];
             let errno = errno.checked_neg().unwrap_or(0);
@@ -149,6 +158,9 @@ mod tests {
             code::CLOSED,
             code::HANDLE,
             code::TOO_MANY,
+            code::NO_RECORD,
+            code::TORN,
+            code::ELEMENT,
             -libc::EIO,
             0,
         ];

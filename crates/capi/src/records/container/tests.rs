@@ -1,0 +1,306 @@
+//! Containers on plain files: what does not need a node manager.
+
+use super::*;
+use crate::report::code;
+use crate::records::index::SLOT;
+use std::fs;
+use std::path::PathBuf;
+
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Place {
+        let path = std::env::temp_dir().join(format!("forebay-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Place(path)
+    }
+
+    fn open(&self, settings: Settings) -> Container<u64> {
+        Container::open(&self.0, "c", settings, 1000).unwrap()
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.join("c.records").join(name)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn value(id: u64, round: u64, at: usize) -> u64 {
+    (id + 1) * 1_000_003 + round * 7919 + at as u64
+}
+
+fn put(container: &mut Container<u64>, id: u64, round: u64) {
+    container.iter_mut().enumerate().for_each(|(at, to)| *to = value(id, round, at));
+    container.write(id).unwrap();
+}
+
+fn expect(container: &mut Container<u64>, id: u64, round: u64) {
+    container.fill(0);
+    container.read(id).unwrap();
+    let is_right = |(at, &found): (usize, &u64)| found == value(id, round, at);
+    assert!(container.iter().enumerate().all(is_right), "record {id}");
+}
+
+#[test]
+fn each_order_and_layout_gives_the_bytes_that_were_written() {
+    let place = Place::new("orders");
+    for settings in [Settings::default(), Settings::default().file_per_record()] {
+        for (settings, is_back) in
+            [(settings, false), (settings.lifo(), true), (settings.detect(), true)]
+        {
+            for helpers in [0, 1, 3] {
+                let settings = settings.helpers(helpers).limits(40_000, None);
+                let mut container = place.open(settings);
+                let start = container.as_ptr();
+                for round in 0..3 {
+                    (0..30).for_each(|id| put(&mut container, id, round));
+                    let ids: Vec<_> = if is_back { (0..30).rev().collect() } else { (0..30).collect() };
+                    ids.into_iter().for_each(|id| expect(&mut container, id, round));
+                }
+                assert_eq!(container.as_ptr(), start, "elements stay where they are");
+                drop(container);
+                assert!(!place.file("lock").exists(), "nothing is left");
+            }
+        }
+    }
+}
+
+#[test]
+fn reads_that_keep_to_the_order_find_their_record_ahead() {
+    let place = Place::new("ahead");
+    for (settings, is_back) in [(Settings::default(), false), (Settings::default().lifo(), true)] {
+        let mut container = place.open(settings.limits(32_000, None));
+        (0..100).for_each(|id| put(&mut container, id, 0));
+        let ids: Vec<_> = if is_back { (0..100).rev().collect() } else { (0..100).collect() };
+        for (at, &id) in ids.iter().enumerate() {
+            expect(&mut container, id, 0);
+            // The program computes until the next one is there.
+            let is_there = |next| {
+                let state = container.store.as_ref().unwrap().lock();
+                let found = crate::records::store::locate(&state, next).unwrap();
+                let reads = state.counts.reads;
+                state.window.has(next, found.version.entry.version, true, reads)
+                    && state.counts.loaded > at as u64
+            };
+            if let Some(&next) = ids.get(at + 1) {
+                let since = std::time::Instant::now();
+                while !is_there(next) {
+                    assert!(since.elapsed() < Duration::from_secs(60));
+                    std::thread::sleep(Duration::from_micros(100));
+                }
+            }
+        }
+        let (reads, hits) = container.hits().unwrap();
+        // A helper may still be at it when the program comes.
+        assert!(reads == 100 && hits >= 95, "{hits} of {reads}");
+        let state = container.store.as_ref().unwrap().lock();
+        assert!(state.window.wasted == 0 && state.window.used() <= 32_000);
+    }
+}
+
+#[test]
+fn several_containers_share_records_and_the_last_one_removes_them() {
+    let place = Place::new("share");
+    let mut one = place.open(Settings::default());
+    let mut other = place.open(Settings::default());
+    (0..20).for_each(|id| put(&mut one, id, 1));
+    (20..40).for_each(|id| put(&mut other, id, 1));
+    (0..40).for_each(|id| expect(&mut one, id, 1));
+    (0..40).for_each(|id| expect(&mut other, id, 1));
+    // A later version of another's record is the one that counts; so is its end.
+    put(&mut other, 3, 2);
+    expect(&mut one, 3, 2);
+    put(&mut one, 3, 3);
+    expect(&mut other, 3, 3);
+    other.forget(4).unwrap();
+    assert_eq!(one.read(4).unwrap_err().code, code::NO_RECORD);
+    put(&mut one, 4, 5);
+    expect(&mut other, 4, 5);
+    assert_eq!(other.ids().unwrap(), (0..40).collect::<Vec<_>>());
+    drop(other);
+    (0..40).filter(|&id| id != 3 && id != 4).for_each(|id| expect(&mut one, id, 1));
+    drop(one);
+    assert!(!place.0.join("c.records").exists());
+}
+
+#[test]
+fn what_is_kept_is_there_the_next_time_with_its_order() {
+    let place = Place::new("kept");
+    let odd = [5, 1, 7, 0, 3, 6, 2, 4];
+    for layout in [Settings::default(), Settings::default().file_per_record()] {
+        let settings = layout.keep().detect().limits(16_000, None);
+        let mut first = place.open(settings);
+        (0..8).for_each(|id| put(&mut first, id, 1));
+        (0..8).for_each(|id| put(&mut first, id, 2));
+        odd.iter().for_each(|&id| expect(&mut first, id, 2));
+        drop(first);
+        let mut second = place.open(settings);
+        assert_eq!(second.ids().unwrap(), (0..8).collect::<Vec<_>>());
+        assert_eq!(second.check().unwrap(), []);
+        expect(&mut second, 5, 2);
+        let ahead: Vec<_> = second.store.as_ref().unwrap().lock().order.ahead().collect();
+        assert_eq!(ahead, odd[1..]);
+        odd.iter().for_each(|&id| expect(&mut second, id, 2));
+        for id in 0..8 {
+            second.forget(id).unwrap();
+        }
+        assert_eq!(second.ids().unwrap(), []);
+        drop(second);
+    }
+}
+
+#[test]
+fn room_is_used_again() {
+    let place = Place::new("room");
+    let mut container = place.open(Settings::default());
+    for round in 0..50 {
+        (0..8).for_each(|id| put(&mut container, id, round));
+    }
+    (0..8).for_each(|id| expect(&mut container, id, 49));
+    // 8000 bytes take two pages; one version more while it is written.
+    assert!(fs::metadata(place.file("w0000.data")).unwrap().len() <= 9 * 8192);
+    assert!(fs::metadata(place.file("w0000.index")).unwrap().len() <= 10 * SLOT as u64);
+}
+
+#[test]
+fn a_synced_version_stays_until_a_later_one_is_synced() {
+    let place = Place::new("synced");
+    let settings = Settings::default().keep();
+    let mut container = place.open(settings);
+    put(&mut container, 7, 1);
+    container.sync(7, None).unwrap();
+    put(&mut container, 7, 2);
+    put(&mut container, 7, 3);
+    expect(&mut container, 7, 3);
+    drop(container);
+    // A loss of power takes what was not synced: bytes of the last version, which is where the
+    // second one was not.
+    let path = place.file("w0000.data");
+    let mut data = fs::read(&path).unwrap();
+    let last = value(7, 3, 0).to_le_bytes();
+    let at = data.windows(8).position(|bytes| bytes == last).unwrap();
+    data[at + 100] ^= 1;
+    fs::write(&path, &data).unwrap();
+    let mut container = place.open(settings);
+    assert_eq!(container.check().unwrap(), [7]);
+    expect(&mut container, 7, 1);
+    put(&mut container, 7, 4);
+    container.sync(7, None).unwrap();
+    assert_eq!(container.check().unwrap(), []);
+    expect(&mut container, 7, 4);
+}
+
+#[test]
+fn a_record_that_is_not_whole_is_named_and_never_given_out() {
+    let place = Place::new("torn");
+    let settings = Settings::default().keep();
+    let mut container = place.open(settings);
+    (0..4).for_each(|id| put(&mut container, id, 1));
+    drop(container);
+    let index = place.file("w0000.index");
+    let whole = fs::read(&index).unwrap();
+    // Slot 1 is record 0: as a kill leaves it before, and in the middle of, its last change.
+    for (at, cut) in [(56, 1), (48, 0xff)] {
+        let mut torn = whole.clone();
+        torn[SLOT + at] ^= cut;
+        fs::write(&index, &torn).unwrap();
+        let mut container = place.open(settings);
+        assert_eq!(container.check().unwrap(), [0]);
+        let error = container.read(0).unwrap_err();
+        assert_eq!(error.code, code::TORN);
+        assert!(error.message.contains("record 0 is not whole"), "{error}");
+        (1..4).for_each(|id| expect(&mut container, id, 1));
+        put(&mut container, 0, 9);
+        expect(&mut container, 0, 9);
+        assert_eq!(container.check().unwrap(), []);
+    }
+    // A file that is shorter than its records, and an index without an end.
+    fs::write(&index, &whole[..whole.len() - 10]).unwrap();
+    let data = place.file("w0000.data");
+    let bytes = fs::read(&data).unwrap();
+    fs::write(&data, &bytes[..2 * 8192]).unwrap();
+    let container = place.open(settings);
+    let torn = container.check().unwrap();
+    assert!(torn.contains(&2) && !torn.contains(&1), "{torn:?}");
+}
+
+#[test]
+fn bad_input_is_told_apart() {
+    let place = Place::new("bad");
+    let opened = |name: &str, settings| Container::<u64>::open(&place.0, name, settings, 10);
+    for name in ["", ".", "a/b", &"x".repeat(201)] {
+        assert_eq!(opened(name, Settings::default()).unwrap_err().code, -libc::EINVAL, "{name}");
+    }
+    for (memory, fast, said) in [(0, None, "memory_bytes is 0"), (1, Some(0), "fast_bytes is 0")] {
+        let error = opened("c", Settings::default().limits(memory, fast)).unwrap_err();
+        assert!(error.code == -libc::EINVAL && error.message.contains(said), "{error}");
+    }
+    let mut container = opened("c", Settings::default().limits(80, Some(80))).unwrap();
+    let error = container.read(5).unwrap_err();
+    assert!(error.code == code::NO_RECORD && error.message.contains("record 5"), "{error}");
+    container.write(5).unwrap();
+    let mut narrow = Container::<u32>::open(&place.0, "c", Settings::default(), 20).unwrap();
+    let error = narrow.read(5).unwrap_err();
+    assert!(error.code == code::ELEMENT && error.message.contains("of 8 bytes"), "{error}");
+    drop(narrow);
+    container.resize(11).unwrap();
+    let error = container.read(5).unwrap_err();
+    assert!(error.code == code::ELEMENT && error.message.contains("10 elements"), "{error}");
+    container.resize(21).unwrap();
+    let error = container.write(6).unwrap_err();
+    assert!(error.code == -libc::EFBIG && error.message.contains("160 bytes"), "{error}");
+    let missing = Container::<u64>::open(&place.0.join("none"), "c", Settings::default(), 1);
+    assert_eq!(missing.unwrap_err().code, -libc::ENOENT);
+    // Its session ends.
+    assert_eq!(crate::forebay_end(container.session.pointer()), 0);
+    assert_eq!(container.read(5).unwrap_err().code, code::CLOSED);
+    assert_eq!(container.write(5).unwrap_err().code, code::CLOSED);
+}
+
+#[test]
+fn threads_write_and_read_at_once() {
+    let place = Place::new("threads");
+    for settings in [Settings::default(), Settings::default().file_per_record()] {
+        let opened: Vec<_> =
+            (0..4).map(|_| place.open(settings.limits(64_000, None).helpers(2))).collect();
+        std::thread::scope(|scope| {
+            for (own, mut container) in opened.into_iter().enumerate() {
+                scope.spawn(move || {
+                    for round in 0..20 {
+                        let ids = (0..10).map(|at| at * 4 + own as u64);
+                        ids.clone().for_each(|id| put(&mut container, id, round));
+                        ids.clone().for_each(|id| expect(&mut container, id, round));
+                        // Records of others are some whole version.
+                        let of_other = (own as u64 + round) % 4;
+                        if container.read(of_other).is_ok() {
+                            let first = container[0];
+                            assert!((0..20).any(|round| first == value(of_other, round, 0)));
+                            let is_whole = |(at, &found): (usize, &u64)| found == first + at as u64;
+                            assert!(container.iter().enumerate().all(is_whole));
+                        }
+                    }
+                });
+            }
+        });
+        assert!(!place.0.join("c.records").exists());
+    }
+}
+
+#[test]
+fn what_is_beyond_the_limits_is_left_to_the_store() {
+    let place = Place::new("limits");
+    let mut container = place.open(Settings::default().lifo().limits(16_000, Some(32_000)));
+    (0..30).for_each(|id| put(&mut container, id, 0));
+    let since = std::time::Instant::now();
+    let spilled = || container.store.as_ref().unwrap().lock().counts.spilled;
+    while spilled() < 24 {
+        assert!(since.elapsed() < Duration::from_secs(60), "{}", spilled());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    (0..30).rev().for_each(|id| expect(&mut container, id, 0));
+}

@@ -1,0 +1,203 @@
+//! Copies between a buffer that was read ahead and the caller's memory, MLBS IV.A: through the
+//! caches, or past them (non-temporal). Which is faster depends on machine and size, and on whether
+//! the source is still in a cache, so it is measured once, in some milliseconds.
+
+use std::sync::OnceLock;
+use std::time::Instant;
+
+/// Bytes of the least copy that may go past the caches, where the source is in memory, and where
+/// it is in a cache. `usize::MAX`: none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limits {
+    pub cold: usize,
+    pub hot: usize,
+}
+
+/// What is measured: from sizes that caches hold to one that most second levels do not.
+const SIZES: [usize; 3] = [256 << 10, 1 << 20, 4 << 20];
+/// No more than this is measured: 20 ms in all.
+const TIME_NS: u128 = 1_500_000;
+
+/// Copies past the caches. False where the processor has no such way, and nothing was done.
+///
+/// # Safety
+/// `bytes` bytes can be read at `from` and written at `to`; they do not overlap.
+#[cfg(target_arch = "x86_64")]
+unsafe fn copy_past(from: *const u8, to: *mut u8, bytes: usize) -> bool {
+    if !std::is_x86_feature_detected!("avx") {
+        return false;
+    }
+    // SAFETY: as the caller says, and the processor has AVX.
+    unsafe { with_avx(from, to, bytes) };
+    true
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn copy_past(_from: *const u8, _to: *mut u8, _bytes: usize) -> bool {
+    false
+}
+
+/// Lines of 64 bytes that are not kept in a cache.
+///
+/// # Safety
+/// As [`copy_past`].
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx")]
+unsafe fn with_avx(from: *const u8, to: *mut u8, bytes: usize) {
+    use core::arch::x86_64::{__m256i, _mm_sfence, _mm256_loadu_si256, _mm256_stream_si256};
+    const LINE: usize = 64;
+    let head = to.align_offset(LINE).min(bytes);
+    let lines = (bytes - head) / LINE;
+    // SAFETY: head, lines and the rest are the bytes that the caller gives; `to` is aligned to a
+    // line behind the head.
+    unsafe {
+        core::ptr::copy_nonoverlapping(from, to, head);
+        for line in 0..lines {
+            let at = head + line * LINE;
+            let (from, to) = (from.add(at).cast::<__m256i>(), to.add(at).cast::<__m256i>());
+            let (low, high) = (_mm256_loadu_si256(from), _mm256_loadu_si256(from.add(1)));
+            _mm256_stream_si256(to, low);
+            _mm256_stream_si256(to.add(1), high);
+        }
+        let at = head + lines * LINE;
+        core::ptr::copy_nonoverlapping(from.add(at), to.add(at), bytes - at);
+    }
+    _mm_sfence();
+}
+
+/// The least time of some copies, in nanoseconds. The program reads what it was given: so does
+/// each measurement, which makes copies past the cache pay for that.
+fn time(from: &[u8], to: &mut [u8], is_past: bool, is_hot: bool, evict: &[u8]) -> u64 {
+    let mut best = u64::MAX;
+    let since = Instant::now();
+    for turn in 0..5 {
+        let mut kept = 0u64;
+        if is_hot {
+            kept += touch(from);
+        } else {
+            kept += touch(evict);
+        }
+        let start = Instant::now();
+        if is_past {
+            // SAFETY: two slices of one length.
+            unsafe { copy_past(from.as_ptr(), to.as_mut_ptr(), from.len()) };
+        } else {
+            to.copy_from_slice(from);
+        }
+        kept += touch(to);
+        best = best.min(start.elapsed().as_nanos() as u64);
+        std::hint::black_box(kept);
+        if turn > 0 && since.elapsed().as_nanos() > TIME_NS {
+            break;
+        }
+    }
+    best
+}
+
+/// Reads a byte of each line.
+fn touch(bytes: &[u8]) -> u64 {
+    bytes.iter().step_by(64).map(|&byte| u64::from(byte)).sum()
+}
+
+/// The least size from which copies past the caches are faster, by more than a tenth, in all
+/// measurements from there on.
+fn least(times: &[(usize, u64, u64)]) -> usize {
+    let slower = times.iter().rposition(|&(_, through, past)| past * 11 > through * 10);
+    let first = slower.map_or(0, |at| at + 1);
+    times.get(first).map_or(usize::MAX, |&(size, _, _)| size)
+}
+
+fn measure() -> Limits {
+    let none = Limits { cold: usize::MAX, hot: usize::MAX };
+    // SAFETY: nothing is copied.
+    if !unsafe { copy_past([].as_ptr(), [].as_mut_ptr(), 0) } {
+        return none;
+    }
+    let largest = SIZES.into_iter().max().unwrap_or(0);
+    let mut from = Vec::new();
+    let mut to = Vec::new();
+    if from.try_reserve_exact(2 * largest).is_err() || to.try_reserve_exact(largest).is_err() {
+        return none;
+    }
+    from.resize(2 * largest, 1u8);
+    to.resize(largest, 0u8);
+    let (source, evict) = from.split_at(largest);
+    let all = |is_hot: bool, to: &mut [u8]| {
+        let one = |&size: &usize| {
+            let (source, to) = (&source[..size], &mut to[..size]);
+            let through = time(source, to, false, is_hot, evict);
+            (size, through, time(source, to, true, is_hot, evict))
+        };
+        SIZES.iter().map(one).collect::<Vec<_>>()
+    };
+    Limits { cold: least(&all(false, &mut to)), hot: least(&all(true, &mut to)) }
+}
+
+/// What this machine's copies are like; measured by the first caller.
+pub(crate) fn limits() -> Limits {
+    static LIMITS: OnceLock<Limits> = OnceLock::new();
+    *LIMITS.get_or_init(measure)
+}
+
+/// Copies from a buffer of this library to the caller's memory. `is_hot`: the source was written a
+/// moment ago, and is in a cache as far as that holds it.
+///
+/// # Safety
+/// `to` can be written as far as `from` goes, and is no part of it.
+pub(crate) unsafe fn copy(from: &[u8], to: *mut u8, is_hot: bool) {
+    let least = match from.len() < SIZES[0] {
+        true => usize::MAX,
+        false if is_hot => limits().hot,
+        false => limits().cold,
+    };
+    // SAFETY: as the caller says.
+    unsafe {
+        if from.len() < least || !copy_past(from.as_ptr(), to, from.len()) {
+            core::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_past_the_caches_are_right_at_all_ends() {
+        let from: Vec<u8> = (0..5000u32).map(|at| (at * 7 + at / 256) as u8).collect();
+        for start in [0, 1, 63] {
+            for bytes in [0, 1, 31, 64, 100, 127, 128, 4096, 4900] {
+                let mut to = vec![0xee; 5100];
+                // SAFETY: within both.
+                let done = unsafe {
+                    copy_past(from.as_ptr().add(start), to.as_mut_ptr().add(start + 7), bytes)
+                };
+                if !done {
+                    return;
+                }
+                let (at, end) = (start + 7, start + 7 + bytes);
+                assert_eq!(to[at..end], from[start..start + bytes]);
+                assert!(to[..at].iter().chain(&to[end..]).all(|&byte| byte == 0xee));
+            }
+        }
+    }
+
+    #[test]
+    fn the_limit_is_where_all_larger_ones_gain() {
+        assert_eq!(least(&[(1, 100, 100), (2, 100, 50), (3, 100, 80)]), 2);
+        assert_eq!(least(&[(1, 100, 50), (2, 100, 95), (3, 100, 80)]), 3);
+        assert_eq!(least(&[(1, 100, 50), (2, 100, 200)]), usize::MAX);
+        assert_eq!(least(&[(1, 100, 50)]), 1);
+    }
+
+    #[test]
+    fn both_ways_give_the_same_bytes() {
+        let from: Vec<u8> = (0..1u32 << 20).map(|at| (at / 3) as u8).collect();
+        for is_hot in [true, false] {
+            let mut to = vec![0; from.len()];
+            // SAFETY: of one length.
+            unsafe { copy(&from, to.as_mut_ptr(), is_hot) };
+            assert_eq!(to, from);
+        }
+    }
+}
