@@ -338,8 +338,9 @@ struct forebay_records_options {
     uint32_t helpers;        /* threads that read ahead, 0 to 64 */
     int order;               /* FOREBAY_ORDER_... */
     int layout;              /* FOREBAY_LAYOUT_... */
-    int is_kept;             /* 1: the files stay. 0: the last process that closes the container
-                                removes them, but for those that are kept by another process */
+    int is_kept;             /* 1: the files stay, until they are removed by other means. 0: the last
+                                process that closes the container removes them, unless it was ever
+                                opened with 1 */
 };
 
 /* The options that hold where none are given. */
@@ -421,7 +422,7 @@ struct forebay_records_info {
 
 /* Says what happened so far. Since 1.
  * Errors: -EINVAL (size). */
-int forebay_records_info(forebay_records *records, struct forebay_records_info *info);
+int forebay_records_status(forebay_records *records, struct forebay_records_info *info);
 
 #ifdef __cplusplus
 }

@@ -227,6 +227,22 @@ impl Folder {
         self.0.join("lock")
     }
 
+    /// Says that the files stay: there if a container was ever opened so.
+    fn mark(&self) -> PathBuf {
+        self.0.join("kept")
+    }
+
+    /// The files stay when the last user is gone.
+    pub fn keep(&self) -> Result<(), c_int> {
+        let path = self.mark();
+        Lock::open(&path, false).map(|_| ()).map_err(|errno| io_error(errno, &path))
+    }
+
+    /// Whether they do.
+    pub fn is_kept(&self) -> bool {
+        rustix::fs::stat(&self.mark()).is_ok()
+    }
+
     /// A file of a writer: its `index`, `data`, `lock`, `order`, or a folder of `records`.
     pub fn of(&self, writer: u32, what: &str) -> PathBuf {
         self.0.join(format!("w{writer:04}.{what}"))

@@ -342,7 +342,7 @@ unsafe extern "C" fn forebay_records_check(records: *mut c_void, torn: *mut u64,
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn forebay_records_info(records: *mut c_void, info: *mut c_void) -> c_int {
+unsafe extern "C" fn forebay_records_status(records: *mut c_void, info: *mut c_void) -> c_int {
     table::with(records, |store| {
         let (records, bytes) = store.contents()?;
         let make = || {
@@ -365,7 +365,7 @@ unsafe extern "C" fn forebay_records_info(records: *mut c_void, info: *mut c_voi
             })
         };
         // SAFETY: the caller's struct.
-        match unsafe { crate::fill("forebay_records_info", info.cast::<Info>(), make) } {
+        match unsafe { crate::fill("forebay_records_status", info.cast::<Info>(), make) } {
             0 => Ok(()),
             code => Err(code),
         }

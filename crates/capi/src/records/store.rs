@@ -100,6 +100,9 @@ impl Store {
     /// Opens the container `name` in `directory`, and makes it if it is not there.
     pub fn open(session: Handle, folder: Folder, options: Options) -> Result<Store, c_int> {
         let shared = folder.enter()?;
+        if options.is_kept {
+            folder.keep()?;
+        }
         let unit = block_bytes();
         let mine = Mine::open(session, &folder, unit)?;
         if !options.is_packed {
@@ -288,13 +291,7 @@ impl Store {
     ///
     /// # Safety
     /// `bytes` bytes can be written at `to`.
-    pub unsafe fn read(
-        &self,
-        id: u64,
-        to: *mut u8,
-        bytes: u64,
-        element: u32,
-    ) -> Result<(), c_int> {
+    pub unsafe fn read(&self, id: u64, to: *mut u8, bytes: u64, element: u32) -> Result<(), c_int> {
         let _session = self.check()?;
         let mut is_late = false;
         let mut state = self.lock();
@@ -421,7 +418,9 @@ impl Store {
         let count = ids(state).len();
         fail(
             code::NO_RECORD,
-            format_args!("{folder}: record {id} was never written, or was dropped; {count} are there"),
+            format_args!(
+                "{folder}: record {id} was never written, or was dropped; {count} are there"
+            ),
         )
     }
 
@@ -496,9 +495,10 @@ impl Store {
         if locate(&state, id).is_none() && !is_torn {
             return Err(self.missing(&state, id));
         }
-        let of_others = state.peers.values().any(|peer| {
-            peer.known.versions.contains_key(&id) || peer.known.torn.contains_key(&id)
-        });
+        let of_others = state
+            .peers
+            .values()
+            .any(|peer| peer.known.versions.contains_key(&id) || peer.known.torn.contains_key(&id));
         let version = state.next_version(id);
         let entry = Entry {
             kind: Kind::Dropped,
@@ -587,7 +587,7 @@ impl Store {
         }
         drop(state);
         shared.free();
-        if !options.is_kept && shared.try_own() {
+        if shared.try_own() && !folder.is_kept() {
             folder.clear();
         }
     }
@@ -701,9 +701,8 @@ fn newest(state: &State, id: u64, is_good: impl Fn(&Located) -> bool) -> Option<
 
 /// The latest version of a record whose bytes are not known to be bad.
 pub(crate) fn locate(state: &State, id: u64) -> Option<Located> {
-    let is_good = |found: &Located| {
-        !state.bad.contains(&(found.writer, found.version.entry.version))
-    };
+    let is_good =
+        |found: &Located| !state.bad.contains(&(found.writer, found.version.entry.version));
     newest(state, id, is_good).filter(|found| found.version.entry.kind == Kind::Whole)
 }
 
@@ -750,11 +749,7 @@ fn fits(entry: &Entry, bytes: u64, element: u32) -> Result<(), c_int> {
 ///
 /// # Safety
 /// All of it can be written at `to`.
-pub(crate) unsafe fn get(
-    file: &RecordFile,
-    version: &Version,
-    to: *mut u8,
-) -> Result<bool, c_int> {
+pub(crate) unsafe fn get(file: &RecordFile, version: &Version, to: *mut u8) -> Result<bool, c_int> {
     let entry = &version.entry;
     let bytes = entry.bytes as usize;
     if version.is_trusted {

@@ -89,10 +89,7 @@ pub(crate) fn add(store: Store) -> Result<*mut c_void, c_int> {
 }
 
 /// The result of a call with a container.
-pub(crate) fn with(
-    given: *mut c_void,
-    act: impl FnOnce(&Store) -> Result<(), c_int>,
-) -> c_int {
+pub(crate) fn with(given: *mut c_void, act: impl FnOnce(&Store) -> Result<(), c_int>) -> c_int {
     let (at, generation) = match parts(Kind::Records, given.addr() as u64, CONTAINERS) {
         Ok(parts) => parts,
         Err(code) => return code,

@@ -113,9 +113,8 @@ impl Window {
             self.used -= spare.capacity() as u64;
             return Some(());
         }
-        let is_idle = |&(&id, slot): &(&u64, &Slot)| {
-            matches!(slot, Slot::Ready { .. }) && !wanted(id)
-        };
+        let is_idle =
+            |&(&id, slot): &(&u64, &Slot)| matches!(slot, Slot::Ready { .. }) && !wanted(id);
         let id = self.slots.iter().find(is_idle).map(|(&id, _)| id)?;
         self.forget(id);
         Some(())
@@ -124,7 +123,8 @@ impl Window {
     /// A helper is done with a version: its bytes, or `None` of one that is to be read directly.
     /// Whether they are kept: the record may have been written or dropped meanwhile.
     pub fn end(&mut self, id: u64, version: u64, buffer: Vec<u8>, is_read: bool, reads: u64) {
-        let is_current = matches!(self.slots.get(&id), Some(Slot::Loading { version: of }) if *of == version);
+        let is_current =
+            matches!(self.slots.get(&id), Some(Slot::Loading { version: of }) if *of == version);
         if is_current {
             self.slots.remove(&id);
         }

@@ -367,12 +367,7 @@ impl Mine {
     }
 
     /// A record is not needed any more. `by` says so of one that another writer has.
-    pub fn forget(
-        &mut self,
-        id: u64,
-        by: Option<Entry>,
-        folder: &Folder,
-    ) -> Result<(), c_int> {
+    pub fn forget(&mut self, id: u64, by: Option<Entry>, folder: &Folder) -> Result<(), c_int> {
         let old = self.known.versions.remove(&id).unwrap_or_default();
         old.into_iter().for_each(|version| self.free(version, folder));
         self.known.torn.remove(&id);

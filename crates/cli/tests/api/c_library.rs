@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Nothing reaches the store before the run ends, unless that is asked for; there is a journal.
-const JOURNAL: Setup =
+pub const JOURNAL: Setup =
     Setup { flush: "trigger = \"on-exit\"\ndurability = \"nonvolatile\"", ..LAZY };
 
 /// Puts the C library into a folder of the site, by the names that linker and loader look for.
-fn install(site: &Site) -> PathBuf {
+pub fn install(site: &Site) -> PathBuf {
     let folder = site.root().join("lib");
     fs::create_dir_all(&folder).unwrap();
     for name in ["libforebay.so", "libforebay.so.0"] {
@@ -23,7 +23,7 @@ fn install(site: &Site) -> PathBuf {
 }
 
 /// Compiles a program and links it to the library. False, and loud, without a compiler.
-fn link(site: &Site, source: &str, more: &[&str]) -> bool {
+pub fn link(site: &Site, source: &str, more: &[&str]) -> bool {
     let (library, include) = (install(site), root().join("include"));
     let flags = [
         format!("-I{}", include.display()),

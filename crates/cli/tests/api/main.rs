@@ -5,6 +5,7 @@
 mod harness;
 
 mod c_library;
+mod containers;
 mod interface;
 
 use std::path::{Path, PathBuf};

@@ -1,8 +1,8 @@
 //! Containers on plain files: what does not need a node manager.
 
 use super::*;
-use crate::report::code;
 use crate::records::index::SLOT;
+use crate::report::code;
 use std::fs;
 use std::path::PathBuf;
 
@@ -59,7 +59,8 @@ fn each_order_and_layout_gives_the_bytes_that_were_written() {
                 let start = container.as_ptr();
                 for round in 0..3 {
                     (0..30).for_each(|id| put(&mut container, id, round));
-                    let ids: Vec<_> = if is_back { (0..30).rev().collect() } else { (0..30).collect() };
+                    let ids: Vec<_> =
+                        if is_back { (0..30).rev().collect() } else { (0..30).collect() };
                     ids.into_iter().for_each(|id| expect(&mut container, id, round));
                 }
                 assert_eq!(container.as_ptr(), start, "elements stay where they are");

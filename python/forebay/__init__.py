@@ -1,0 +1,1 @@
+"""Forebay from Python, over its C library libforebay.so.0."""
