@@ -66,11 +66,21 @@ public:
         if (root >= static_cast<std::size_t>(ranks))
             return -EINVAL;
         const bool is_root = static_cast<std::size_t>(rank) == root;
-        return in_parts([&](T *part, int count) {
-            const void *from = is_root ? MPI_IN_PLACE : static_cast<const void *>(part);
+        // Not in place: with that, MPICH 4.0 crashes where the root is another rank than 0.
+        T *copy = nullptr;
+        if (is_root && !this->empty())
+            copy = static_cast<T *>(std::malloc(std::min(part_elements, this->size()) * sizeof(T)));
+        const int code = in_parts([&](T *part, int count) {
+            const void *from = part;
+            if (copy != nullptr)
+                from = std::memcpy(copy, part, static_cast<std::size_t>(count) * sizeof(T));
+            else if (is_root)
+                from = MPI_IN_PLACE;
             void *to = is_root ? part : nullptr;
             return MPI_Reduce(from, to, count, datatype<T>::get(), op, static_cast<int>(root), comm_);
         });
+        std::free(copy);
+        return code;
     }
 
     /* The same, and all ranks have the result. */
@@ -81,11 +91,12 @@ public:
     }
 
 private:
-    /* A call of MPI counts in an int. */
+    /* Elements of one call: it counts in an int, and a copy of them is small. */
+    static constexpr std::size_t part_elements = std::size_t{1} << 20;
+
     template <class Call> int in_parts(Call call) {
-        constexpr std::size_t most = std::size_t{1} << 30;
         for (std::size_t at = 0; at < this->size();) {
-            const std::size_t count = std::min(most, this->size() - at);
+            const std::size_t count = std::min(part_elements, this->size() - at);
             if (call(this->data() + at, static_cast<int>(count)) != MPI_SUCCESS)
                 return -EIO;
             at += count;

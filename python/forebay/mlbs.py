@@ -68,7 +68,7 @@ def _load():
     given = os.environ.get("FOREBAY_LIBRARY")
     if given:
         return ctypes.CDLL(given)
-    # PREFIX/lib/forebay/python/forebay/mlbs.py
+    # PREFIX/lib/forebay/python/forebay/mlbs.py, and PREFIX/lib/libforebay.so.0
     beside = pathlib.Path(__file__).resolve().parents[3] / "libforebay.so.0"
     library = ctypes.CDLL(str(beside) if beside.is_file() else "libforebay.so.0")
     return library

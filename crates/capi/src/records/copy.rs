@@ -1,7 +1,9 @@
 //! Copies between a buffer that was read ahead and the caller's memory, MLBS IV.A: through the
-//! caches, or past them (non-temporal). Which is faster depends on machine and size, and on whether
-//! the source is still in a cache, so it is measured once, in some milliseconds.
+//! caches, past them (non-temporal), or past them by several threads. Which is faster depends on
+//! machine and size, and on whether the source is still in a cache: of copies that caches can hold it
+//! is measured once, in some milliseconds; of larger ones it is learned from those that are made.
 
+use core::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::OnceLock;
 use std::time::Instant;
 
@@ -32,6 +34,10 @@ unsafe fn copy_past(from: *const u8, to: *mut u8, bytes: usize) -> bool {
     true
 }
 
+/// There is no such way here.
+///
+/// # Safety
+/// As the other one of this name.
 #[cfg(not(target_arch = "x86_64"))]
 unsafe fn copy_past(_from: *const u8, _to: *mut u8, _bytes: usize) -> bool {
     false
@@ -158,9 +164,175 @@ pub(crate) unsafe fn copy(from: &[u8], to: *mut u8, is_hot: bool) {
     }
 }
 
+/// How a copy is made that no cache holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    Through,
+    Past,
+    /// Past the caches, with helpers that have nothing else to do.
+    Together,
+}
+
+const WAYS: [Way; 3] = [Way::Through, Way::Past, Way::Together];
+
+/// After so many copies the ways that were slower are tried again.
+const AGAIN: u32 = 64;
+
+/// What the large copies of a container have shown.
+#[derive(Debug, Default)]
+pub(crate) struct Chooser {
+    /// Picoseconds for each byte; 0 is not known. The newer count more.
+    paces: [u64; 3],
+    copies: u32,
+}
+
+impl Chooser {
+    /// The way of the next copy; `can_share`: helpers are there.
+    pub fn next(&mut self, can_share: bool) -> Way {
+        self.copies = self.copies.wrapping_add(1);
+        let count = if can_share { 3 } else { 2 };
+        let ways = || WAYS.into_iter().zip(self.paces).take(count);
+        if let Some((way, _)) = ways().find(|&(_, pace)| pace == 0) {
+            return way;
+        }
+        let again = (self.copies / AGAIN) as usize % count;
+        match ways().nth(again) {
+            Some((way, _)) if self.copies.is_multiple_of(AGAIN) => way,
+            _ => ways().min_by_key(|&(_, pace)| pace).map_or(Way::Through, |(way, _)| way),
+        }
+    }
+
+    /// A copy was made.
+    pub fn note(&mut self, way: Way, bytes: usize, nanoseconds: u64) {
+        let pace = (nanoseconds.saturating_mul(1000) / (bytes.max(1) as u64)).max(1);
+        if let Some(known) = self.paces.get_mut(way as usize) {
+            *known = if *known == 0 { pace } else { (3 * *known + pace) / 4 };
+        }
+    }
+}
+
+/// Bytes that a thread copies at a time of a copy that several make.
+const SHARE: usize = 2 << 20;
+
+/// A copy that several threads make. The one that has begun it waits until all is done.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    /// Addresses.
+    from: usize,
+    to: usize,
+    bytes: usize,
+    next: AtomicUsize,
+    done: AtomicUsize,
+}
+
+impl Shared {
+    /// # Safety
+    /// As [`copy`], until [`Shared::is_done`].
+    pub unsafe fn new(from: &[u8], to: *mut u8) -> Shared {
+        let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let (to, bytes) = (to.expose_provenance(), from.len());
+        Shared { from: from.as_ptr().expose_provenance(), to, bytes, next, done }
+    }
+
+    fn parts(&self) -> usize {
+        self.bytes.div_ceil(SHARE)
+    }
+
+    /// Whether there is something for another thread to do.
+    pub fn has_more(&self) -> bool {
+        self.next.load(Ordering::Relaxed) < self.parts()
+    }
+
+    pub fn is_done(&self) -> bool {
+        self.done.load(Ordering::Acquire) == self.parts()
+    }
+
+    /// Copies parts until none is left.
+    pub fn work(&self) {
+        loop {
+            let part = self.next.fetch_add(1, Ordering::Relaxed);
+            if part >= self.parts() {
+                return;
+            }
+            let at = part * SHARE;
+            let bytes = SHARE.min(self.bytes - at);
+            let from = core::ptr::with_exposed_provenance::<u8>(self.from + at);
+            let to = core::ptr::with_exposed_provenance_mut::<u8>(self.to + at);
+            // SAFETY: both are there until all parts are done, of which this is one.
+            unsafe { past_or_through(from, to, bytes) };
+            self.done.fetch_add(1, Ordering::Release);
+        }
+    }
+}
+
+/// Copies past the caches where the processor can.
+///
+/// # Safety
+/// As [`copy_past`].
+unsafe fn past_or_through(from: *const u8, to: *mut u8, bytes: usize) {
+    // SAFETY: as the caller says.
+    unsafe {
+        if !copy_past(from, to, bytes) {
+            core::ptr::copy_nonoverlapping(from, to, bytes);
+        }
+    }
+}
+
+/// Copies all by this thread.
+///
+/// # Safety
+/// As [`copy`].
+pub(crate) unsafe fn copy_alone(from: &[u8], to: *mut u8, way: Way) {
+    // SAFETY: as the caller says.
+    unsafe {
+        match way {
+            Way::Through => core::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()),
+            Way::Past | Way::Together => past_or_through(from.as_ptr(), to, from.len()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_fastest_way_is_taken_and_the_others_are_tried_again() {
+        let mut chooser = Chooser::default();
+        let pace = |way| match way {
+            Way::Through => 300,
+            Way::Past => 200,
+            Way::Together => 100,
+        };
+        let mut taken = [0; 3];
+        for _ in 0..400 {
+            let way = chooser.next(true);
+            taken[way as usize] += 1;
+            chooser.note(way, 1000, pace(way));
+        }
+        assert!(taken[2] >= 390 && taken[0] >= 2 && taken[1] >= 2, "{taken:?}");
+        assert_eq!(chooser.next(false), Way::Past);
+        // The machine has become another one.
+        for _ in 0..400 {
+            let way = chooser.next(true);
+            chooser.note(way, 1000, if way == Way::Through { 50 } else { 400 });
+        }
+        assert_eq!(chooser.next(true), Way::Through);
+    }
+
+    #[test]
+    fn threads_that_share_a_copy_make_each_part_once() {
+        let from: Vec<u8> = (0..3 * SHARE + 777).map(|at| (at / 5) as u8).collect();
+        let mut to = vec![0u8; from.len()];
+        // SAFETY: both outlive the threads.
+        let shared = unsafe { Shared::new(&from, to.as_mut_ptr()) };
+        assert!(shared.has_more() && !shared.is_done());
+        std::thread::scope(|scope| {
+            (0..3).for_each(|_| drop(scope.spawn(|| shared.work())));
+        });
+        assert!(shared.is_done() && !shared.has_more());
+        assert_eq!(to, from);
+    }
 
     #[test]
     fn copies_past_the_caches_are_right_at_all_ends() {

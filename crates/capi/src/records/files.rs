@@ -142,7 +142,7 @@ impl RecordFile {
     }
 
     /// Says that a range will be read soon.
-    pub fn expect(&self, offset: u64, bytes: u64) {
+    pub fn announce(&self, offset: u64, bytes: u64) {
         self.hint(3, offset, bytes);
     }
 
@@ -240,7 +240,7 @@ impl Folder {
 
     /// Whether they do.
     pub fn is_kept(&self) -> bool {
-        rustix::fs::stat(&self.mark()).is_ok()
+        rustix::fs::stat(self.mark()).is_ok()
     }
 
     /// A file of a writer: its `index`, `data`, `lock`, `order`, or a folder of `records`.

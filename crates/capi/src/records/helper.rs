@@ -1,5 +1,5 @@
-//! Helpers: the threads of a container that read ahead, and leave to the store what is beyond its
-//! limits. They belong to the container: opening it starts them, and closing it waits for them.
+//! Helpers: the threads of a container that read ahead, leave to the store what is beyond its
+//! limits, and take part in large copies. They belong to the container: opening it starts them, and closing it waits for them.
 
 use super::store::{Located, State, Store, get, locate};
 use crate::report::failed;
@@ -75,6 +75,14 @@ fn restore_signals(before: &MaybeUninit<libc::sigset_t>) {
 fn run(store: &Store) {
     let mut state = store.lock();
     while !store.is_closing() {
+        if let Some(copying) = state.copying.clone().filter(|copying| copying.has_more()) {
+            drop(state);
+            copying.work();
+            state = store.lock();
+            // The reader waits for the parts of others.
+            store.tell();
+            continue;
+        }
         let Some(work) = next(store, &mut state) else {
             state = store.wait(state);
             continue;
@@ -93,7 +101,7 @@ fn run(store: &Store) {
                     && !file.is_in_memory(entry.offset, entry.bytes)
                 {
                     if let Some((offset, bytes)) = after {
-                        file.expect(offset, bytes);
+                        file.announce(offset, bytes);
                     }
                     // SAFETY: the buffer has room for all of the record.
                     unsafe {

@@ -1,5 +1,5 @@
-//! In which order records will be read: Algorithm 1 of the MLBS paper has LIFO and FIFO; a list may be given,
-//! and an order that was read once is learned. Pure: no clock, no I/O.
+//! In which order records will be read: Algorithm 1 of the MLBS paper has LIFO and FIFO; a list may
+//! be given, and an order that was read once is learned. Pure: no clock, no I/O.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 

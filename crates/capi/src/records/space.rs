@@ -102,7 +102,7 @@ mod tests {
         for _ in 0..4000 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let number = random >> 33;
-            if number % 3 == 0 && !taken.is_empty() {
+            if number.is_multiple_of(3) && !taken.is_empty() {
                 let (start, bytes) = taken.swap_remove(number as usize % taken.len());
                 space.give(start, bytes);
                 continue;

@@ -1,6 +1,6 @@
 //! A container of records: written at once, read in an order that helpers bring up ahead.
 
-use super::copy::copy;
+use super::copy::{Chooser, Shared, Way, copy, copy_alone};
 use super::files::{Folder, Handle, Lock, RecordFile};
 use super::index::{Entry, Kind};
 use super::order::{Order, Rule};
@@ -12,6 +12,7 @@ use rustix::time::{ClockId, clock_gettime};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 /// What a caller wants of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +63,9 @@ pub(crate) struct State {
     /// What the tiers may hold of this container's records: versions and bytes.
     buffered: BTreeMap<u64, (u64, u64)>,
     buffered_bytes: u64,
+    /// A copy that helpers may take part in.
+    pub copying: Option<Arc<Shared>>,
+    chooser: Chooser,
     /// Nothing can be left to the store: its files are scratch by a rule, or it has failed.
     pub cannot_spill: bool,
 }
@@ -89,6 +93,10 @@ pub(crate) struct Store {
 
 /// Bytes that are summed and copied at a time: both find them in a cache.
 const PART: usize = 256 << 10;
+
+/// Bytes of a copy whose way is learned: what the program reads next is not in a cache in any
+/// case.
+const LARGE: usize = 16 << 20;
 
 /// How often a read begins again because its record was written by another process meanwhile.
 const TRIES: u32 = 100;
@@ -122,6 +130,8 @@ impl Store {
             version: 0,
             buffered: BTreeMap::new(),
             buffered_bytes: 0,
+            copying: None,
+            chooser: Chooser::default(),
             cannot_spill: false,
             mine,
         };
@@ -310,10 +320,8 @@ impl Store {
                 }
                 Ahead::Ready(buffer, is_hot) => {
                     state.note_read(id, !is_late, is_late);
-                    drop(state);
-                    self.tell();
                     // SAFETY: of one length, as `fits` has seen; the caller's memory.
-                    unsafe { copy(&buffer, to, is_hot) };
+                    unsafe { self.give(state, &buffer, to, is_hot) };
                     self.lock().window.give_back(buffer);
                     self.tell();
                     return Ok(());
@@ -345,6 +353,48 @@ impl Store {
             -libc::EBUSY,
             format_args!("record {id}: other processes write it faster than it can be read"),
         ))
+    }
+
+    /// Copies a record that was read ahead to the caller's memory.
+    ///
+    /// # Safety
+    /// As [`copy`].
+    unsafe fn give<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        from: &[u8],
+        to: *mut u8,
+        is_hot: bool,
+    ) {
+        if from.len() < LARGE || is_hot {
+            drop(state);
+            self.tell();
+            // SAFETY: as the caller says.
+            return unsafe { copy(from, to, is_hot) };
+        }
+        let can_share = self.options.helpers > 0 && state.copying.is_none();
+        let way = state.chooser.next(can_share);
+        let start = Instant::now();
+        if way == Way::Together {
+            // SAFETY: as the caller says; this call waits until all of it is done.
+            let shared = Arc::new(unsafe { Shared::new(from, to) });
+            state.copying = Some(Arc::clone(&shared));
+            drop(state);
+            self.tell();
+            shared.work();
+            state = self.lock();
+            state.copying = None;
+            while !shared.is_done() {
+                state = self.wait(state);
+            }
+        } else {
+            drop(state);
+            self.tell();
+            // SAFETY: as the caller says.
+            unsafe { copy_alone(from, to, way) };
+            state = self.lock();
+        }
+        state.chooser.note(way, from.len(), start.elapsed().as_nanos() as u64);
     }
 
     /// Bytes were read that are not those of the version: another process has written it again,

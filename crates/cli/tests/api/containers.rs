@@ -55,6 +55,77 @@ fn programs_of_each_standard_work_also_without_exceptions() {
 }
 
 #[test]
+fn what_is_beyond_the_limits_leaves_the_tiers() {
+    let Some(site) = site(&LAZY, NEW) else { return };
+    both(&site, "$BIN/container limits $PWD");
+}
+
+/// The part of the page for users in a block of `kind`, the first that contains `words`.
+fn example(kind: &str, words: &str) -> String {
+    let page = fs::read_to_string(root().join("docs/container.md")).unwrap();
+    let start = format!("```{kind}\n");
+    let blocks = page.split(start.as_str()).skip(1).filter_map(|rest| rest.split("```").next());
+    blocks.map(str::to_owned).find(|block| block.contains(words)).unwrap()
+}
+
+#[test]
+fn scratch_records_never_reach_the_store_by_the_rule_of_the_page() {
+    let Some(site) = site(&FEW, NEW) else { return };
+    let schema = site.root().join("schema.xml");
+    fs::write(&schema, example("xml", "scratch")).unwrap();
+    let words = ["--config", site.config.to_str().unwrap(), "--schema", schema.to_str().unwrap()];
+    for part in ["scratch", "phases"] {
+        let mut command = site.forebay(&[&["run"], &words[..], &["--"]].concat());
+        command.arg(site.root().join("container")).arg(part).arg(&site.store);
+        let ran = site.end(command).expect(0);
+        assert!(ran.stdout.ends_with("done\n"), "{ran:?}");
+        assert_clean(&site.store);
+    }
+}
+
+#[test]
+fn the_examples_of_the_page_work() {
+    let site = Site::new(&FEW);
+    if !harness::have(&["c++"]) {
+        return;
+    }
+    let (source, library) = (site.root().join("solver.cc"), install(&site));
+    fs::write(&source, example("cpp", "int main")).unwrap();
+    let compile = |compiler: &str, more: &[&str], source: &Path| {
+        let made = Command::new(compiler)
+            .args(["-std=c++17", "-Wall", "-Wextra", "-Werror"])
+            .args(more)
+            .arg(source)
+            .arg(format!("-I{}", root().join("include").display()))
+            .arg(format!("-L{}", library.display()))
+            .arg(format!("-Wl,-rpath,{}", library.display()))
+            .arg("-lforebay")
+            .output()
+            .unwrap();
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    };
+    let program = site.root().join("solver");
+    compile("c++", &["-o", program.to_str().unwrap()], &source);
+    both(&site, "$BIN/solver && echo done");
+    if harness::have(&["mpicxx.mpich"]) {
+        fs::write(&source, example("cpp", "setComm")).unwrap();
+        let object = site.root().join("image.o");
+        compile("mpicxx.mpich", &["-c", "-o", object.to_str().unwrap()], &source);
+    }
+    let Some(python) = harness::python_with("numpy") else { return };
+    let script = site.root().join("solver.py");
+    fs::write(&script, example("python", "MLBStore")).unwrap();
+    let script = format!(
+        "PYTHONDONTWRITEBYTECODE=1 PYTHONPATH={} FOREBAY_LIBRARY={} {python} {} && echo done",
+        root().join("python").display(),
+        library.join("libforebay.so.0").display(),
+        script.display()
+    );
+    both(&site, &script);
+    assert_eq!(site.run_plainly(&script).stdout, "20825\ndone\n");
+}
+
+#[test]
 fn compilers_take_the_headers_without_a_warning() {
     let site = Site::new(&LAZY);
     let source = root().join("crates/cli/tests/programs/container.cc");

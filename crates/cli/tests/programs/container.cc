@@ -64,6 +64,20 @@ forebay_records_info info(const Store &store) {
     return found;
 }
 
+/* The program computes for longer than records take to come: until the helper has nothing to do. */
+void computes(const Store &store) {
+    std::uint64_t before = 0;
+    for (int same = 0; same < 40; same++) {
+        const struct forebay_records_info now = info(store);
+        if (now.window_used + store.size() * sizeof(Cell) > now.window_bytes)
+            return;
+        if (now.loaded != before)
+            same = 0;
+        before = now.loaded;
+        usleep(1000);
+    }
+}
+
 /* Several forward and backward phases over more than the tiers' RAM: every byte is looked at, and
  * after the first records of a phase those that come next are in memory. */
 void phases(const std::string &directory, forebay_order order, forebay_layout layout, bool is_back) {
@@ -91,9 +105,7 @@ void phases(const std::string &directory, forebay_order order, forebay_layout la
             EXPECT(is(store, id, round));
             if (step < 2)
                 early += 1 - (info(store).hits - before);
-            // The program computes for longer than a record takes to come.
-            for (int nap = 0; nap < 400 && info(store).window_used + (1 << 20) < hints.memory; nap++)
-                usleep(500);
+            computes(store);
         }
     }
     EXPECT(store.data() == start);
@@ -132,6 +144,32 @@ void elements() {
     std::ranges::sort(store, std::ranges::greater{});
     EXPECT(store.front() == 999);
 #endif
+}
+
+/* What the limits do not allow leaves the tiers, and is read from the store. */
+void limits(const std::string &directory, bool is_scratch) {
+    forebay::hints hints;
+    hints.directory = directory;
+    hints.order = FOREBAY_ORDER_LIFO;
+    hints.memory = 2 << 20;
+    hints.fast = 4 << 20;
+    Store store((512 << 10) / sizeof(Cell), hints);
+    for (std::uint64_t id = 0; id < 40; id++) {
+        fill(store, id, 0);
+        EXPECT(store.write(id) == 0);
+    }
+    // 12 of them are within the limits.
+    for (int nap = 0; nap < 30000; nap++) {
+        if (info(store).spilled >= 28 || info(store).is_spill_off != 0)
+            break;
+        usleep(1000);
+    }
+    EXPECT(is_scratch ? info(store).is_spill_off == 1 : info(store).spilled >= 28);
+    EXPECT(store.sync(1) == (is_scratch ? -EOPNOTSUPP : 0));
+    for (std::uint64_t id = 40; id-- > 0;) {
+        EXPECT(store.read(id) == 0);
+        EXPECT(is(store, id, 0));
+    }
 }
 
 void bad(const std::string &directory) {
@@ -272,6 +310,8 @@ int main(int argc, char **argv) {
         }
     } else if (part == "elements") {
         elements();
+    } else if (part == "limits" || part == "scratch") {
+        limits(directory, part == "scratch");
     } else if (part == "bad") {
         bad(directory);
     } else if (part == "writes" || part == "syncs") {

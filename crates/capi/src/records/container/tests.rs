@@ -104,6 +104,35 @@ fn reads_that_keep_to_the_order_find_their_record_ahead() {
     }
 }
 
+/// Large ones are copied in all ways in turn.
+#[test]
+fn large_records_are_copied_right_by_one_thread_and_by_several() {
+    let place = Place::new("large");
+    let settings = Settings::default().helpers(2).limits(64 << 20, None);
+    let mut container = Container::<u64>::open(&place.0, "c", settings, (17 << 20) / 8).unwrap();
+    for id in 0..6 {
+        put(&mut container, id, 0);
+    }
+    for round in 0..3 {
+        for id in 0..6 {
+            expect(&mut container, id, 0);
+            let store = container.store.as_ref().unwrap();
+            // All but the first of each round are read ahead.
+            let is_there = || {
+                let counts = store.lock().counts;
+                id == 5 || counts.loaded + round >= counts.reads
+            };
+            let since = std::time::Instant::now();
+            while !is_there() {
+                assert!(since.elapsed() < Duration::from_secs(60));
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        let (reads, hits) = container.hits().unwrap();
+        assert!(reads == 6 * (round + 1) && hits >= 5 * (round + 1), "{hits} of {reads}");
+    }
+}
+
 #[test]
 fn several_containers_share_records_and_the_last_one_removes_them() {
     let place = Place::new("share");
