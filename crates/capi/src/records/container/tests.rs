@@ -108,7 +108,7 @@ fn reads_that_keep_to_the_order_find_their_record_ahead() {
 #[test]
 fn large_records_are_copied_right_by_one_thread_and_by_several() {
     let place = Place::new("large");
-    let settings = Settings::default().helpers(2).limits(64 << 20, None);
+    let settings = Settings::default().limits(64 << 20, None);
     let mut container = Container::<u64>::open(&place.0, "c", settings, (17 << 20) / 8).unwrap();
     for id in 0..6 {
         put(&mut container, id, 0);
