@@ -194,6 +194,13 @@ impl Lock {
         rustix::fs::flock(&self.0, FlockOperation::NonBlockingLockExclusive).is_ok()
     }
 
+    /// Whether a container has the file at `path` for itself.
+    pub fn is_owned(path: &Path) -> bool {
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        let there = rustix::fs::open(path, flags, Mode::empty()).map(Lock);
+        there.is_ok_and(|lock| !lock.try_own())
+    }
+
     /// Waits until no container has it for itself, and shares it.
     pub fn share(&self) -> Result<(), Errno> {
         loop {

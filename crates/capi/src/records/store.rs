@@ -234,7 +234,7 @@ impl Store {
                 state.mine.complete(begun, &self.folder)
             }
             Err(code) => {
-                state.mine.give_up(begun);
+                state.mine.free(begun, &self.folder);
                 Err(code)
             }
         };
@@ -337,7 +337,7 @@ impl Store {
                     state.release(&found, &self.folder);
                     match read {
                         Ok(true) => {
-                            state.note_read(id, is_hit && !is_late, is_late);
+                            state.note_read(id, is_hit, is_late && !is_hit);
                             drop(state);
                             self.tell();
                             return Ok(());
@@ -432,8 +432,8 @@ impl Store {
                 }
             }
         }
-        for peer in state.peers.values_mut() {
-            peer.refresh()?;
+        for (&number, peer) in &mut state.peers {
+            peer.refresh(&self.folder, number)?;
         }
         Ok(())
     }
@@ -714,7 +714,8 @@ impl State {
     /// Records whose last write is not whole.
     fn torn(&self) -> BTreeSet<u64> {
         let mut torn = BTreeSet::new();
-        let peers = self.peers.values().map(|peer| &peer.known);
+        let ended = self.peers.values().filter(|peer| !peer.is_live);
+        let peers = ended.map(|peer| &peer.known);
         for known in peers.chain([&self.mine.known]) {
             for (&id, &version) in &known.torn {
                 let is_later = latest(self, id)

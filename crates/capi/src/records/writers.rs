@@ -84,24 +84,37 @@ pub(crate) struct Peer {
     data: Option<Arc<RecordFile>>,
     changes: u64,
     pub known: Known,
+    /// A process writes as it: what is begun may become whole.
+    pub is_live: bool,
 }
+
+/// How often an index is read again that changes meanwhile.
+const TRIES: u32 = 100;
 
 impl Peer {
     /// `None` if it has no index yet.
     pub fn open(session: Handle, folder: &Folder, number: u32) -> Option<Peer> {
         let index = RecordFile::open(session, &folder.of(number, "index"), libc::O_RDONLY).ok()?;
-        Some(Peer { index, data: None, changes: 0, known: Known::default() })
+        let known = Known::default();
+        Some(Peer { index, data: None, changes: 0, known, is_live: false })
     }
 
     /// Looks whether its index has changed since, and reads it then.
-    pub fn refresh(&mut self) -> Result<(), c_int> {
-        let mut head = [0; SLOT];
-        self.index.read_part(&mut head, 0)?;
-        let changes = index::changes(&head).unwrap_or(0);
-        if changes != self.changes {
+    pub fn refresh(&mut self, folder: &Folder, number: u32) -> Result<(), c_int> {
+        for _ in 0..TRIES {
+            let mut head = [0; SLOT];
+            self.index.read_part(&mut head, 0)?;
+            let changes = index::changes(&head).unwrap_or(0);
+            if changes == self.changes {
+                break;
+            }
+            // A record may move to a slot that was read before, from one that is read later: then
+            // the count was raised between the two.
             self.known = Known::read(&self.index)?;
             self.changes = changes;
         }
+        let is_open = !self.known.torn.is_empty();
+        self.is_live = is_open && Lock::is_owned(&folder.of(number, "lock"));
         Ok(())
     }
 
@@ -259,11 +272,13 @@ impl Mine {
     pub fn complete(&mut self, mut version: Version, folder: &Folder) -> Result<Entry, c_int> {
         version.entry.kind = Kind::Whole;
         if let Err(code) = self.put(version.slot, &version.entry.slot()) {
-            self.give_up(version);
+            self.free(version, folder);
             return Err(code);
         }
         let id = version.entry.id;
         self.known.torn.remove(&id);
+        // Before the earlier version is gone: other processes that miss it look again.
+        let told = self.changed();
         let versions = self.known.versions.entry(id).or_default();
         let mut old = Vec::new();
         // A version that survives a loss of power stays until a later one does.
@@ -276,8 +291,7 @@ impl Mine {
         versions.push(version);
         old.into_iter().for_each(|version| self.free(version, folder));
         self.forget_torn(id, folder);
-        self.changed()?;
-        Ok(version.entry)
+        told.map(|()| version.entry)
     }
 
     /// Frees the slots of attempts at a record, which is whole now.
@@ -302,8 +316,8 @@ impl Mine {
         }
     }
 
-    /// Frees a slot that no record is in.
-    pub fn give_up(&mut self, version: Version) {
+    /// Frees a slot and its room.
+    fn give_up(&mut self, version: Version) {
         if self.put(version.slot, &[0; SLOT]).is_ok() {
             self.known.slots.remove(&version.slot);
             self.free.insert(version.slot);
@@ -315,7 +329,7 @@ impl Mine {
     }
 
     /// Frees what a version takes, once no thread reads it.
-    fn free(&mut self, version: Version, folder: &Folder) {
+    pub fn free(&mut self, version: Version, folder: &Folder) {
         if self.uses.contains_key(&version.slot) {
             self.doomed.insert(version.slot, version.entry);
             return;

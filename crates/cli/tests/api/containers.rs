@@ -60,6 +60,18 @@ fn what_is_beyond_the_limits_leaves_the_tiers() {
     both(&site, "$BIN/container limits $PWD");
 }
 
+#[test]
+fn a_store_that_is_full_takes_no_record_away() {
+    let Some(site) = site(&LAZY, NEW) else { return };
+    let (faults, flag) = (site.out.join("faults"), site.out.join("flag"));
+    fs::write(&faults, format!("store write fail ENOSPC while {}", flag.display())).unwrap();
+    fs::write(&flag, "").unwrap();
+    let words = [("FOREBAY_FAULTS", faults.to_str().unwrap())];
+    let (ran, _) = site.run_buffered_with(&words, "$BIN/container full $PWD; rm $OUT/flag");
+    assert_eq!(ran.expect(0).stdout, "done\n");
+    assert_clean(&site.store);
+}
+
 /// The part of the page for users in a block of `kind`, the first that contains `words`.
 fn example(kind: &str, words: &str) -> String {
     let page = fs::read_to_string(root().join("docs/container.md")).unwrap();
@@ -170,7 +182,12 @@ fn elements_have_to_be_trivially_copyable() {
 fn killed_after(site: &Site, part: &str, count: usize, all: bool) -> u64 {
     let program = site.root().join("container");
     let store = site.store.to_str().unwrap();
-    let mut run = site.start(site.buffered(&[program.to_str().unwrap(), part, store]));
+    let mut command = site.buffered(&[program.to_str().unwrap(), part, store]);
+    // Both layouts, in turn.
+    if count % 2 == 1 {
+        command.env("PER_RECORD", "1");
+    }
+    let mut run = site.start(command);
     let lines = |text: &str| text.matches('\n').count();
     wait_for("records", LIMIT, || {
         assert!(run.is_running(), "{}", run.stderr());
@@ -217,6 +234,26 @@ fn what_was_written_is_there_after_program_and_manager_were_killed() {
         site.end(site.forebay(&["recover", "--config", config])).expect(0);
         finds(&site, last);
     }
+}
+
+/// The same of files of the kernel's, at many moments.
+#[test]
+fn what_was_written_plainly_is_there_after_each_of_many_kills() {
+    let Some(site) = site(&LAZY, NEW) else { return };
+    let script = "
+        $BIN/container writes $PWD > said & pid=$!
+        sleep 0.$1; kill -9 $pid; wait $pid 2> /dev/null
+        last=$(grep -c '' said) || last=0
+        rm -f said
+        [ $last = 0 ] || $BIN/container finds $PWD $((last - 1)) || exit
+        rm -rf kept.records";
+    let mut whole = 0;
+    for turn in 0..24 {
+        let layout = if turn % 2 == 0 { "unset PER_RECORD" } else { "export PER_RECORD=1" };
+        let script = format!("set -- {:03}; {layout}; {script}", 20 + turn * 7);
+        whole += usize::from(site.run_plainly(&script).expect(0).stdout.contains("done"));
+    }
+    assert!(whole >= 12, "{whole}");
 }
 
 #[test]

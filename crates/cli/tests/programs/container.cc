@@ -146,8 +146,9 @@ void elements() {
 #endif
 }
 
-/* What the limits do not allow leaves the tiers, and is read from the store. */
-void limits(const std::string &directory, bool is_scratch) {
+/* What the limits do not allow leaves the tiers, and is read from the store; where a flush gives
+ * `sync`, it stays, and is read from the tiers. */
+void limits(const std::string &directory, int sync) {
     forebay::hints hints;
     hints.directory = directory;
     hints.order = FOREBAY_ORDER_LIFO;
@@ -164,8 +165,8 @@ void limits(const std::string &directory, bool is_scratch) {
             break;
         usleep(1000);
     }
-    EXPECT(is_scratch ? info(store).is_spill_off == 1 : info(store).spilled >= 28);
-    EXPECT(store.sync(1) == (is_scratch ? -EOPNOTSUPP : 0));
+    EXPECT(sync != 0 ? info(store).is_spill_off == 1 : info(store).spilled >= 28);
+    EXPECT(store.sync(1) == sync);
     for (std::uint64_t id = 40; id-- > 0;) {
         EXPECT(store.read(id) == 0);
         EXPECT(is(store, id, 0));
@@ -252,6 +253,8 @@ forebay::hints kept(const std::string &directory) {
     hints.name = "kept";
     hints.keep = true;
     hints.order = FOREBAY_ORDER_LIFO;
+    if (std::getenv("PER_RECORD") != nullptr)
+        hints.layout = FOREBAY_LAYOUT_PER_RECORD;
     return hints;
 }
 
@@ -310,8 +313,12 @@ int main(int argc, char **argv) {
         }
     } else if (part == "elements") {
         elements();
-    } else if (part == "limits" || part == "scratch") {
-        limits(directory, part == "scratch");
+    } else if (part == "limits") {
+        limits(directory, 0);
+    } else if (part == "scratch") {
+        limits(directory, -EOPNOTSUPP);
+    } else if (part == "full") {
+        limits(directory, -ENOSPC);
     } else if (part == "bad") {
         bad(directory);
     } else if (part == "writes" || part == "syncs") {

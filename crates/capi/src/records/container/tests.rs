@@ -260,6 +260,29 @@ fn a_record_that_is_not_whole_is_named_and_never_given_out() {
 }
 
 #[test]
+fn what_another_process_is_writing_is_not_torn_until_that_has_ended() {
+    let place = Place::new("begun");
+    let settings = Settings::default().keep();
+    let (one, mut other) = (place.open(settings), place.open(settings));
+    let kind = crate::records::index::Kind::Begun;
+    let (id, version, bytes, element) = (9, 1, 8000, 8);
+    let (offset, file, sum) = (0, 0, 0);
+    let entry =
+        crate::records::index::Entry { kind, id, version, offset, bytes, element, file, sum };
+    one.store.as_ref().unwrap().lock().mine.begin(entry, true).unwrap();
+    // It raises its count with what it writes next.
+    one.write(1).unwrap();
+    assert_eq!(other.check().unwrap(), []);
+    assert_eq!(other.read(9).unwrap_err().code, code::NO_RECORD);
+    drop(one);
+    assert_eq!(other.check().unwrap(), [9]);
+    assert_eq!(other.read(9).unwrap_err().code, code::TORN);
+    other.forget(9).unwrap();
+    assert_eq!(other.check().unwrap(), []);
+    assert_eq!(other.ids().unwrap(), [1]);
+}
+
+#[test]
 fn bad_input_is_told_apart() {
     let place = Place::new("bad");
     let opened = |name: &str, settings| Container::<u64>::open(&place.0, name, settings, 10);
@@ -298,16 +321,23 @@ fn threads_write_and_read_at_once() {
     for settings in [Settings::default(), Settings::default().file_per_record()] {
         let opened: Vec<_> =
             (0..4).map(|_| place.open(settings.limits(64_000, None).helpers(2))).collect();
+        let all_begun = std::sync::Barrier::new(4);
         std::thread::scope(|scope| {
             for (own, mut container) in opened.into_iter().enumerate() {
+                let all_begun = &all_begun;
                 scope.spawn(move || {
                     for round in 0..20 {
+                        if round == 1 {
+                            all_begun.wait();
+                        }
                         let ids = (0..10).map(|at| at * 4 + own as u64);
                         ids.clone().for_each(|id| put(&mut container, id, round));
                         ids.clone().for_each(|id| expect(&mut container, id, round));
                         // Records of others are some whole version.
                         let of_other = (own as u64 + round) % 4;
-                        if container.read(of_other).is_ok() {
+                        let found = container.read(of_other);
+                        if found.is_ok() || round > 0 {
+                            found.unwrap();
                             let first = container[0];
                             assert!((0..20).any(|round| first == value(of_other, round, 0)));
                             let is_whole = |(at, &found): (usize, &u64)| found == first + at as u64;
