@@ -2,7 +2,7 @@
 //! known, MLBS (Alturkestani et al.), Figure 5. See docs/design/container.md.
 //!
 //! The functions `forebay_records_...` of the header, the C++ class of `mlbs.hpp` and the Python
-//! class of `mlbs.py` are all over [`store::Store`]; so is [`container::Container`] for Rust.
+//! class of `mlbs.py` are all over `store.rs`; so is [`Container`] for Rust.
 
 mod container;
 mod copy;
