@@ -1,5 +1,6 @@
 //! Helpers: the threads of a container that read ahead, leave to the store what is beyond its
-//! limits, and take part in large copies. They belong to the container: opening it starts them, and closing it waits for them.
+//! limits, and take part in large copies. They belong to the container: opening it starts them, and
+//! closing it waits for them.
 
 use super::store::{Located, State, Store, get, locate};
 use crate::report::failed;
