@@ -1,7 +1,8 @@
 //! Copies between a buffer that was read ahead and the caller's memory, MLBS IV.A: through the
 //! caches, past them (non-temporal), or past them by several threads. Which is faster depends on
-//! machine and size, and on whether the source is still in a cache: of copies that caches can hold
-//! it is measured once, in some milliseconds; of larger ones it is learned from those that are made.
+//! machine and size, and on whether the source is still in a cache. Of copies that caches can hold
+//! it is measured once, in some milliseconds; of larger ones it is learned from those that are
+//! made.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::OnceLock;

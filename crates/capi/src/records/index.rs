@@ -38,8 +38,8 @@ pub(crate) struct Entry {
     pub element: u32,
     /// The number of its own file; 0 is the packed one.
     pub file: u32,
-    /// CRC32C of its bytes.
-    pub sum: u32,
+    /// The sum of its bytes, see `sum.rs`.
+    pub sum: u64,
 }
 
 /// What was found in a slot.
@@ -109,7 +109,7 @@ pub(crate) fn found(slot: &[u8; SLOT]) -> Found {
         bytes: word(slot, 32),
         element: half(slot, 40),
         file: half(slot, 44),
-        sum: half(slot, 48),
+        sum: word(slot, 48),
     };
     let is_whole = half(slot, 0) == MAGIC && half(slot, 4) == sum_of(slot);
     match is_whole && entry.end().is_some() {

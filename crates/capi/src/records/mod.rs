@@ -12,6 +12,7 @@ mod index;
 mod order;
 mod space;
 mod store;
+mod sum;
 mod table;
 mod window;
 mod writers;

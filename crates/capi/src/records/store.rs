@@ -4,6 +4,7 @@ use super::copy::{Chooser, Shared, Way, copy, copy_alone};
 use super::files::{Folder, Handle, Lock, RecordFile};
 use super::index::{Entry, Kind};
 use super::order::{Order, Rule};
+use super::sum::Sum;
 use super::window::{Ahead, Window};
 use super::writers::{Mine, Peer, Version};
 use crate::report::{code, fail};
@@ -271,7 +272,7 @@ impl Store {
     ///
     /// # Safety
     /// As [`Store::write`].
-    unsafe fn put(&self, entry: &Entry, from: *const u8) -> Result<u32, c_int> {
+    unsafe fn put(&self, entry: &Entry, from: *const u8) -> Result<u64, c_int> {
         let state = self.lock();
         let (number, packed) = (state.mine.number, Arc::clone(&state.mine.data));
         drop(state);
@@ -282,19 +283,19 @@ impl Store {
             let flags = libc::O_CREAT | libc::O_EXCL | libc::O_RDWR;
             Arc::new(RecordFile::open(self.session, &path, flags)?)
         };
-        let (mut sum, mut done) = (0, 0);
+        let (mut sum, mut done) = (Sum::default(), 0);
         while done < entry.bytes as usize {
             let bytes = PART.min(entry.bytes as usize - done);
             // SAFETY: within what the caller gives; a slice is made of it part by part, which no
             // other thread writes to by the contract of the call.
             unsafe {
                 let part = core::slice::from_raw_parts(from.add(done), bytes);
-                sum = crc32c::crc32c_append(sum, part);
+                sum.add(part);
                 file.write(part.as_ptr(), bytes, entry.offset + done as u64)?;
             }
             done += bytes;
         }
-        Ok(sum)
+        Ok(sum.get())
     }
 
     /// Reads a record to `to`.
@@ -812,17 +813,17 @@ pub(crate) unsafe fn get(file: &RecordFile, version: &Version, to: *mut u8) -> R
     if file.size()? < entry.offset + entry.bytes {
         return Ok(false);
     }
-    let (mut sum, mut done) = (0, 0);
+    let (mut sum, mut done) = (Sum::default(), 0);
     while done < bytes {
         let part = PART.min(bytes - done);
         // SAFETY: within what the caller gives; what was read is a slice for the sum.
         unsafe {
             file.read(to.add(done), part, entry.offset + done as u64)?;
-            sum = crc32c::crc32c_append(sum, core::slice::from_raw_parts(to.add(done), part));
+            sum.add(core::slice::from_raw_parts(to.add(done), part));
         }
         done += part;
     }
-    Ok(sum == entry.sum)
+    Ok(sum.get() == entry.sum)
 }
 
 /// Bytes that all tiers hold; `None` plainly.
