@@ -249,6 +249,17 @@ pub(crate) fn session(given: *mut c_void) -> Result<OpenSession, c_int> {
     }
 }
 
+/// Whether a session is open, without a change of its place: threads that ask all the time do not
+/// get in each other's way. It may be ended a moment later.
+pub(crate) fn look_at_session(given: *mut c_void) -> Result<(), c_int> {
+    let (at, generation) = parts(Kind::Session, given.addr() as u64, SESSIONS)?;
+    let word = OF_SESSIONS.get(at).map_or(0, |place| place.word.load(Ordering::Acquire));
+    match word / GENERATION == generation && word & OPEN != 0 {
+        true => Ok(()),
+        false => Err(not_there(Kind::Session, word / GENERATION, generation)),
+    }
+}
+
 /// Ends a session, and closes all files that were opened in it by `close`. Returns the first error
 /// of that.
 pub(crate) fn end_session(given: *mut c_void, close: impl Fn(RawFd) -> c_int) -> c_int {

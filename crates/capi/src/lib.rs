@@ -15,6 +15,7 @@ mod flushes;
 mod handles;
 mod kernel;
 pub mod records;
+pub mod phase;
 mod report;
 mod session;
 
@@ -31,7 +32,7 @@ use rustix::fs::Advice;
 use rustix::io::Errno;
 
 /// `FOREBAY_API_VERSION` of this library.
-const API_VERSION: c_int = 1;
+const API_VERSION: c_int = 2;
 
 /// `FOREBAY_REQUIRE`: a start fails where the process does not run under Forebay.
 const REQUIRE: c_uint = 1;
@@ -656,5 +657,28 @@ unsafe extern "C" fn forebay_placement(
         count @ 0.. => count,
         none if none == NOT_MANAGED.into() => not_buffered(FUNCTION, fd).into(),
         errno => failed(errno as c_int, format_args!("{FUNCTION}(): {}", Named(fd))).into(),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn forebay_phase_begin(session: *mut c_void, name: *const c_char) -> c_int {
+    if let Err(code) = handles::look_at_session(session) {
+        return code;
+    }
+    if name.is_null() {
+        return null("forebay_phase_begin", "name");
+    }
+    let Some(services) = services() else { return 0 };
+    // SAFETY: the caller's text.
+    let name = unsafe { CStr::from_ptr(name) };
+    // SAFETY: a text of this length.
+    unsafe { (services.begin_phase)(name.as_ptr().cast(), name.count_bytes()) }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn forebay_phase_end(session: *mut c_void) -> c_int {
+    match handles::look_at_session(session) {
+        Ok(()) => services().map_or(0, |services| (services.end_phase)()),
+        Err(code) => code,
     }
 }

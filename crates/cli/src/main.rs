@@ -23,6 +23,7 @@ mod holders;
 mod instance;
 mod lost;
 mod manager;
+mod movements;
 mod named;
 mod picture;
 mod profile;
@@ -63,6 +64,9 @@ struct Arguments {
 enum Command {
     /// Run a command with its files buffered; drain; exit with the command's status
     Run(run::RunArguments),
+    /// Run a command as `run` does, draw what its threads and the tiers did, and say how much faster
+    /// than its store it is, and should be
+    Trace(trace::TraceArguments),
     /// Show the main job on an emulated hierarchy: first without, then with Forebay
     Demo {
         /// Where to put the table and the timeline picture
@@ -156,13 +160,15 @@ fn main() -> ExitCode {
                 false => output::print_by(|| error.print()),
             }
             // After `forebay run`, 2 would be the command's own.
-            let runs = std::env::args_os().nth(1).is_some_and(|word| word == "run");
+            let runs =
+                std::env::args_os().nth(1).is_some_and(|word| word == "run" || word == "trace");
             let code = if runs && error.use_stderr() { FAILED.into() } else { error.exit_code() };
             return output::finish(ExitCode::from(u8::try_from(code).unwrap_or(FAILED)));
         }
     };
     let result = match arguments.command {
-        Command::Run(arguments) => run::run(&arguments),
+        Command::Run(arguments) => run::run(&arguments, None),
+        Command::Trace(arguments) => trace::trace(&arguments),
         Command::Demo { output, nodes } => {
             let work = || {
                 let options = demo::Options::new(output)?;

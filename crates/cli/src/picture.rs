@@ -20,6 +20,12 @@ pub const BLUE: Color = RGBColor(0, 114, 178);
 pub const SKY: Color = RGBColor(86, 180, 233);
 pub const GREEN: Color = RGBColor(0, 158, 115);
 pub const RED: Color = RGBColor(213, 94, 0);
+pub const PURPLE: Color = RGBColor(204, 121, 167);
+pub const YELLOW: Color = RGBColor(240, 228, 66);
+// Much lighter than those: told apart by that.
+pub const PEACH: Color = RGBColor(246, 197, 160);
+pub const LAVENDER: Color = RGBColor(226, 205, 230);
+pub const STRAW: Color = RGBColor(250, 243, 180);
 
 pub type Color = RGBColor;
 /// Pixels from the left and from the top.

@@ -4,7 +4,7 @@
 use forebay_pool::calls::{CALLS_MAX, Call, CallKind, Calls};
 use forebay_pool::clock;
 use forebay_pool::orders::REPLACED;
-use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fd::OwnedFd;
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::fs::File;
@@ -23,17 +23,16 @@ pub struct Recorder {
     file: File,
     /// The file is made for it, and nothing was written to it.
     is_new: bool,
-    memory: OwnedFd,
     calls: Calls,
 }
 
 impl Recorder {
-    /// Opens the file, or makes it, and makes memory for the calls. What the file has stays until
-    /// the command has ended.
+    /// Opens the file, or makes it, for the calls in `memory`, in which they are wanted. What the
+    /// file has stays until the command has ended.
     ///
     /// # Errors
     /// The system's, with the file's name.
-    pub fn to(path: &Path) -> Result<Recorder, String> {
+    pub fn to(path: &Path, memory: &OwnedFd) -> Result<Recorder, String> {
         let failed = |error: &dyn std::fmt::Display| {
             format!("--record: {}: {error}; give another file", path.display())
         };
@@ -47,14 +46,9 @@ impl Recorder {
             new => new,
         };
         let file = file.map_err(|error| failed(&error))?;
-        let memory = Calls::memory().map_err(|error| failed(&error))?;
-        let calls = Calls::of(&memory).map_err(|error| failed(&error))?;
-        Ok(Recorder { path: path.to_owned(), file, is_new, memory, calls })
-    }
-
-    /// What the node manager is told of it, so that the processes of the run find it.
-    pub fn number(&self) -> u32 {
-        self.memory.as_raw_fd() as u32 + 1
+        let calls = Calls::of(memory).map_err(|error| failed(&error))?;
+        let calls = calls.ok_or_else(|| failed(&"no calls are wanted"))?;
+        Ok(Recorder { path: path.to_owned(), file, is_new, calls })
     }
 
     /// Writes the file once the command has ended.
@@ -167,10 +161,11 @@ fn is_of(path: &[u8], length: usize, begin: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_pool::calls::Wanted;
 
     #[test]
     fn calls_become_steps() {
-        let calls = Calls::of(Calls::memory().unwrap()).unwrap();
+        let calls = Calls::of(Calls::memory(Wanted::CALLS).unwrap()).unwrap().unwrap();
         let call = |kind, process, start_ns, end_ns, bytes| Call {
             kind,
             process,

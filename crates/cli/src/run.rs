@@ -6,12 +6,13 @@ use crate::follow::Followed;
 use crate::group::{self, Beginning, GroupArguments};
 use crate::instance::InstanceArguments;
 use crate::manager::{self, Joined};
+use crate::movements::Movements;
 use crate::recorder::Recorder;
 use crate::signals;
 use crate::summary::Counts;
 use crate::task;
 use crate::text::{self, counted};
-use crate::trace::Trace;
+use crate::trace::{LOOK_EVERY, Tracer};
 use crate::watch::Watch;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
@@ -20,8 +21,11 @@ use forebay_node::runtime::Runtime;
 use forebay_node::status::Observer;
 use forebay_node::{Config, Connection};
 use forebay_placement::schema::{Mode, Trigger};
+use forebay_pool::calls::{Calls, Wanted};
 use forebay_pool::layout::{FOLLOWS, LAYOUT_VERSION};
 use forebay_pool::message::Message;
+use forebay_pool::spans::Spans;
+use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::io::Errno;
 use std::ffi::OsString;
 use std::fs::File;
@@ -65,6 +69,30 @@ pub struct RunArguments {
     /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true)]
     command: Vec<OsString>,
+}
+
+impl RunArguments {
+    /// The command and its arguments.
+    pub fn command(&self) -> &[OsString] {
+        &self.command
+    }
+
+    /// Whether more is to be said.
+    pub fn is_verbose(&self) -> bool {
+        self.verbose
+    }
+
+    /// Memory for what the processes of the run note, if anything is wanted of them.
+    fn memory(&self, is_traced: bool) -> Result<Option<OwnedFd>, String> {
+        let wanted = match (&self.record, is_traced) {
+            (None, false) => return Ok(None),
+            (Some(_), false) => Wanted::CALLS,
+            (None, true) => Wanted::SPANS,
+            (Some(_), true) => Wanted::CALLS.and(Wanted::SPANS),
+        };
+        let made = Calls::memory(wanted);
+        made.map(Some).map_err(|error| format!("memory for what the run does: {error}"))
+    }
 }
 
 /// How often node managers that end are replaced before a run gives up.
@@ -196,21 +224,27 @@ fn begin(
     }
 }
 
-/// Runs a command with its files buffered.
-pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
+/// Runs a command with its files buffered, of which `tracer` collects what it does.
+pub fn run(arguments: &RunArguments, mut tracer: Option<&mut Tracer>) -> Result<ExitCode, String> {
     let (mut config, mut runtime) = arguments.instance.runtime()?;
     arguments.group.take(&mut config, &runtime)?;
     let library = find_library()?;
     refuse_other_layout(&library)?;
     manager::drain_orphans(&config, &runtime)?;
-    let trace = arguments.trace.as_deref().map(Trace::to).transpose()?;
+    let mut trace = arguments.trace.as_deref().map(Movements::to).transpose()?;
+    match (&mut tracer, &arguments.trace) {
+        (Some(tracer), Some(path)) => tracer.read_from(path)?,
+        (Some(tracer), None) => trace = Some(tracer.movements()?),
+        (None, _) => {}
+    }
     let trace = trace.as_ref();
     let follow = |path: &PathBuf| Followed::of(path, config.bucket_size());
     let followed = arguments.follow.as_ref().map(follow).transpose()?;
-    let recorder = arguments.record.as_deref().map(Recorder::to).transpose()?;
-    let numbers =
-        [recorder.as_ref().map(Recorder::number), followed.as_ref().map(Followed::number)];
-    let [recording, following] = numbers.map(|number| number.unwrap_or(0));
+    let memory = arguments.memory(tracer.is_some())?;
+    let record = |path: &PathBuf| memory.as_ref().map(|memory| Recorder::to(path, memory));
+    let recorder = arguments.record.as_ref().and_then(record).transpose()?;
+    let recording = memory.as_ref().map_or(0, |memory| memory.as_raw_fd() as u32 + 1);
+    let following = followed.as_ref().map_or(0, Followed::number);
     if recording > u16::MAX.into() || following > FOLLOWS >> 16 {
         return Err("--record, --follow: too many files are open; close some before".to_owned());
     }
@@ -259,6 +293,11 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
     let before = Counts::now(&runtime);
     let mut aside = Aside::of(&config, &runtime);
     aside.tell_old();
+    if let (Some(tracer), Some(memory)) = (&mut tracer, &memory) {
+        let spans = Spans::of(memory).map_err(|error| format!("memory of the trace: {error}"))?;
+        let spans = spans.ok_or("memory of the trace: it wants no spans")?;
+        tracer.begin(spans, &config, &runtime);
+    }
     let mut child = match spawn(&arguments.command, &library, &runtime, job) {
         Ok(child) => child,
         Err(error) => {
@@ -270,9 +309,13 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
     };
     signals::attend(child.id());
     let mut beginning = Beginning::of(&config);
-    let status = attend(&mut child, &config, &mut runtime, &mut connection, trace, &mut beginning)?;
+    let watched = Watched { trace, tracer: tracer.as_deref_mut(), beginning: &mut beginning };
+    let status = attend(&mut child, &config, &mut runtime, &mut connection, watched)?;
     let code = exit_code(status);
     let ended = Instant::now();
+    if let Some(tracer) = &mut tracer {
+        tracer.end(&runtime);
+    }
     recorder.map_or(Ok(()), |recorder| recorder.write())?;
     if let (Some(followed), Some(number), None) = (&followed, job, &not_followed)
         && Observer::of(&runtime.pool).is_ok_and(|observer| !observer.follows(number))
@@ -284,7 +327,16 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
             // One that is gone is noticed by the drain.
             let _ = connection.send(Message::EndJob { number });
         }
-        let drained = match drain::drain_unless(&connection, &runtime, may_leave(&runtime))? {
+        let mut may_leave = may_leave(&runtime);
+        let look = |progress: &Progress| {
+            if let Some(tracer) = &mut tracer {
+                tracer.look(&runtime);
+            }
+            may_leave(progress)
+        };
+        let drained = drain::drain_unless(&connection, &runtime, look)?;
+        drop(may_leave);
+        let drained = match drained {
             Ok(drained) => drained,
             Err(signal) => {
                 eprintln!("forebay: {}", describe_left(&runtime));
@@ -293,6 +345,9 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
         };
         match drained {
             Drained::All => {
+                if let Some(tracer) = &mut tracer {
+                    tracer.look(&runtime);
+                }
                 beginning.end(&runtime);
                 mention_processes(&runtime, job);
                 aside.tell_new();
@@ -406,7 +461,7 @@ fn mention_processes(runtime: &Runtime, job: Option<u32>) {
 fn rejoin(
     config: &Config,
     runtime: &mut Runtime,
-    trace: Option<&Trace>,
+    trace: Option<&Movements>,
 ) -> Result<Connection, String> {
     eprintln!("forebay: the node manager is gone; starting another");
     let (connection, _) = manager::join(config, runtime)?;
@@ -439,15 +494,22 @@ fn spawn(
     command.spawn()
 }
 
+/// What is looked at while the command runs.
+struct Watched<'a> {
+    trace: Option<&'a Movements>,
+    tracer: Option<&'a mut Tracer>,
+    beginning: &'a mut Beginning,
+}
+
 /// Waits for the command, and replaces a manager that dies.
 fn attend(
     child: &mut Child,
     config: &Config,
     runtime: &mut Runtime,
     connection: &mut Connection,
-    trace: Option<&Trace>,
-    beginning: &mut Beginning,
+    mut watched: Watched<'_>,
 ) -> Result<ExitStatus, String> {
+    let every = watched.tracer.as_ref().map_or(Duration::from_millis(200), |_| LOOK_EVERY);
     let (ended, wait) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         scope.spawn(move || {
@@ -456,17 +518,22 @@ fn attend(
             ended.send(child.wait())
         });
         loop {
-            match wait.recv_timeout(Duration::from_millis(200)) {
+            match wait.recv_timeout(every) {
                 Ok(status) => {
                     return status.map_err(|error| format!("waiting for the command: {error}"));
                 }
                 Err(_) if connection.receive(Duration::ZERO).is_err() => {
                     // Without one the command goes on, more slowly.
-                    if let Ok(new) = rejoin(config, runtime, trace) {
+                    if let Ok(new) = rejoin(config, runtime, watched.trace) {
                         *connection = new;
                     }
                 }
-                Err(_) => beginning.look(runtime),
+                Err(_) => {
+                    watched.beginning.look(runtime);
+                    if let Some(tracer) = &mut watched.tracer {
+                        tracer.look(runtime);
+                    }
+                }
             }
         }
     })

@@ -3,6 +3,7 @@
 
 use crate::fd::{borrow, is_no_follow_ours, note_no_follow, reopen};
 use crate::open::{Before, InKnownFolder, OpenFlags, identity_of};
+use crate::recording;
 use crate::session::Session;
 use crate::user_memory::UserPath;
 use crate::waiting::surely;
@@ -10,6 +11,7 @@ use core::ffi::CStr;
 use core::sync::atomic::Ordering;
 use forebay_pool::clock::{joined_ns, realtime_coarse_ns};
 use forebay_pool::layout::FileFlags;
+use forebay_pool::spans::SpanKind;
 use forebay_pool::{FileId, Identity};
 use rustix::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, OFlags, Stat, StatxFlags, statx};
@@ -136,7 +138,13 @@ impl Session {
         flags: OpenFlags,
         call: impl Fn(OpenFlags) -> Result<RawFd, Errno>,
     ) -> Result<RawFd, Errno> {
-        self.opening(|| self.open_in(at, flags, call))
+        let start_ns = recording::begin_ns();
+        let opened = self.opening(|| self.open_in(at, flags, call));
+        // What is not buffered is nothing to be shown, nor what has failed.
+        if start_ns != 0 && opened.is_ok_and(|fd| self.file(fd).is_some()) {
+            self.note_span(SpanKind::Open, start_ns);
+        }
+        opened
     }
 
     #[inline]

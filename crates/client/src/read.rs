@@ -63,6 +63,11 @@ impl OpenFile<'_> {
         if !self.reads_plainly() {
             return self.pread_recorded(pieces, offset);
         }
+        self.pread_unnoted(pieces, offset)
+    }
+
+    #[inline(always)]
+    fn pread_unnoted(&self, pieces: &[Span<'_, Writable>], offset: u64) -> Result<usize, Errno> {
         let record = self.record;
         if let [piece] = pieces {
             if piece.len() >= PREFETCH_FROM {
@@ -93,7 +98,7 @@ impl OpenFile<'_> {
             return Err(Errno::BADF);
         }
         let start_ns = clock::realtime_ns();
-        let got = self.session.restarting(|| self.pread_slowly(pieces, offset))?;
+        let got = self.pread_unnoted(pieces, offset)?;
         self.note_call(CallKind::Read, start_ns, offset, got);
         Ok(got)
     }

@@ -1,14 +1,18 @@
-//! The calls of this process, where its run records them (`forebay run --record`). What is opened
-//! meanwhile says so in its description's flags, which every call looks at anyway: where nothing
-//! is recorded, no call does anything more.
+//! The calls of this process, where its run records them (`forebay run --record`) or shows what its
+//! threads spend their time on (`forebay trace`). What is opened meanwhile says so in its
+//! description's flags, which every call looks at anyway: where nothing is recorded, no call does
+//! anything more.
 
 use crate::open::link_of;
 use crate::open_file::OpenFile;
 use crate::session::Session;
+use core::cell::Cell;
+use core::ffi::CStr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use forebay_pool::calls::{Call, CallKind, Calls};
 use forebay_pool::clock;
 use forebay_pool::layout::DescriptionFlags;
+use forebay_pool::spans::{LaneId, SpanKind, Spans};
 use rustix::fd::{OwnedFd, RawFd};
 use rustix::fs::{Mode, OFlags, Stat};
 use std::io::Write;
@@ -21,9 +25,27 @@ fn calls() -> Option<&'static Calls> {
     unsafe { CALLS.load(Ordering::Acquire).as_ref() }
 }
 
+/// The same.
+static SPANS: AtomicPtr<Spans> = AtomicPtr::new(core::ptr::null_mut());
+
+fn spans() -> Option<&'static Spans> {
+    // SAFETY: set once, never freed.
+    unsafe { SPANS.load(Ordering::Acquire).as_ref() }
+}
+
+thread_local! {
+    /// The lane of this thread among the spans, plus one, and in the upper half the client slot of
+    /// the process that had it, plus one: a child has another slot, and looks for another lane.
+    static LANE: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Of a thread that found all lanes taken.
+const NO_LANE: u64 = u32::MAX as u64;
+
 /// Whether the calls of this process are recorded.
+#[inline]
 pub(crate) fn is_on() -> bool {
-    calls().is_some()
+    calls().is_some() || spans().is_some()
 }
 
 /// When a call begins that is noted by [`OpenFile::note_since`] if calls are recorded.
@@ -36,8 +58,14 @@ pub(crate) fn flags() -> DescriptionFlags {
     if is_on() { DescriptionFlags::RECORDED } else { DescriptionFlags::NONE }
 }
 
-/// Notes a call on a file that ends now.
-fn note(kind: CallKind, thread: u32, file: (u64, u64), at: (u64, u64), start_ns: u64) {
+/// Where the calls of this process are kept one by one: notes one on a file that ends now.
+fn note(
+    kind: CallKind,
+    thread: u32,
+    file: (u64, u64),
+    at: (u64, u64),
+    (start_ns, end_ns): (u64, u64),
+) {
     let Some(calls) = calls() else { return };
     calls.add(&Call {
         kind,
@@ -48,8 +76,57 @@ fn note(kind: CallKind, thread: u32, file: (u64, u64), at: (u64, u64), start_ns:
         offset: at.0,
         bytes: at.1,
         start_ns,
-        end_ns: clock::realtime_ns(),
+        end_ns,
     });
+}
+
+/// What a call is among the spans; those that note themselves there are none.
+fn span_kind(kind: CallKind) -> Option<SpanKind> {
+    match kind {
+        CallKind::Read => Some(SpanKind::Read),
+        CallKind::Write => Some(SpanKind::Write),
+        CallKind::Truncate => Some(SpanKind::Resize),
+        CallKind::Open | CallKind::Create | CallKind::Close | CallKind::Remove | CallKind::Path => {
+            None
+        }
+    }
+}
+
+/// Looks for the lane of this thread, which has client slot `slot`.
+#[cold]
+#[inline(never)]
+fn find_lane(spans: &Spans, slot: u32) -> Option<LaneId> {
+    let process = rustix::process::getpid().as_raw_nonzero().get() as u32;
+    let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+    let mut name = [0; 16];
+    let length = name_of_thread(&mut name);
+    let found = spans.lane(process, thread, &name[..length], clock::realtime_ns());
+    let lane = found.map_or(NO_LANE, |lane| u64::from(lane.raw()) + 1);
+    LANE.set((u64::from(slot) + 1) << 32 | lane);
+    found
+}
+
+/// The name of this thread, as far as it can be read; the C library may not be there yet.
+fn name_of_thread(name: &mut [u8; 16]) -> usize {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let read = |path: &CStr, name: &mut [u8; 16]| {
+        let file = rustix::fs::open(path, flags, Mode::empty())?;
+        rustix::io::read(&file, &mut name[..])
+    };
+    let length = read(c"/proc/thread-self/comm", name).unwrap_or(0);
+    name[..length].iter().position(|&byte| byte == b'\n').unwrap_or(length)
+}
+
+/// The spans of the run and the lane of this thread there, if they are noted.
+#[inline]
+fn lane(session: &Session) -> Option<(&'static Spans, LaneId)> {
+    let spans = spans()?;
+    let (slot, known) = (session.slot(), LANE.get());
+    if known >> 32 != u64::from(slot) + 1 {
+        return find_lane(spans, slot).map(|lane| (spans, lane));
+    }
+    let lane = (known as u32).checked_sub(1).and_then(LaneId::from_raw)?;
+    Some((spans, lane))
 }
 
 /// Opens memory that a run has: as process `run`, with descriptor `number`, plus one; 0 is none.
@@ -69,8 +146,41 @@ impl Session {
         let Some(job) = self.job() else { return };
         let number = job.recording.load(Ordering::Relaxed) & 0xffff;
         let memory = memory_of_run(job.pid.load(Ordering::Relaxed), number, OFlags::RDWR);
-        if let Some(calls) = memory.and_then(|memory| Calls::of(memory).ok()) {
+        let Some(memory) = memory else { return };
+        if let Ok(Some(calls)) = Calls::of(&memory) {
             CALLS.store(Box::into_raw(Box::new(calls)), Ordering::Release);
+        }
+        if let Ok(Some(spans)) = Spans::of(&memory) {
+            let process = rustix::process::getpid().as_raw_nonzero().get() as u32;
+            spans.begin_image(process, clock::realtime_ns());
+            SPANS.store(Box::into_raw(Box::new(spans)), Ordering::Release);
+        }
+    }
+
+    /// Notes that a phase of the program begins in this thread, where spans are noted: the first
+    /// [`NAME_BYTES`](forebay_pool::spans::NAME_BYTES) bytes of its name. Any thread may call it.
+    #[inline]
+    pub fn begin_phase(&self, name: &[u8]) {
+        if let Some((spans, lane)) = lane(self) {
+            spans.begin(lane, name, clock::realtime_ns());
+        }
+    }
+
+    /// Notes that the innermost phase of this thread ends, where spans are noted.
+    #[inline]
+    pub fn end_phase(&self) {
+        if let Some((spans, lane)) = lane(self) {
+            spans.end(lane, clock::realtime_ns());
+        }
+    }
+
+    /// Notes, where spans are, a call that began when [`begin_ns`] was asked and ends now.
+    #[inline]
+    pub(crate) fn note_span(&self, kind: SpanKind, start_ns: u64) {
+        if start_ns != 0
+            && let Some((spans, lane)) = lane(self)
+        {
+            spans.call(lane, kind, start_ns, clock::realtime_ns(), 0);
         }
     }
 
@@ -84,7 +194,8 @@ impl Session {
             calls.add_path(file.0, file.1, path);
         }
         let kind = if is_cut { CallKind::Create } else { CallKind::Open };
-        note(kind, self.owner().thread(), file, (0, 0), clock::realtime_ns());
+        let now = clock::realtime_ns();
+        note(kind, self.owner().thread(), file, (0, 0), (now, now));
     }
 
     /// Notes, where calls are recorded, that a file has lost its last name.
@@ -92,7 +203,8 @@ impl Session {
         if is_on() && stat.st_nlink == 1 {
             let file = (stat.st_dev, stat.st_ino);
             let thread = self.owner().thread();
-            note(CallKind::Remove, thread, file, (0, 0), clock::realtime_ns());
+            let now = clock::realtime_ns();
+            note(CallKind::Remove, thread, file, (0, 0), (now, now));
         }
     }
 }
@@ -111,7 +223,13 @@ impl OpenFile<'_> {
         let identity = self.record.identity();
         let file = (identity.device, identity.inode);
         let thread = self.session.owner().thread();
-        note(kind, thread, file, (offset, bytes as u64), start_ns);
+        let end_ns = clock::realtime_ns();
+        note(kind, thread, file, (offset, bytes as u64), (start_ns, end_ns));
+        if let Some(kind) = span_kind(kind)
+            && let Some((spans, lane)) = lane(self.session)
+        {
+            spans.call(lane, kind, start_ns, end_ns, bytes as u64);
+        }
     }
 
     /// Notes a call that began when [`begin_ns`] was asked, if calls are recorded: of those that do

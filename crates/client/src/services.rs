@@ -181,12 +181,17 @@ pub struct Services {
     /// Says where so many bytes from an offset on are: fills in as many extents as there is room
     /// for, and returns how many there are.
     pub placement: unsafe extern "C" fn(RawFd, u64, u64, *mut ExtentNow, usize) -> i64,
+    /// Notes that a phase begins in this thread, by a name of so many bytes, if the run is traced:
+    /// 0. Not for signal handlers.
+    pub begin_phase: unsafe extern "C" fn(*const u8, usize) -> i32,
+    /// Notes that the innermost phase of this thread ends, if the run is traced: 0.
+    pub end_phase: extern "C" fn() -> i32,
 }
 
 // The sizes that version 1 has for good.
 const _: () = assert!(size_of::<PoolNow>() == 328 && size_of::<TierNow>() == 4184);
 const _: () = assert!(size_of::<ExtentNow>() == 32 && size_of::<UnsafeNow>() == 24);
-const _: () = assert!(size_of::<FlushBegun>() == 24 && size_of::<Services>() == 144);
+const _: () = assert!(size_of::<FlushBegun>() == 24 && size_of::<Services>() == 160);
 
 /// The first bytes of a text, with a zero behind them.
 fn cut_off<const N: usize>(from: &[u8]) -> [c_char; N] {

@@ -4,6 +4,7 @@ use crate::access::EnteredFile;
 use crate::changed::raise;
 use crate::manager_watch::ManagerState;
 use crate::open_file::OpenFile;
+use crate::recording;
 use crate::session::Session;
 use crate::waiting::{Wait, surely};
 use core::ops::Range;
@@ -13,6 +14,7 @@ use forebay_pool::clock::Timer;
 use forebay_pool::guards::BlockGuard;
 use forebay_pool::layout::*;
 use forebay_pool::mark::{MARK_BYTES, MARKS_AT, Mark};
+use forebay_pool::spans::SpanKind;
 use forebay_pool::{FileId, FoundFile, Identity, SyncState, clock, crash, futex};
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::io::Errno;
@@ -23,7 +25,13 @@ pub(crate) const WORK_LOOK: Timer = Timer::ms(50);
 impl OpenFile<'_> {
     /// Does what a close of the last descriptor of a description asks for.
     pub(crate) fn closing(&self) {
+        let start_ns = recording::begin_ns();
         self.note_close();
+        self.closing_unnoted();
+        self.session.note_span(SpanKind::Close, start_ns);
+    }
+
+    fn closing_unnoted(&self) {
         // A flush that is under way has cleared `DIRTY`.
         let is_ahead =
             self.may(DescriptionFlags::WRITE) && self.record.has(FileFlags::METADATA_DIRTY);
@@ -59,10 +67,13 @@ impl OpenFile<'_> {
     /// # Errors
     /// The store's errno, once for each description and error.
     pub fn sync(&self, durable: bool) -> Result<(), Errno> {
-        self.session.restarting(|| {
+        let start_ns = recording::begin_ns();
+        let synced = self.session.restarting(|| {
             self.sync_once(durable, None)?;
             self.look_afresh()
-        })
+        });
+        self.session.note_span(SpanKind::Sync, start_ns);
+        synced
     }
 
     fn sync_once(&self, durable: bool, written: Option<&Range<u64>>) -> Result<(), Errno> {

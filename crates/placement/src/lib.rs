@@ -18,6 +18,7 @@ pub mod leave;
 mod memo;
 pub mod observe;
 pub mod organizer;
+pub mod outofcore;
 mod pace;
 mod policies;
 pub mod prefetch;

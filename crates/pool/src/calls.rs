@@ -1,12 +1,12 @@
 //! The calls that the processes of a run make, for `forebay run --record`: memory of the run that
-//! its processes share, with a place for each call. No process waits for another one there, and one
+//! its processes share, with a place for each call, and behind them one for [`spans`](crate::spans). No process waits for another one there, and one
 //! that is killed leaves at most its last call out.
 //!
 //! ```
-//! use forebay_pool::calls::{Call, CallKind, Calls};
+//! use forebay_pool::calls::{Call, CallKind, Calls, Wanted};
 //!
-//! let memory = Calls::memory()?;
-//! let (run, program) = (Calls::of(&memory)?, Calls::of(&memory)?);
+//! let memory = Calls::memory(Wanted::CALLS)?;
+//! let (run, program) = (Calls::of(&memory)?.unwrap(), Calls::of(&memory)?.unwrap());
 //! let call = Call { kind: CallKind::Write, inode: 7, bytes: 4096, ..Call::default() };
 //! program.add(&call);
 //! assert_eq!(run.iter().collect::<Vec<_>>(), [call]);
@@ -14,6 +14,7 @@
 //! # Ok::<(), rustix::io::Errno>(())
 //! ```
 
+use crate::spans;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -108,41 +109,83 @@ unsafe impl Send for Calls {}
 // SAFETY: as above.
 unsafe impl Sync for Calls {}
 
-/// The first place counts.
+/// What is noted of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted(u64);
+
+impl Wanted {
+    /// Each call, for `run --record`.
+    pub const CALLS: Wanted = Wanted(1);
+    /// What threads spend their time on, see [`crate::spans`].
+    pub const SPANS: Wanted = Wanted(2);
+
+    /// Both.
+    pub const fn and(self, other: Wanted) -> Wanted {
+        Wanted(self.0 | other.0)
+    }
+
+    /// Whether all of `other` is wanted.
+    pub const fn contains(self, other: Wanted) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+/// The first place counts, and says what is wanted.
 const PLACES: usize = CALLS_MAX + 1;
-const BYTES: usize = PLACES * size_of::<Place>();
+/// Mappings begin at a page, whatever size pages have.
+const PAGE_MAX: usize = 64 << 10;
+pub(crate) const BYTES: usize = (PLACES * size_of::<Place>()).next_multiple_of(PAGE_MAX);
+/// With the spans behind it.
+pub(crate) const TOTAL_BYTES: usize = BYTES + spans::BYTES;
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
+/// Where it says what is wanted: behind the count of calls.
+const WANTED_AT: u64 = (core::mem::offset_of!(Place, numbers) + size_of::<u64>()) as u64;
+
+/// What the memory of a run says is wanted.
+///
+/// # Errors
+/// The system's; `INVAL` if it is not memory of a run.
+pub(crate) fn check(memory: &impl AsFd) -> Result<Wanted, Errno> {
+    // Only such memory is sealed: another process may have the number of a run that is gone, and
+    // its descriptor be of anything.
+    let is_sealed = rustix::fs::fcntl_get_seals(memory)?.contains(SEALS);
+    if !is_sealed || rustix::fs::fstat(memory)?.st_size as usize != TOTAL_BYTES {
+        return Err(Errno::INVAL);
+    }
+    let mut wanted = [0; 8];
+    rustix::io::pread(memory, &mut wanted, WANTED_AT)?;
+    Ok(Wanted(u64::from_ne_bytes(wanted)))
+}
+
 impl Calls {
-    /// Memory for the calls of a run.
+    /// Memory for what is noted of a run.
     ///
     /// # Errors
     /// The system's.
-    pub fn memory() -> Result<OwnedFd, Errno> {
+    pub fn memory(wanted: Wanted) -> Result<OwnedFd, Errno> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let memory = rustix::fs::memfd_create(c"forebay-calls", flags)?;
-        rustix::fs::ftruncate(&memory, BYTES as u64)?;
+        rustix::fs::ftruncate(&memory, TOTAL_BYTES as u64)?;
+        rustix::io::pwrite(&memory, &wanted.0.to_ne_bytes(), WANTED_AT)?;
         // Its processes have it mapped: no other process takes pages away from them.
         rustix::fs::fcntl_add_seals(&memory, SEALS)?;
         Ok(memory)
     }
 
-    /// Maps such memory.
+    /// Maps such memory, `None` if no calls are wanted.
     ///
     /// # Errors
-    /// The system's; `INVAL` if it is not memory for calls.
-    pub fn of(memory: impl AsFd) -> Result<Calls, Errno> {
-        // Only such memory is sealed: another process may have the number of a run that is gone,
-        // and its descriptor be of anything.
-        let is_sealed = rustix::fs::fcntl_get_seals(&memory)?.contains(SEALS);
-        if !is_sealed || rustix::fs::fstat(&memory)?.st_size as usize != BYTES {
-            return Err(Errno::INVAL);
+    /// The system's; `INVAL` if it is not memory of a run.
+    pub fn of(memory: impl AsFd) -> Result<Option<Calls>, Errno> {
+        if !check(&memory)?.contains(Wanted::CALLS) {
+            return Ok(None);
         }
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping, of a size that the memory has.
         let base =
             unsafe { mmap(core::ptr::null_mut(), BYTES, access, MapFlags::SHARED, memory, 0)? };
-        Ok(Calls { base: base.cast() })
+        Ok(Some(Calls { base: base.cast() }))
     }
 
     fn places(&self) -> &[Place] {
@@ -243,7 +286,7 @@ mod tests {
 
     #[test]
     fn paths_come_back_in_parts() {
-        let calls = Calls::of(Calls::memory().unwrap()).unwrap();
+        let calls = Calls::of(Calls::memory(Wanted::CALLS).unwrap()).unwrap().unwrap();
         let path = "/some/where/".repeat(5) + "file";
         calls.add_path(3, 9, path.as_bytes());
         let mut whole = Vec::new();
@@ -259,7 +302,7 @@ mod tests {
 
     #[test]
     fn what_has_no_place_is_counted() {
-        let calls = Calls::of(Calls::memory().unwrap()).unwrap();
+        let calls = Calls::of(Calls::memory(Wanted::CALLS).unwrap()).unwrap().unwrap();
         calls.count().store(CALLS_MAX as u64 - 1, Ordering::Relaxed);
         let call = Call { kind: CallKind::Close, process: 5, ..Call::default() };
         (0..3).for_each(|_| calls.add(&call));
@@ -269,11 +312,12 @@ mod tests {
     #[test]
     fn other_memory_is_refused() {
         let memory = rustix::fs::memfd_create(c"other", MemfdFlags::CLOEXEC).unwrap();
-        rustix::fs::ftruncate(&memory, BYTES as u64).unwrap();
+        rustix::fs::ftruncate(&memory, TOTAL_BYTES as u64).unwrap();
         assert_eq!(Calls::of(memory).unwrap_err(), Errno::INVAL);
         let other = std::fs::File::open("/proc/self/exe").unwrap();
         assert_eq!(Calls::of(other).unwrap_err(), Errno::INVAL);
-        let calls = Calls::memory().unwrap();
+        let calls = Calls::memory(Wanted::CALLS).unwrap();
         assert!(rustix::fs::ftruncate(&calls, 0).is_err());
+        assert!(Calls::of(Calls::memory(Wanted::SPANS).unwrap()).unwrap().is_none());
     }
 }

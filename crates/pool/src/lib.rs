@@ -69,6 +69,7 @@ pub mod shared_device;
 pub mod slot_bits;
 pub mod slot_head;
 pub mod slot_record;
+pub mod spans;
 pub mod sparse;
 mod sync;
 mod tail;

@@ -36,6 +36,8 @@ static forebay_services_1: Services = Services {
     await_flush_of_all,
     not_on_store,
     placement,
+    begin_phase,
+    end_phase,
 };
 
 fn failure(errno: Errno) -> c_int {
@@ -262,6 +264,21 @@ unsafe extern "C" fn placement(
         Some(Err(errno)) => failure(errno).into(),
         None => NOT_MANAGED.into(),
     }
+}
+
+unsafe extern "C" fn begin_phase(name: *const u8, bytes: usize) -> c_int {
+    if let Some(session) = session() {
+        // SAFETY: the caller's text.
+        session.begin_phase(unsafe { core::slice::from_raw_parts(name, bytes) });
+    }
+    0
+}
+
+extern "C" fn end_phase() -> c_int {
+    if let Some(session) = session() {
+        session.end_phase();
+    }
+    0
 }
 
 // The name that libraries look for.

@@ -381,7 +381,7 @@ fn panel(
 ) -> Result<Panel, String> {
     let row = |(activity, span): (Activity, Span)| {
         let name = if activity == Activity::Write { "write" } else { "read" };
-        Row { name: name.to_owned(), activity, spans: vec![span] }
+        Row::new(name, activity, vec![span])
     };
     let mut rows: Vec<_> = deeds.into_iter().map(row).collect();
     let trace = fs::read_to_string(site.path(&format!("trace-{number}.csv"))).unwrap_or_default();
@@ -391,5 +391,5 @@ fn panel(
         rows.extend(timeline::movements(&lines.collect::<Vec<_>>().join("\n"), &["ram"])?);
     }
     let marks = if number == 0 { marks } else { Vec::new() };
-    Ok(Panel { title: format!("n{number}"), origin_us, rows, marks })
+    Ok(Panel { title: format!("n{number}"), origin_us, rows, marks, levels: Vec::new() })
 }

@@ -44,10 +44,9 @@ impl Run {
     }
 
     pub(super) fn panel(&self, title: &str, movements: Vec<Row>) -> Panel {
-        let row = |name: &str, activity: Activity| Row {
-            name: name.to_owned(),
-            activity,
-            spans: self.phases.iter().filter(|(a, _)| *a == activity).map(|(_, s)| *s).collect(),
+        let row = |name: &str, activity: Activity| {
+            let spans = self.phases.iter().filter(|(a, _)| *a == activity).map(|(_, s)| *s);
+            Row::new(name, activity, spans.collect())
         };
         let mut rows = vec![
             row("compute", Activity::Compute),
@@ -61,6 +60,7 @@ impl Run {
             origin_us: self.start_us(),
             rows,
             marks: vec![(self.end_us, safe)],
+            levels: Vec::new(),
         }
     }
 }

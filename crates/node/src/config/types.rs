@@ -274,6 +274,11 @@ impl Speed {
 }
 
 impl Tier {
+    /// The same as far as it is said or emulated.
+    pub fn said_speed(&self) -> Speed {
+        Speed::of(self.speed, self.emulate, Speed::default())
+    }
+
     /// How fast it is: as said, else as emulated, else as such devices are.
     pub fn known_speed(&self) -> Speed {
         let kind = if self.kind == TierKind::Ram { Speed::RAM } else { Speed::DEVICE };
@@ -282,6 +287,11 @@ impl Tier {
 }
 
 impl Backing {
+    /// The same as far as it is said or emulated.
+    pub fn said_speed(&self) -> Speed {
+        Speed::of(self.speed, self.emulate, Speed::default())
+    }
+
     /// How fast it is: as said, else as emulated, else as such stores are.
     pub fn known_speed(&self) -> Speed {
         Speed::of(self.speed, self.emulate, Speed::STORE)

@@ -10,7 +10,8 @@ use forebay_placement::schema::{Mode, Settings, Trigger};
 use forebay_pool::fence::Flushing;
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::{
-    BucketMeta, ClientSlot, Counter, FOLLOWS, FileFlags, JobRecord, StoreHeader, retirement,
+    BucketMeta, ClientSlot, Counter, DeviceSpeed, FOLLOWS, FileFlags, JobRecord, StoreHeader,
+    retirement,
 };
 use forebay_pool::segment::{open_pool, text};
 use forebay_pool::{FileId, Segment, SegmentError, clock, liveness};
@@ -21,7 +22,7 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::UNIX_EPOCH;
 
 /// Corrupt ranges that are named.
@@ -221,6 +222,21 @@ impl Observer {
                 }
             })
             .collect()
+    }
+
+    /// How fast tiers, fastest first, and stores are, as far as it is known: bytes a second in
+    /// reading and in writing.
+    pub fn speeds(&self) -> (Vec<(u64, u64)>, Vec<(u64, u64)>) {
+        let header = self.0.header();
+        let of = |speed: &DeviceSpeed| {
+            let load = |bandwidth: &AtomicU64| bandwidth.load(Ordering::Relaxed);
+            (load(&speed.read_bandwidth), load(&speed.write_bandwidth))
+        };
+        let stores = header.store.iter().take(header.stores as usize);
+        (
+            header.tiers_in_use().map(|tier| of(&header.tier[tier].speed)).collect(),
+            stores.map(|store| of(&store.speed)).collect(),
+        )
     }
 
     /// Bytes that are not yet on the store.
