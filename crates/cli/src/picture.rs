@@ -22,6 +22,8 @@ pub const GREEN: Color = RGBColor(0, 158, 115);
 pub const RED: Color = RGBColor(213, 94, 0);
 pub const PURPLE: Color = RGBColor(204, 121, 167);
 pub const YELLOW: Color = RGBColor(240, 228, 66);
+/// For what is no activity.
+pub const SLATE: Color = RGBColor(140, 150, 175);
 // Much lighter than those: told apart by that.
 pub const PEACH: Color = RGBColor(246, 197, 160);
 pub const LAVENDER: Color = RGBColor(226, 205, 230);

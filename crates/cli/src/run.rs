@@ -303,6 +303,9 @@ pub fn run(arguments: &RunArguments, mut tracer: Option<&mut Tracer>) -> Result<
         Err(error) => {
             // As shells have it: 127 for a command that is not there, 126 for one that cannot run.
             let missing = error.kind() == std::io::ErrorKind::NotFound;
+            if let Some(tracer) = &mut tracer {
+                tracer.give_up();
+            }
             eprintln!("forebay: {}: {error}", Path::new(&arguments.command[0]).display());
             return Ok(ExitCode::from(if missing { 127 } else { 126 }));
         }

@@ -6,7 +6,7 @@
 
 use crate::picture::{
     self, Anchor, BLUE, Canvas, Color, Drawn, FAINT, GREEN, GREY, GRID, INK, LAVENDER, ORANGE,
-    PEACH, PURPLE, RED, SKY, STRAW, Type, YELLOW, tick,
+    PEACH, PURPLE, RED, SKY, SLATE, STRAW, Type, YELLOW, tick,
 };
 use forebay_node::TRACE_HEADING;
 use std::path::Path;
@@ -445,7 +445,7 @@ impl Timeline<'_, '_> {
         for equal in heights.chunk_by(|one, other| one == other) {
             let right = left + equal.len() as i32;
             if equal[0] > 0 {
-                self.canvas.rectangle((left, below - equal[0]), (right, below), SKY)?;
+                self.canvas.rectangle((left, below - equal[0]), (right, below), SLATE)?;
             }
             left = right;
         }

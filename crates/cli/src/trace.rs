@@ -172,6 +172,11 @@ impl Tracer {
         self.look_at(runtime, true);
     }
 
+    /// The command could not be started: there is nothing to be shown.
+    pub fn give_up(&mut self) {
+        self.under_way = None;
+    }
+
     /// Looks at the run: is called again and again, until after its drain.
     pub fn look(&mut self, runtime: &Runtime) {
         self.look_at(runtime, false);
@@ -359,7 +364,7 @@ fn row(deeds: &Deeds, phases: &[String], name: impl Fn(u32) -> String) -> Row {
     let (read, written) = deeds.bytes();
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     let note = format!(
-        "{:.0}+{:.0} MiB, {:.2} s I/O",
+        "{:.0} + {:.0} MiB in {:.2} s",
         mib(read),
         mib(written),
         deeds.blocked_ns() as f64 / 1e9

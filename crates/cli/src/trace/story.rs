@@ -4,6 +4,8 @@
 //! within the run.
 
 use forebay_pool::spans::{Missed, Span, SpanKind, Spans, Thread};
+use std::cmp::Reverse;
+use std::collections::HashMap;
 
 /// Pauses between calls from which the thread is shown to compute, in nanoseconds.
 const PAUSE_NS: u64 = 100_000;
@@ -16,7 +18,7 @@ pub struct Story {
     pub end_ns: u64,
     /// Threads that did something, in the order of their processes.
     pub threads: Vec<Deeds>,
-    /// The names of outermost phases, those first that took longest.
+    /// The names of phases: the outermost ones first, and of these those that took longest.
     pub phases: Vec<String>,
     /// What is not there.
     pub missed: Missed,
@@ -38,7 +40,7 @@ pub enum Deed {
     Calls(SpanKind),
     /// A phase by the number of its name, and how many others it lies in.
     Phase {
-        /// See [`Story::name`].
+        /// See [`Spans::name`].
         name: u32,
         /// 0 is the outermost.
         depth: u32,
@@ -136,16 +138,18 @@ impl Story {
             let first = lanes.iter().position(|lane| lane.process == process);
             (first, deeds.thread.seen_ns)
         });
-        let mut phases: Vec<(String, u64)> = Vec::new();
-        for (name, stretch) in threads.iter().flat_map(Deeds::phases) {
-            let name = spans.name(name);
-            match phases.iter_mut().find(|(known, _)| *known == name) {
-                Some((_, time_ns)) => *time_ns += stretch.length_ns(),
-                None => phases.push((name, stretch.length_ns())),
+        // The depth and the time of each name.
+        let mut phases: HashMap<u32, (u32, u64)> = HashMap::new();
+        for (deed, stretch) in threads.iter().flat_map(|deeds| &deeds.deeds) {
+            if let Deed::Phase { name, depth } = *deed {
+                let (least, time_ns) = phases.entry(name).or_insert((depth, 0));
+                *least = depth.min(*least);
+                *time_ns += stretch.length_ns();
             }
         }
-        phases.sort_by_key(|(_, time_ns)| std::cmp::Reverse(*time_ns));
-        let phases = phases.into_iter().map(|(name, _)| name).collect();
+        let mut phases: Vec<_> = phases.into_iter().collect();
+        phases.sort_by_key(|&(name, (depth, time_ns))| (depth, Reverse(time_ns), name));
+        let phases = phases.into_iter().map(|(name, _)| spans.name(name)).collect();
         Story { begin_ns, end_ns, threads, phases, missed: spans.missed() }
     }
 
@@ -192,9 +196,7 @@ fn nested(mut deeds: Vec<(Deed, Stretch)>, run: (u64, u64)) -> Vec<(Deed, Stretc
         Deed::Phase { depth, .. } => *depth,
         _ => u32::MAX,
     };
-    deeds.sort_by_key(|(deed, stretch)| {
-        (stretch.start_ns, std::cmp::Reverse(stretch.end_ns), depth(deed))
-    });
+    deeds.sort_by_key(|(deed, stretch)| (stretch.start_ns, Reverse(stretch.end_ns), depth(deed)));
     let mut around: Vec<(u64, bool)> = Vec::new();
     let mut before_ns = run.0;
     for (deed, stretch) in &mut deeds {

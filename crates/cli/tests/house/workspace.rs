@@ -475,6 +475,8 @@ const OTHER_TIMES: &[(&str, &str)] = &[
     ("node/src/recovery/salvage.rs", "sleep_ns(1_000_000)"),
     // What was observed of a device.
     ("node/src/manager/remote.rs", "self.store_pace(id).reading("),
+    // What counts as one stretch of calls in a trace.
+    ("pool/src/spans.rs", "GAP_NS: u64"),
     // Emulated devices.
     ("node/src/node.rs", "left.min(50_000_000)"),
     // What a user sets, and the least of it.
