@@ -8,7 +8,7 @@ use crate::open_file::OpenFile;
 use crate::session::Session;
 use core::cell::Cell;
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use forebay_pool::calls::{Call, CallKind, Calls};
 use forebay_pool::clock;
 use forebay_pool::layout::DescriptionFlags;
@@ -42,13 +42,17 @@ thread_local! {
 /// Of a thread that found all lanes taken.
 const NO_LANE: u64 = u32::MAX as u64;
 
+/// Whether either is there: one look.
+static ON: AtomicBool = AtomicBool::new(false);
+
 /// Whether the calls of this process are recorded.
 #[inline]
 pub(crate) fn is_on() -> bool {
-    calls().is_some() || spans().is_some()
+    ON.load(Ordering::Relaxed)
 }
 
 /// When a call begins that is noted by [`OpenFile::note_since`] if calls are recorded.
+#[inline]
 pub(crate) fn begin_ns() -> u64 {
     if is_on() { clock::realtime_ns() } else { 0 }
 }
@@ -149,11 +153,13 @@ impl Session {
         let Some(memory) = memory else { return };
         if let Ok(Some(calls)) = Calls::of(&memory) {
             CALLS.store(Box::into_raw(Box::new(calls)), Ordering::Release);
+            ON.store(true, Ordering::Relaxed);
         }
         if let Ok(Some(spans)) = Spans::of(&memory) {
             let process = rustix::process::getpid().as_raw_nonzero().get() as u32;
             spans.begin_image(process, clock::realtime_ns());
             SPANS.store(Box::into_raw(Box::new(spans)), Ordering::Release);
+            ON.store(true, Ordering::Relaxed);
         }
     }
 
@@ -177,9 +183,15 @@ impl Session {
     /// Notes, where spans are, a call that began when [`begin_ns`] was asked and ends now.
     #[inline]
     pub(crate) fn note_span(&self, kind: SpanKind, start_ns: u64) {
-        if start_ns != 0
-            && let Some((spans, lane)) = lane(self)
-        {
+        if start_ns != 0 {
+            self.put_span(kind, start_ns);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn put_span(&self, kind: SpanKind, start_ns: u64) {
+        if let Some((spans, lane)) = lane(self) {
             spans.call(lane, kind, start_ns, clock::realtime_ns(), 0);
         }
     }

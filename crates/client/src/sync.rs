@@ -31,6 +31,7 @@ impl OpenFile<'_> {
         self.session.note_span(SpanKind::Close, start_ns);
     }
 
+    #[inline]
     fn closing_unnoted(&self) {
         // A flush that is under way has cleared `DIRTY`.
         let is_ahead =

@@ -5,7 +5,7 @@ use super::story::{Deeds, Story};
 use crate::text::counted;
 use forebay_node::Config;
 use forebay_node::config::{Backing, Speed};
-use forebay_node::status::Observer;
+use forebay_node::status::{Observer, SpeedStatus};
 use forebay_placement::outofcore::{self, BUSY_MAX, FIRST, Measured, Silent, Speedup, median};
 use forebay_pool::spans::SpanKind;
 use serde_json::{Value, json};
@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 /// A pause that is shorter than such a part of the longest one is no iteration.
 const ITERATION_PART: u64 = 4;
 
-/// How fast the devices are, in bytes a second in reading and in writing, where that was measured or
-/// is configured. What Forebay assumes of others says nothing.
+/// How fast the devices are, in bytes a second in reading and in writing, where that was measured
+/// or is configured. What Forebay assumes of others says nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Speeds {
     /// Of the slowest store.
@@ -27,7 +27,7 @@ pub struct Speeds {
 impl Speeds {
     /// What is known now.
     pub fn of(observer: &Observer, config: &Config) -> Speeds {
-        let (tiers, stores) = observer.speeds();
+        let (tiers, stores) = (observer.speeds_of_tiers(), observer.speeds_of_stores());
         let slowest = |known: &dyn Fn(usize) -> [Option<f64>; 2]| {
             let all: Vec<_> = (0..config.backing.len().min(stores.len())).map(known).collect();
             let of = |way: usize| all.iter().map(|one| one[way]).min_by(|a, b| order(*a, *b));
@@ -52,13 +52,13 @@ fn order(a: Option<f64>, b: Option<f64>) -> std::cmp::Ordering {
 
 /// The speeds of now of a device, as far as they are configured (`known`), or were corrected since
 /// by transfers: are not `begun` any more.
-fn measured(now: (u64, u64), known: Speed, begun: Speed) -> [Option<f64>; 2] {
+fn measured(now: SpeedStatus, known: Speed, begun: Speed) -> [Option<f64>; 2] {
     let one = |now: u64, known: u64, begun: u64| {
         (now > 0 && (known > 0 || now != begun)).then_some(now as f64)
     };
     [
-        one(now.0, known.read_bandwidth, begun.read_bandwidth),
-        one(now.1, known.write_bandwidth, begun.write_bandwidth),
+        one(now.read_bandwidth, known.read_bandwidth, begun.read_bandwidth),
+        one(now.write_bandwidth, known.write_bandwidth, begun.write_bandwidth),
     ]
 }
 
@@ -202,8 +202,8 @@ fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
-/// The first writes of the thread are copies: the buffers are empty. Of a thread that only reads, its
-/// first reads.
+/// The first writes of the thread are copies: the buffers are empty. Of a thread that only reads,
+/// its first reads.
 fn copy_bandwidth(deeds: &Deeds) -> Option<f64> {
     let speeds = |wanted: SpanKind| {
         let calls = deeds.calls().filter(|(kind, at)| *kind == wanted && at.bytes * at.busy_ns > 0);
@@ -309,8 +309,9 @@ mod tests {
             write_bandwidth: speed,
             latency_ns: 1,
         });
-        assert_eq!(measured((500, 500), none, assumed), [None, None]);
-        assert_eq!(measured((500, 80), none, assumed), [None, Some(80.0)]);
-        assert_eq!(measured((70, 90), said, said), [Some(70.0), Some(90.0)]);
+        let now = |read, write| SpeedStatus { read_bandwidth: read, write_bandwidth: write };
+        assert_eq!(measured(now(500, 500), none, assumed), [None, None]);
+        assert_eq!(measured(now(500, 80), none, assumed), [None, Some(80.0)]);
+        assert_eq!(measured(now(70, 90), said, said), [Some(70.0), Some(90.0)]);
     }
 }

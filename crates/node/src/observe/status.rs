@@ -41,6 +41,24 @@ pub struct Count {
     pub value: u64,
 }
 
+/// How fast a device is now, as far as it is known: what is configured, or assumed, corrected by
+/// what was observed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpeedStatus {
+    /// Bytes a second.
+    pub read_bandwidth: u64,
+    /// Bytes a second.
+    pub write_bandwidth: u64,
+}
+
+fn speed_of(device: &DeviceSpeed) -> SpeedStatus {
+    let load = |number: &AtomicU64| number.load(Ordering::Relaxed);
+    SpeedStatus {
+        read_bandwidth: load(&device.read_bandwidth),
+        write_bandwidth: load(&device.write_bandwidth),
+    }
+}
+
 /// A look at a pool that another process serves.
 pub struct Observer(Segment);
 
@@ -224,19 +242,17 @@ impl Observer {
             .collect()
     }
 
-    /// How fast tiers, fastest first, and stores are, as far as it is known: bytes a second in
-    /// reading and in writing.
-    pub fn speeds(&self) -> (Vec<(u64, u64)>, Vec<(u64, u64)>) {
+    /// How fast the tiers are, fastest first, as far as it is known.
+    pub fn speeds_of_tiers(&self) -> Vec<SpeedStatus> {
         let header = self.0.header();
-        let of = |speed: &DeviceSpeed| {
-            let load = |bandwidth: &AtomicU64| bandwidth.load(Ordering::Relaxed);
-            (load(&speed.read_bandwidth), load(&speed.write_bandwidth))
-        };
+        header.tiers_in_use().map(|tier| speed_of(&header.tier[tier].speed)).collect()
+    }
+
+    /// The same of the stores.
+    pub fn speeds_of_stores(&self) -> Vec<SpeedStatus> {
+        let header = self.0.header();
         let stores = header.store.iter().take(header.stores as usize);
-        (
-            header.tiers_in_use().map(|tier| of(&header.tier[tier].speed)).collect(),
-            stores.map(|store| of(&store.speed)).collect(),
-        )
+        stores.map(|store| speed_of(&store.speed)).collect()
     }
 
     /// Bytes that are not yet on the store.
