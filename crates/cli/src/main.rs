@@ -64,8 +64,8 @@ struct Arguments {
 enum Command {
     /// Run a command with its files buffered; drain; exit with the command's status
     Run(run::RunArguments),
-    /// Run a command as `run` does; draw what its threads and the tiers did; say how much faster than
-    /// its store it is, and should be
+    /// Run a command as `run` does; draw what its threads and the tiers did; say how much faster
+    /// than its store it is, and should be
     Trace(trace::TraceArguments),
     /// Show the main job on an emulated hierarchy: first without, then with Forebay
     Demo {

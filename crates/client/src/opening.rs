@@ -138,10 +138,24 @@ impl Session {
         flags: OpenFlags,
         call: impl Fn(OpenFlags) -> Result<RawFd, Errno>,
     ) -> Result<RawFd, Errno> {
+        if recording::is_on() {
+            return self.open_noted(at, flags, &call);
+        }
+        self.opening(|| self.open_in(at, flags, call))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn open_noted(
+        &self,
+        at: PathAt<'_>,
+        flags: OpenFlags,
+        call: &dyn Fn(OpenFlags) -> Result<RawFd, Errno>,
+    ) -> Result<RawFd, Errno> {
         let start_ns = recording::begin_ns();
         let opened = self.opening(|| self.open_in(at, flags, call));
         // What is not buffered is nothing to be shown, nor what has failed.
-        if start_ns != 0 && opened.is_ok_and(|fd| self.file(fd).is_some()) {
+        if opened.is_ok_and(|fd| self.file(fd).is_some()) {
             self.note_span(SpanKind::Open, start_ns);
         }
         opened

@@ -254,8 +254,6 @@ impl OpenFile<'_> {
 
     /// Notes that the process gives up its last descriptor of a description.
     pub(crate) fn note_close(&self) {
-        if self.is_recorded() {
-            self.note_call(CallKind::Close, clock::realtime_ns(), 0, 0);
-        }
+        self.note_call(CallKind::Close, clock::realtime_ns(), 0, 0);
     }
 }

@@ -25,13 +25,22 @@ pub(crate) const WORK_LOOK: Timer = Timer::ms(50);
 impl OpenFile<'_> {
     /// Does what a close of the last descriptor of a description asks for.
     pub(crate) fn closing(&self) {
+        if self.is_recorded() {
+            return self.closing_noted();
+        }
+        self.closing_unnoted();
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn closing_noted(&self) {
         let start_ns = recording::begin_ns();
         self.note_close();
         self.closing_unnoted();
         self.session.note_span(SpanKind::Close, start_ns);
     }
 
-    #[inline]
+    #[inline(always)]
     fn closing_unnoted(&self) {
         // A flush that is under way has cleared `DIRTY`.
         let is_ahead =
