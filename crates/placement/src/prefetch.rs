@@ -2,18 +2,21 @@
 //!
 //! As in Linux' readahead (mm/readahead.c), a window doubles while reading goes on as expected, and
 //! more is asked for while there is some of it left. Unlike there, reads at distances that repeat
-//! are followed too, in both directions and within each other ([`Predictor`]), and an order that an
-//! earlier run has read a file in ([`Follower`]). How far is looked ahead follows from the speeds
-//! of source and reader ([`depth()`]), and what is guessed in vain is bounded ([`Account`]).
+//! are followed too, in both directions and within each other ([`Predictor`]), an order that an
+//! earlier run has read a file in ([`Follower`]), and what a program expects that a user has
+//! supplied ([`Expectations`]). How far is looked ahead follows from the speeds of source and
+//! reader ([`depth()`]), and what is guessed in vain is bounded ([`Account`]).
 
 mod account;
 mod depth;
+mod expectations;
 mod follower;
 mod nest;
 mod predictor;
 
 pub use account::{Account, GRACE};
 pub use depth::{Consumption, DEPTH_MAX, KEPT, UNDER_WAY, batch, depth, room};
+pub use expectations::Expectations;
 pub use follower::Follower;
 pub use predictor::{Limit, Predictor, Touched};
 
