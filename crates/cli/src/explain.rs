@@ -260,6 +260,8 @@ fn settings(found: &Explanation) -> String {
     let reserve = (set.reserve > 0).then(|| bytes(set.reserve));
     part("reserve", reserve.as_deref());
     part("pin", set.pin.then_some("true"));
+    let holds = found.rules.iter().find(|rule| rule.holds && !rule.predictor.is_empty());
+    part("predictor", holds.map(|rule| rule.predictor.as_str()));
     let priority = set.priority.to_string();
     part("priority", (set.priority > 0).then_some(&priority));
     parts.extend(lifetime);

@@ -1,17 +1,13 @@
 //! `forebay run --follow`: the orders in which a recorded run has read files, for its processes to
 //! be read ahead of.
 
-use crate::recorder::HEADER;
+use crate::recording::{Access, for_each_access, open};
 use forebay_pool::orders::{BLOCKS_MAX, Orders, hash};
 use rustix::fd::{AsRawFd, OwnedFd};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io::BufRead;
 use std::path::{Path, PathBuf};
-
-/// The longest line of a recording, in bytes: a path and six numbers.
-const LINE_MAX: usize = 8 << 10;
 
 /// Orders that a run is to follow.
 pub struct Followed {
@@ -29,15 +25,8 @@ impl Followed {
     pub fn of(path: &Path, block_bytes: u64) -> Result<Followed, String> {
         let failed =
             |error: &dyn std::fmt::Display| format!("--follow: {}: {error}", path.display());
-        // To open a pipe would wait for its other end.
-        let kind = std::fs::metadata(path).map_err(|error| failed(&error))?.file_type();
-        if !kind.is_file() {
-            let kind = if kind.is_dir() { "a directory" } else { "a device or a pipe" };
-            let remedy = "give a file that `forebay run --record` wrote";
-            return Err(failed(&format!("is {kind} and not a regular file; {remedy}")));
-        }
-        let file = File::open(path).map_err(|error| failed(&error))?;
-        let mut lists = learn(BufReader::new(file), block_bytes).map_err(|error| failed(&error))?;
+        let file = open(path).map_err(|error| failed(&error))?;
+        let mut lists = learn(file, block_bytes).map_err(|error| failed(&error))?;
         let memory = Orders::memory(&mut lists).map_err(|error| failed(&error))?;
         Ok(Followed { path: path.to_owned(), memory, is_empty: lists.is_empty() })
     }
@@ -74,68 +63,15 @@ impl Followed {
     }
 }
 
-/// The next line without its end; `None` behind the last one.
-fn next_line(recording: &mut impl BufRead, number: usize) -> Result<Option<String>, String> {
-    let mut line = Vec::new();
-    let read = recording.by_ref().take(LINE_MAX as u64 + 1).read_until(b'\n', &mut line);
-    read.map_err(
-        |error| if number == 1 { error.to_string() } else { format!("line {number}: {error}") },
-    )?;
-    if line.is_empty() {
-        return Ok(None);
-    }
-    if line.len() > LINE_MAX {
-        return Err(match number {
-            1 => no_recording(),
-            _ => format!("line {number}: is longer than {LINE_MAX} bytes; record the run again"),
-        });
-    }
-    let end = line.strip_suffix(b"\n").unwrap_or(&line);
-    let end = end.strip_suffix(b"\r").unwrap_or(end);
-    match std::str::from_utf8(end) {
-        Ok(line) => Ok(Some(line.to_owned())),
-        Err(_) if number == 1 => Err(no_recording()),
-        Err(_) => Err(format!("line {number}: is no text; record the run again")),
-    }
-}
-
-/// What is said of a file with another first line.
-fn no_recording() -> String {
-    format!(
-        "is no recording; give a file that `forebay run --record` wrote, whose first line is {HEADER}"
-    )
-}
-
 /// The blocks of each file in the order in which each rank reads them first.
-fn learn(mut recording: impl BufRead, block_bytes: u64) -> Result<Vec<(u64, Vec<u32>)>, String> {
+fn learn(recording: impl BufRead, block_bytes: u64) -> Result<Vec<(u64, Vec<u32>)>, String> {
     let mut lists: Vec<(u64, Vec<u32>)> = Vec::new();
     let mut known: HashMap<(String, String), (usize, HashSet<u32>)> = HashMap::new();
     let mut count = 0;
-    match next_line(&mut recording, 1)? {
-        Some(line) if line == HEADER => {}
-        Some(_) => return Err(no_recording()),
-        None => {
-            return Err("is empty; give a file that `forebay run --record` wrote".to_owned());
+    for_each_access(recording, |number, Access { rank, path, is_read, bytes }| {
+        if !is_read {
+            return Ok(());
         }
-    }
-    for number in 2.. {
-        let Some(line) = next_line(&mut recording, number)? else { break };
-        let words: Vec<&str> = line.split(',').collect();
-        let [rank, operation, path, offset, bytes, _] = words[..] else {
-            return Err(format!(
-                "line {number}: has {} fields and not six; record the run again",
-                words.len()
-            ));
-        };
-        if operation != "read" {
-            continue;
-        }
-        let parse = |what: &str, word: &str| {
-            word.parse::<u64>().map_err(|_| {
-                format!("line {number}: {what} \"{word}\" is no number; record the run again")
-            })
-        };
-        let (offset, bytes) = (parse("offset", offset)?, parse("bytes", bytes)?);
         let (list, blocks) = match known.entry((rank.to_owned(), path.to_owned())) {
             Entry::Occupied(found) => found.into_mut(),
             Entry::Vacant(new) => {
@@ -143,10 +79,7 @@ fn learn(mut recording: impl BufRead, block_bytes: u64) -> Result<Vec<(u64, Vec<
                 new.insert((lists.len() - 1, HashSet::new()))
             }
         };
-        let end = offset.checked_add(bytes).ok_or_else(|| {
-            format!("line {number}: ends behind the largest file; record the run again")
-        })?;
-        for block in offset / block_bytes..end.div_ceil(block_bytes) {
+        for block in bytes.start / block_bytes..bytes.end.div_ceil(block_bytes) {
             // A file of which a block has a larger number is not followed so far.
             let Ok(block) = u32::try_from(block) else { break };
             if blocks.insert(block) {
@@ -159,7 +92,8 @@ fn learn(mut recording: impl BufRead, block_bytes: u64) -> Result<Vec<(u64, Vec<
                 ));
             }
         }
-    }
+        Ok(())
+    })?;
     lists.retain(|(_, blocks)| !blocks.is_empty());
     Ok(lists)
 }
@@ -167,6 +101,9 @@ fn learn(mut recording: impl BufRead, block_bytes: u64) -> Result<Vec<(u64, Vec<
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::recorder::HEADER;
+    use crate::recording::LINE_MAX;
+    use std::io::BufReader;
 
     fn learned(lines: &str) -> Result<Vec<(u64, Vec<u32>)>, String> {
         learn(format!("{HEADER}\n{lines}").as_bytes(), 100)

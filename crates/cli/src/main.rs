@@ -26,9 +26,11 @@ mod manager;
 mod movements;
 mod named;
 mod picture;
+mod predictor;
 mod profile;
 mod progress_bar;
 mod recorder;
+mod recording;
 mod run;
 mod salvage;
 mod signals;
@@ -99,6 +101,8 @@ enum Command {
     Status(status::StatusArguments),
     /// Say which rule holds for a file, where its bytes are, and where new ones would go
     Explain(explain::ExplainArguments),
+    /// Try a program that predicts what is read, before a rule names it
+    Predictor(predictor::PredictorArguments),
     /// Print the XML Schema definition of buffering schemas, for editors and validators
     Schema,
     /// Bring files to the backing store now, and make them durable
@@ -194,6 +198,7 @@ fn main() -> ExitCode {
         Command::Explain(arguments) => explain::explain(&arguments),
         Command::Simulate(arguments) => simulate::simulate(&arguments),
         Command::Status(arguments) => status::status(&arguments),
+        Command::Predictor(arguments) => predictor::predictor(&arguments),
         Command::Schema => {
             print!("{}", forebay_node::config::XSD);
             Ok(ExitCode::SUCCESS)

@@ -8,7 +8,7 @@ use crate::watch::stopped;
 use forebay_node::holders::{Holder, What};
 use forebay_node::log::shown;
 use forebay_node::runtime::{Runtime, newest_last_log};
-use forebay_node::status::{Count, FileStatus, JobStatus, Observer, TierStatus};
+use forebay_node::status::{Count, FailedPredictor, FileStatus, JobStatus, Observer, TierStatus};
 use serde_core::Serialize as _;
 use serde_json::ser::{Formatter, Serializer};
 use serde_json::{Map, Value, json};
@@ -128,6 +128,8 @@ fn json(runtime: &Runtime) -> Value {
     if let Some(aside) = Aside::recorded(runtime) {
         object["set_aside"] = aside.old().map(|path| json!(path.to_string_lossy())).collect();
     }
+    let predictors = observer.failed_predictors();
+    object["predictors_off"] = predictors.iter().map(predictor_object).collect();
     object["files"] = observer.files().iter().map(file_object).collect();
     object
 }
@@ -171,6 +173,16 @@ fn holder_object(holder: &Holder) -> Value {
         "stopped": holder.is_stopped,
         "seconds": f64::from(holder.standing_ms) / 1e3,
         "held": held.collect::<Vec<_>>(),
+    })
+}
+
+/// A file whose rule's predictor is switched off.
+fn predictor_object(failed: &FailedPredictor) -> Value {
+    json!({
+        "path": failed.path,
+        "predictor": failed.program,
+        "rule": failed.source,
+        "fault": failed.fault,
     })
 }
 
@@ -263,6 +275,14 @@ fn show(runtime: &Runtime, observer: &Observer) {
     }
     for Count { name, unit, help, value } in observer.counters() {
         println!("  count {name:12} {value} {unit}: {help}");
+    }
+    for FailedPredictor { path, program, source, fault } in observer.failed_predictors() {
+        println!(
+            "  PREDICTOR {} is switched off for {}, as it {fault}; patterns count instead. Mend it, \
+             or remove it from its rule ({source})",
+            shown(&program),
+            shown(&path)
+        );
     }
     if observer.refused() > 0 {
         println!(

@@ -2,6 +2,7 @@
 
 use crate::later::{Later, Zeros};
 use core::cell::UnsafeCell;
+use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use forebay_placement::mix;
 use forebay_placement::prefetch::{Account, Consumption, Follower, Predictor};
@@ -51,6 +52,8 @@ pub(crate) struct Reading {
     pub order: Option<Option<u32>>,
     /// Blocks that it has read.
     pub blocks: u64,
+    /// Of a file with a predictor of its rule: the blocks that the node manager was told of last.
+    pub told: Range<u64>,
 }
 
 #[derive(Default)]

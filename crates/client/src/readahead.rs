@@ -8,7 +8,7 @@ use forebay_placement::Destination;
 use forebay_placement::prefetch::{
     Ahead, Limit, Touched, WINDOW_BLOCKS, depth, pace_of, pays, room,
 };
-use forebay_pool::layout::{DescriptionFlags, TierId};
+use forebay_pool::layout::{DescriptionFlags, RuleRecord, TierId};
 use forebay_pool::message::{EXPECT_UNIT, Message};
 use forebay_pool::{Entry, clock};
 
@@ -51,6 +51,10 @@ impl EnteredFile<'_> {
         if header.prefetch.load(Ordering::Relaxed) == 0
             || description.flags.load(Ordering::Relaxed).intersects(told)
         {
+            return Expected::default();
+        }
+        if self.is_predicted_by_rule() {
+            self.tell_predictor(seen);
             return Expected::default();
         }
         let (record, block) = (self.record, segment.bucket_bytes() as u64);
@@ -147,6 +151,42 @@ impl EnteredFile<'_> {
             });
         }
         Expected { ahead: None, is_late: late == Some(true) }
+    }
+
+    /// Whether the file's rule names a predictor, which has not failed with it.
+    fn is_predicted_by_rule(&self) -> bool {
+        self.session.segment.rule_of(self.record).is_some_and(RuleRecord::has_predictor)
+            && self.record.predictor_fault.load(Ordering::Relaxed) == 0
+    }
+
+    /// Tells the node manager of a read, for the predictor that the file's rule names.
+    #[cold]
+    fn tell_predictor(&self, seen: Seen) {
+        let block = self.session.segment.bucket_bytes() as u64;
+        let first = seen.offset / block;
+        let last = seen.offset.saturating_add(seen.bytes.max(1) as u64 - 1) / block;
+        let word = self.description.word.load(Ordering::Relaxed);
+        let reader = (word >> 32 << 32 | u64::from(self.description_id()), self.owner.raw());
+        // What it was told of with the begin of a read it has to know again only to see that what
+        // it expected was there.
+        let is_known = self.session.predictors.with(reader, |reading| {
+            let is_known = !seen.is_up && reading.told.contains(&first);
+            if !is_known {
+                reading.told = first..last + 1;
+            }
+            is_known
+        });
+        if is_known == Some(true) {
+            return;
+        }
+        self.ask_to_stage(|file, generation| Message::Read {
+            file,
+            generation,
+            reader: self.owner.raw(),
+            block: first,
+            blocks: u16::try_from(last + 1 - first).unwrap_or(u16::MAX),
+            is_up: seen.is_up,
+        });
     }
 
     /// How many of these blocks the file has and RAM has not.

@@ -14,7 +14,7 @@ use crate::FileId;
 use crate::parts::{Part, PartLevel, PartsAhead};
 
 /// Raised when the format changes.
-pub const MESSAGE_VERSION: u16 = 15;
+pub const MESSAGE_VERSION: u16 = 16;
 /// What the length of an expected piece is counted in: 4 KiB.
 pub const EXPECT_UNIT: u64 = 4096;
 /// Bytes of a message.
@@ -120,6 +120,22 @@ pub enum Message {
         units: u16,
         /// How many pieces.
         pieces: u16,
+    },
+    /// Blocks of `file` are read, whose rule names a predictor that is to be told of it. A
+    /// descriptor that can be read comes with this packet.
+    Read {
+        /// File record.
+        file: FileId,
+        /// Its generation.
+        generation: u32,
+        /// The thread that reads: an [`crate::Owner`].
+        reader: u32,
+        /// First block.
+        block: u64,
+        /// How many.
+        blocks: u16,
+        /// The first was brought up to RAM ahead, and is read there.
+        is_up: bool,
     },
     /// A command wants blocks of `file` in a tier, or in a faster one. A descriptor that can be
     /// read comes with this packet. Answered by `StagedIn`, or, where there is no such tier or
@@ -341,6 +357,10 @@ impl Message {
                 (28, ticket, came, 0, 0)
             }
             Message::Unkept { file, generation, block } => (29, file.raw(), generation, block, 0),
+            Message::Read { file, generation, reader, block, blocks, is_up } => {
+                f = u32::from(blocks) | u32::from(is_up) << 16;
+                (30, file.raw(), generation, block, reader)
+            }
         };
         let mut packet = [0; MESSAGE_BYTES];
         packet[0..2].copy_from_slice(&MESSAGE_VERSION.to_le_bytes());
@@ -447,6 +467,14 @@ impl Message {
                 generation: word(8).ok()?,
                 block: long(16).ok()?,
             },
+            30 => Message::Read {
+                file: file().ok()?,
+                generation: word(8).ok()?,
+                reader: word(24).ok()?,
+                block: long(16).ok()?,
+                blocks: word(12).ok()? as u16,
+                is_up: word(12).ok()? >> 16 != 0,
+            },
             _ => return None,
         })
     }
@@ -522,6 +550,14 @@ mod tests {
                 number: u64::MAX - 2,
             },
             Message::Unkept { file: FileId::from_raw(9), generation: 3, block: u64::MAX - 1 },
+            Message::Read {
+                file: FileId::from_raw(2),
+                generation: 3,
+                reader: u32::MAX - 4,
+                block: u64::MAX - 5,
+                blocks: u16::MAX,
+                is_up: true,
+            },
             Message::Expect {
                 file: FileId::from_raw(1),
                 generation: 2,

@@ -65,6 +65,7 @@ impl RuleRecord {
             path: [0; _],
             process: [0; _],
             dataset: [0; _],
+            predictor: [0; _],
             name: [0; _],
             source: [0; _],
         };
@@ -75,6 +76,29 @@ impl RuleRecord {
         set_text(&mut record.name, name.as_bytes());
         set_text(&mut record.source, source.as_bytes());
         Ok(record)
+    }
+
+    /// The record of a rule whose files have a predictor: the program at `path`, of which the end
+    /// is kept if it does not fit.
+    #[must_use]
+    pub fn with_predictor(mut self, path: &str) -> RuleRecord {
+        let mut begin = path.len().saturating_sub(self.predictor.len() - 1);
+        while !path.is_char_boundary(begin) {
+            begin += 1;
+        }
+        set_text(&mut self.predictor, &path.as_bytes()[begin..]);
+        self
+    }
+
+    /// Whether the rule's files have a predictor that a user has supplied.
+    #[inline]
+    pub fn has_predictor(&self) -> bool {
+        self.predictor[0] != 0
+    }
+
+    /// The path of its program, or the end of it; empty if there is none.
+    pub fn predictor(&self) -> &[u8] {
+        text(&self.predictor).to_bytes()
     }
 
     /// The rule, for matching.
@@ -182,6 +206,19 @@ mod tests {
                 (&b"checkpoints"[..], &b"schema.xml:12"[..])
             );
         }
+    }
+
+    #[test]
+    fn of_a_long_path_of_a_predictor_the_end_is_kept() {
+        let record = || RuleRecord::new(&Rule::default(), "", "").unwrap();
+        assert!(!record().has_predictor() && record().predictor().is_empty());
+        let named = record().with_predictor("/home/squares.wasm");
+        assert!(named.has_predictor());
+        assert_eq!(named.predictor(), b"/home/squares.wasm");
+        let path = format!("/{}/squares.wasm", "\u{e4}".repeat(200));
+        let long = record().with_predictor(&path);
+        let kept = std::str::from_utf8(long.predictor()).unwrap();
+        assert!(path.ends_with(kept) && (126..128).contains(&kept.len()), "{kept}");
     }
 
     #[test]

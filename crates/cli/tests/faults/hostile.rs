@@ -27,9 +27,20 @@ struct Target {
     manager: u32,
 }
 
+/// A predictor that expects the block that is read.
+const SAME: &str = "(module (import \"forebay\" \"expect\" (func $expect (param i64 i64)))
+    (func (export \"forebay_read\") (param i32 i64 i64 i32)
+        (call $expect (local.get 1) (i64.const 1))))";
+
 impl Target {
     fn new() -> Self {
         let site = Site::new(&LAZY);
+        if cfg!(feature = "wasm") {
+            fs::write(site.root().join("same.wasm"), wat::parse_str(SAME).unwrap()).unwrap();
+            let config = fs::read_to_string(&site.config).unwrap();
+            let rule = "[[rule]]\npath = \"*\"\npredictor = \"same.wasm\"\n";
+            fs::write(&site.config, config + rule).unwrap();
+        }
         let script = "exec 5<> file; seq 100000 >&5; echo other > other; exec 6<> open; echo x >&6
             echo done > $OUT/done
             until [ -e $OUT/end ]; do sleep 0.02; done; echo more >&5";
@@ -398,7 +409,7 @@ fn no_message_brings_the_manager_down() {
     while Instant::now() < end {
         let stream = target.connect();
         for _ in 0..=random.below(6) {
-            let mut bytes = match random.below(6) {
+            let mut bytes = match random.below(7) {
                 0 => (0..random.below(200)).map(|_| random.next() as u8).collect::<Vec<u8>>(),
                 kind => {
                     let number = random.below(8) as u32;
@@ -411,6 +422,14 @@ fn no_message_brings_the_manager_down() {
                             Message::Expect { file, generation, offset, stride, units: few, pieces }
                         }
                         1 => Message::Register { file, generation, to_open: few % 2 == 0 },
+                        6 => Message::Read {
+                            file,
+                            generation,
+                            reader: random.next() as u32,
+                            block: random.next() >> random.below(64),
+                            blocks: few,
+                            is_up: few % 2 == 0,
+                        },
                         2 => Message::Stage { file, generation, first: random.next(), blocks },
                         5 => Message::StageIn {
                             file,

@@ -16,6 +16,7 @@ const ALLOWED: &[(&str, &[&str], &[&str])] = &[
     ("client", &["pool", "placement", "device", "posix"], &["rustix"]),
     ("preload", &["client"], &["libc", "rustix"]),
     ("capi", &["client"], &["libc", "rustix", "crc32c"]),
+    ("sandbox", &[], &["wasmi"]),
     ("membership", &[], &["crc32c", "foca", "rand", "serde"]),
     ("fabric", &["membership"], &["crc32c", "libc", "ring", "rustix", "rustls", "ucx-rs"]),
     ("directory", &["membership"], &[]),
@@ -32,6 +33,7 @@ const ALLOWED: &[(&str, &[&str], &[&str])] = &[
             "membership",
             "directory",
             "cluster",
+            "sandbox",
         ],
         &["*"],
     ),
@@ -40,7 +42,17 @@ const ALLOWED: &[(&str, &[&str], &[&str])] = &[
     // preload and capi are not called: they are named so that cargo builds them with the command.
     (
         "cli",
-        &["bench", "node", "client", "pool", "placement", "simulator", "preload", "capi"],
+        &[
+            "bench",
+            "node",
+            "client",
+            "pool",
+            "placement",
+            "simulator",
+            "preload",
+            "capi",
+            "sandbox",
+        ],
         &["*"],
     ),
 ];

@@ -14,6 +14,7 @@ mod memory;
 mod modes;
 mod organizer;
 mod placement;
+mod predictors;
 mod prefetch;
 mod read_only;
 mod replay;

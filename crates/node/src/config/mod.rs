@@ -29,6 +29,7 @@ mod group;
 mod machine;
 mod mpi;
 mod places;
+mod predictors;
 pub mod reader;
 pub mod rules;
 mod schema;
@@ -41,6 +42,7 @@ pub use errors::Errors;
 pub use forebay_placement::schema::Trigger;
 use forebay_pool::layout::STORES_MAX;
 pub use group::{Consistency, Group, Hosts};
+pub use predictors::load_predictor;
 pub use schema::XSD;
 pub(crate) use types::Result;
 pub use types::{
@@ -108,6 +110,7 @@ impl Config {
         config.add_backing(extra_backing, &mut places);
         text.errors.ok(config.check_backing_count(&text.source().place(0, "backing")));
         text.errors.ok(config.check_machine(&places));
+        text.errors.ok(config.check_predictors(0..config.rules.len(), &places.predictors));
         text.errors.ok(config.check_group(&text.source().place(0, "group")));
         text.errors.end()?;
         Ok(config)
@@ -184,7 +187,8 @@ impl Config {
         let (rules, places) = rules::read(&schema::load(file, "--schema")?, &self.tiers)?;
         let added = rules.len();
         self.rules.splice(..0, rules);
-        self.resolve_patterns(0..added, &places)?;
+        self.resolve_patterns(0..added, &places.paths)?;
+        self.check_predictors(0..added, &places.predictors)?;
         rules::check_count(self.rules.len(), "--schema")
     }
 
@@ -195,6 +199,7 @@ impl Config {
             backing: (0..self.backing.len()).map(|i| format!("backing[{i}].path")).collect(),
             tiers: (0..self.tiers.len()).map(|i| TierPlaces::keys(&format!("tier[{i}]"))).collect(),
             rules: self.rules.iter().map(|rule| rule.source.clone()).collect(),
+            ..Places::default()
         };
         self.check_directories_at(&places)
     }

@@ -5,8 +5,9 @@
 pub(super) struct Places {
     pub backing: Vec<String>,
     pub tiers: Vec<TierPlaces>,
-    /// The path of each rule.
+    /// The path of each rule, and its predictor.
     pub rules: Vec<String>,
+    pub predictors: Vec<String>,
 }
 
 pub(super) struct TierPlaces {

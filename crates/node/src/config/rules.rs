@@ -11,6 +11,7 @@
 //! ```
 
 use super::errors::Errors;
+use super::predictors::path_of;
 use super::types::{ConfigError, Result, Rule, Tier, quoted};
 use super::units::{TIME_UNITS, quantity, size_of};
 use forebay_placement::schema::{
@@ -20,6 +21,7 @@ use forebay_placement::schema::{
 use forebay_placement::{PolicyId, glob, names as policies};
 use std::ffi::{CStr, CString};
 use std::fmt::{self, Write as _};
+use std::path::PathBuf;
 
 /// Says where a rule was written; only in texts that this program wrote.
 pub(crate) const SOURCE: &str = "source";
@@ -127,6 +129,7 @@ pub const KEYS: &[Key] = &[
     key("durability", Part::Set, Values::OneOf(DURABILITIES)),
     key("reserve", Part::Set, Values::Size),
     key("consistency", Part::Set, Values::OneOf(CONSISTENCIES)),
+    key("predictor", Part::Set, Values::Text),
 ];
 
 /// The names of all keys, as TOML has them.
@@ -147,6 +150,8 @@ pub(crate) struct RawRule {
     pub place: String,
     /// `FILE:LINE`.
     pub source: String,
+    /// Where relative paths start; none in a text that this program wrote.
+    pub folder: Option<PathBuf>,
     pub items: Vec<Item>,
 }
 
@@ -180,6 +185,7 @@ impl Rule {
             ("process", self.process.clone()),
             ("user", self.user.map_or(String::new(), |user| user.to_string())),
             ("ranks", ranks_text(&self.ranks)),
+            ("predictor", self.predictor.clone()),
             ("policy", self.set.policy.map_or("", policy_name).to_owned()),
             ("mode", self.set.mode.map_or("", Mode::name).to_owned()),
             ("trigger", self.set.trigger.map_or("", Trigger::name).to_owned()),
@@ -220,20 +226,26 @@ impl Rule {
     }
 }
 
-/// The meaning of rules, and where the path of each stands.
-pub(crate) fn read(raw: &[RawRule], tiers: &[Tier]) -> Result<(Vec<Rule>, Vec<String>)> {
+/// Where the path of each rule stands, and its predictor.
+#[derive(Default)]
+pub(crate) struct RulePlaces {
+    pub paths: Vec<String>,
+    pub predictors: Vec<String>,
+}
+
+/// The meaning of rules, and where what is looked at later stands.
+pub(crate) fn read(raw: &[RawRule], tiers: &[Tier]) -> Result<(Vec<Rule>, RulePlaces)> {
     check_count(raw.len(), raw.get(RULES_MAX).map_or("", |rule| &rule.place))?;
-    let place = |rule: &RawRule| {
-        rule.items
-            .iter()
-            .find(|item| item.key == "path")
-            .map_or(&rule.place, |item| &item.place)
-            .clone()
+    let places = |key: &str| {
+        let place = |rule: &RawRule| {
+            rule.item(key).map_or_else(|| rule.place.clone(), |item| item.place.clone())
+        };
+        raw.iter().map(place).collect()
     };
     let errors = Errors::default();
     let rules = raw.iter().filter_map(|rule| errors.ok(interpret(rule, tiers))).collect();
     errors.end()?;
-    Ok((rules, raw.iter().map(place).collect()))
+    Ok((rules, RulePlaces { paths: places("path"), predictors: places("predictor") }))
 }
 
 /// # Errors
@@ -285,6 +297,10 @@ pub(crate) fn interpret(raw: &RawRule, tiers: &[Tier]) -> Result<Rule> {
             }
             "reserve" => set.reserve = item.size()?,
             "consistency" => set.consistency = Some(item.one_of(Consistency::ALL)?),
+            "predictor" => {
+                let path = path_of(&item.value, raw.folder.as_deref());
+                rule.predictor = path.map_err(|problem| item.error(problem))?;
+            }
             "durability" => {
                 set.durability = Some(item.one_of(Durability::ALL)?);
                 let keeps_journal = |tier: &Tier| tier.properties().keeps_journal();
@@ -344,7 +360,9 @@ impl RawRule {
         let set = &mut rule.set;
         // What a mode leaves no room for.
         let moot: &[&str] = match set.mode {
-            Some(Mode::Bypass) => &["policy", "tier", "pin", "trigger", "reserve", "consistency"],
+            Some(Mode::Bypass) => {
+                &["policy", "tier", "pin", "trigger", "reserve", "consistency", "predictor"]
+            }
             Some(Mode::Sync) => &["trigger"],
             // What a file is, is decided when it is made, and empty.
             Some(Mode::Scratch) if rule.size_min > 0 => &["trigger", "size_min"],
@@ -548,6 +566,7 @@ mod tests {
                 let raw = RawRule {
                     place: String::new(),
                     source: String::new(),
+                    folder: None,
                     items: vec![item(key, value)],
                 };
                 interpret(&raw, &tiers)

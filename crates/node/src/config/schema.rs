@@ -171,6 +171,7 @@ impl<'d> Schema<'d> {
         Ok(RawRule {
             place: self.place(rule.range().start, &what),
             source: format!("{}:{}", self.name, at.row),
+            folder: Path::new(self.name).parent().map(Path::to_owned),
             items,
         })
     }
@@ -277,6 +278,7 @@ mod tests {
                 RankRange { first: 0, last: 1023, step: 64 },
                 RankRange { first: 7, last: 7, step: 1 },
             ],
+            predictor: String::new(),
             set: Settings {
                 policy: PolicyId::named("user-defined"),
                 tier: Some(1),

@@ -123,8 +123,8 @@ impl Text<'_> {
             ));
         }
         let raw = errors.or(self.rules(&root), Vec::new());
-        let (rules, of_rules) = errors.or(rules::read(&raw, &tiers), (Vec::new(), Vec::new()));
-        places.rules = of_rules;
+        let (rules, of_rules) = errors.or(rules::read(&raw, &tiers), Default::default());
+        (places.rules, places.predictors) = (of_rules.paths, of_rules.predictors);
         let config =
             Config { page_size, flush, placement, backing, tiers, rules, group, automatic };
         let place = root.get("flush").map(|entry| entry.place());
@@ -214,6 +214,7 @@ impl Table<'_> {
         Ok(RawRule {
             place: self.source.place(self.offset, &self.path),
             source: format!("{file}:{line}"),
+            folder: self.source.name.map(|_| self.source.folder.to_owned()),
             items,
         })
     }

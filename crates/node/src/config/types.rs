@@ -237,6 +237,8 @@ pub struct Rule {
     pub process: String,
     /// Ranks; empty is any.
     pub ranks: Vec<RankRange>,
+    /// The program that predicts what is read of the files; empty is none.
+    pub predictor: String,
     /// What it sets, `tier` included.
     pub set: Settings,
 }

@@ -6,6 +6,7 @@ use crate::manager::leases::committed;
 use crate::node::Node;
 use crate::observe::trace::Recording;
 use crate::organize::stage::orders::{Order, Orders};
+use crate::organize::stage::predict::Told;
 use crate::organize::stage::{Request, Requests};
 use crate::store::beneath::Known;
 use crate::store::descriptors::is_shortage;
@@ -491,6 +492,13 @@ impl Receiver<'_> {
                         && let Some(request) = Request::of(&message, fd, bucket)
                     {
                         self.requests.push(request);
+                    }
+                    true
+                }
+                Message::Read { file, .. } => {
+                    let fd = self.readable(file, sent.pop());
+                    if let Some(told) = fd.and_then(|fd| Told::of(&message, fd)) {
+                        self.requests.told.push(told);
                     }
                     true
                 }

@@ -77,6 +77,8 @@ pub struct RuleVerdict {
     pub source: String,
     /// It is the one that holds.
     pub holds: bool,
+    /// The program that predicts what is read of its files; empty: there is none.
+    pub predictor: String,
     /// The first condition that does not hold for us: users and processes differ.
     pub mismatch: Option<&'static str>,
 }
@@ -285,6 +287,7 @@ fn judge(
         name: String::from_utf8_lossy(rule.name()).into_owned(),
         source: String::from_utf8_lossy(rule.source()).into_owned(),
         holds: holds == Some(index),
+        predictor: String::from_utf8_lossy(rule.predictor()).into_owned(),
         mismatch: *mismatch,
     };
     let verdicts = rules.iter().zip(&mismatches).enumerate().map(verdict).collect();

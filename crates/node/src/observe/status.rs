@@ -15,6 +15,7 @@ use forebay_pool::layout::{
 };
 use forebay_pool::segment::{open_pool, text};
 use forebay_pool::{FileId, Segment, SegmentError, clock, liveness};
+use forebay_sandbox::FaultKind;
 use rustix::fd::AsFd;
 use std::ffi::OsStr;
 use std::io::ErrorKind;
@@ -143,6 +144,19 @@ impl FileStatus {
             born_ns == 0 || born.is_none_or(|born| born.as_nanos() == born_ns.into());
         Some(found.ino() == inode && is_same_birth)
     }
+}
+
+/// A file whose rule names a predictor that is not asked any more, as it has failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailedPredictor {
+    /// The file.
+    pub path: String,
+    /// The predictor's program: its path, or the end of it.
+    pub program: String,
+    /// File and line of the rule.
+    pub source: String,
+    /// What it did.
+    pub fault: &'static str,
 }
 
 /// How it stands with a file that cannot be flushed.
@@ -327,6 +341,21 @@ impl Observer {
                 }
             })
             .collect()
+    }
+
+    /// Files whose predictors are not asked any more; the log says more of each.
+    pub fn failed_predictors(&self) -> Vec<FailedPredictor> {
+        let shown = |text: &[u8]| String::from_utf8_lossy(text).into_owned();
+        let failed = |file: FileId| {
+            let record = self.0.file(file);
+            let code = record.predictor_fault.load(Ordering::Acquire);
+            let rule = self.0.rule_of(record).filter(|rule| code != 0 && rule.has_predictor())?;
+            let fault = FaultKind::from_code(code).map_or("failed", FaultKind::describe);
+            let path = shown(&self.0.path_of(record));
+            let (program, source) = (shown(rule.predictor()), shown(rule.source()));
+            Some(FailedPredictor { path, program, source, fault })
+        };
+        self.0.files().live().filter_map(failed).collect()
     }
 
     /// Runs under way.

@@ -3,6 +3,7 @@
 //! read, also from file tiers; they may take the place of what the same reader has left behind.
 
 pub(crate) mod orders;
+pub(crate) mod predict;
 
 use crate::node::{BlockRef, Node};
 use crate::organize::mover::Mover;
@@ -34,6 +35,15 @@ const BATCH: u64 = 16;
 /// has not come to.
 const BEHIND: u64 = 4 * WINDOW_BLOCKS;
 
+/// Blocks of a request that lie in no pieces.
+#[derive(Default)]
+struct List {
+    /// Those that will be read, in this order.
+    next: Vec<u64>,
+    /// Those that their reader has left behind, the latest first.
+    behind: Vec<u64>,
+}
+
 /// Blocks that will be read.
 pub(crate) struct Request {
     file: FileId,
@@ -44,6 +54,7 @@ pub(crate) struct Request {
     /// Bytes of each piece.
     bytes: u64,
     pieces: u16,
+    list: List,
     /// No program has said that they will be read.
     is_guess: bool,
     /// Can be read.
@@ -61,6 +72,7 @@ impl Request {
                 stride: 0,
                 bytes: u64::from(blocks).checked_mul(bucket)?,
                 pieces: 1,
+                list: List::default(),
                 is_guess: false,
                 held: fd.into(),
             }),
@@ -71,6 +83,7 @@ impl Request {
                 stride,
                 bytes: u64::from(units) * EXPECT_UNIT,
                 pieces,
+                list: List::default(),
                 is_guess: true,
                 held: fd.into(),
             }),
@@ -78,10 +91,26 @@ impl Request {
         }
     }
 
+    /// A guess that these blocks will be read, after those behind them.
+    fn listed((file, generation): (FileId, u32), list: List, fd: OwnedFd) -> Request {
+        Request {
+            file,
+            generation,
+            offset: 0,
+            stride: 0,
+            bytes: 0,
+            pieces: 0,
+            list,
+            is_guess: true,
+            held: fd.into(),
+        }
+    }
+
     /// The blocks' numbers. A guess for more than `placement` makes is none of its.
     fn numbers(&self, bucket: u64) -> impl Iterator<Item = u64> + use<> {
         let most = if self.is_guess { DEPTH_MAX as usize } else { usize::MAX };
-        (0..i64::from(self.pieces)).flat_map(self.of_piece(bucket)).take(most)
+        let pieces = (0..i64::from(self.pieces)).flat_map(self.of_piece(bucket));
+        pieces.chain(self.list.next.clone()).take(most)
     }
 
     /// The blocks of piece `n`, which may be one before the first.
@@ -104,7 +133,13 @@ struct Portion {
 
 /// Requests that wait, each with how many of its blocks were taken.
 #[derive(Default)]
-pub(crate) struct Requests(Mutex<Waiting>, Condvar, Guesses);
+pub(crate) struct Requests {
+    waiting: Mutex<Waiting>,
+    woken: Condvar,
+    guesses: Guesses,
+    /// Reads of which predictors are to be told.
+    pub told: predict::Reads,
+}
 
 /// Buckets of RAM with blocks that were brought up for a guess, and that may not have been read.
 /// Of an earlier manager's they are not known.
@@ -143,26 +178,28 @@ struct Waiting {
 impl Requests {
     /// Adds a request, or forgets it if there are too many.
     pub fn push(&self, request: Request) {
-        let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if waiting.requests.len() < REQUESTS_MAX {
             waiting.requests.push_back((Arc::new(request), 0));
             // One that was woken may find more than it takes.
-            self.1.notify_all();
+            self.woken.notify_all();
         }
     }
 
     /// No request counts any more.
     pub fn end(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_over = true;
-        self.1.notify_all();
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).is_over = true;
+        self.woken.notify_all();
+        self.told.end();
     }
 
     /// Waits for the next blocks, `size` of them for a request; `None` at the end. Guesses about
     /// one file that follow each other are taken together: the rows of a tile may be short.
     fn next(&self, bucket: u64, size: impl Fn(&Request) -> usize) -> Option<Portion> {
-        let waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let is_idle = |waiting: &mut Waiting| waiting.requests.is_empty() && !waiting.is_over;
-        let mut woken = self.1.wait_while(waiting, is_idle).unwrap_or_else(PoisonError::into_inner);
+        let mut woken =
+            self.woken.wait_while(waiting, is_idle).unwrap_or_else(PoisonError::into_inner);
         if woken.is_over {
             return None;
         }
@@ -189,7 +226,7 @@ impl Requests {
 
     /// Forgets what is left of a request.
     fn forget(&self, request: &Arc<Request>) {
-        let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.requests.retain(|(waiting, _)| !Arc::ptr_eq(waiting, request));
     }
 }
@@ -328,14 +365,14 @@ impl Stager {
                 let offset = block.saturating_mul(segment.bucket_bytes() as u64);
                 go_on = length(offset) > 0
                     && self.has_room(1)
-                    && (!request.is_guess || self.requests.2.has_room(segment, 1));
+                    && (!request.is_guess || self.requests.guesses.has_room(segment, 1));
                 if !go_on {
                     break;
                 }
                 let pages = length(offset).div_ceil(segment.page_bytes()) as u32;
                 if let Some(locked) = self.claim(segment, request, block, pages) {
                     if request.is_guess {
-                        self.requests.2.note(locked.bucket());
+                        self.requests.guesses.note(locked.bucket());
                     }
                     // Now that the block is ours: before, a thread may still have written to the
                     // store.
@@ -390,16 +427,16 @@ impl Stager {
     fn leave_behind(&self, request: &Request, next: &[u64]) {
         let segment = &self.node.segment;
         let is_pinned = |rule: &RuleRecord| rule.settings().pin;
-        if request.stride == 0 || segment.rule_of(segment.file(request.file)).is_some_and(is_pinned)
-        {
+        if segment.rule_of(segment.file(request.file)).is_some_and(is_pinned) {
             return;
         }
         let (of_piece, is_far) =
             (request.of_piece(segment.bucket_bytes() as u64), DEPTH_MAX + BEHIND);
-        let behind =
-            (1..=is_far as i64).map(|n| of_piece(-n)).take_while(|piece| !piece.is_empty());
+        let pieces = if request.stride == 0 { 0 } else { is_far as i64 };
+        let behind = (1..=pieces).map(|n| of_piece(-n)).take_while(|piece| !piece.is_empty());
+        let behind = behind.flat_map(Iterator::rev).chain(request.list.behind.iter().copied());
         let (mut left, mut passed) = (next.len(), 0);
-        for block in behind.flat_map(Iterator::rev).take(is_far as usize) {
+        for block in behind.take(is_far as usize) {
             let Some(place) = segment.entry(segment.file(request.file), block) else { continue };
             let Entry::Resident { tier: TierId::RAM, bucket, .. } =
                 Entry::decode(place.load(Ordering::Acquire))
@@ -483,11 +520,13 @@ impl Stager {
         for of_tier in
             blocks.chunk_by(|a, b| segment.tier_of(a.bucket) == segment.tier_of(b.bucket))
         {
-            if self.has_room(of_tier.len()) && self.requests.2.has_room(segment, of_tier.len()) {
+            if self.has_room(of_tier.len())
+                && self.requests.guesses.has_room(segment, of_tier.len())
+            {
                 node.count_guessed(of_tier.len());
                 self.mover.shift(of_tier, segment.tier_of(of_tier[0].bucket), TierId::RAM);
                 let up = of_tier.iter().filter_map(|found| self.in_ram(found.file, found.block));
-                up.for_each(|bucket| self.requests.2.note(bucket));
+                up.for_each(|bucket| self.requests.guesses.note(bucket));
             }
         }
     }

@@ -229,6 +229,7 @@ fn make(config: &Config, runtime: &Runtime, file: &OwnedFd) -> Result<Segment, S
         .map(|rule| {
             RuleRecord::new(&rule.compiled(), &rule.name, &rule.source)
                 .expect("the configuration's patterns are no longer than the segment's")
+                .with_predictor(&rule.predictor)
         })
         .collect();
     Segment::create_with_rules(file.as_fd(), &geometry, &rules, |header| {

@@ -225,6 +225,7 @@ impl FileRecord {
         self.mode.store(0, Ordering::Relaxed);
         self.trigger.store(0, Ordering::Relaxed);
         self.consistency.store(0, Ordering::Relaxed);
+        self.predictor_fault.store(0, Ordering::Relaxed);
     }
 
     /// Whether the node manager may have the file open for writing, or will without looking at it

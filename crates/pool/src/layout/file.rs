@@ -108,6 +108,9 @@ pub struct FileRecord {
     /// begins: the code of a [`forebay_placement::schema::Consistency`]. Other names that it gets
     /// change nothing.
     pub consistency: AtomicU8,
+    /// Why the predictor that its rule names is not asked any more: a code, or 0. Set by the node
+    /// manager.
+    pub predictor_fault: AtomicU8,
     /// Canonical path when opened, if that is short: see `files/paths.rs`.
     pub path: [AtomicU8; SHORT_PATH_BYTES],
 }

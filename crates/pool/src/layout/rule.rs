@@ -30,6 +30,8 @@ pub struct RuleRecord {
     pub(crate) path: [u8; PATTERN_MAX + 1],
     pub(crate) process: [u8; 64],
     pub(crate) dataset: [u8; 192],
+    /// The end of the path of the predictor's program; empty: there is none.
+    pub(crate) predictor: [u8; 128],
     /// For people.
     pub(crate) name: [u8; 56],
     pub(crate) source: [u8; 120],
@@ -37,4 +39,4 @@ pub struct RuleRecord {
     pub(crate) reserve: u64,
 }
 
-pin_size!(RuleRecord, 1024);
+pin_size!(RuleRecord, 1152);

@@ -12,6 +12,7 @@ use crate::organize::grow::Grower;
 use crate::organize::place::Placer;
 use crate::organize::promote::Promoter;
 use crate::organize::stage::orders::{ORDER_THREADS, OrderThread, Orders};
+use crate::organize::stage::predict::Predicting;
 use crate::organize::stage::{Requests, Stager};
 use crate::remote::RemotePost;
 use forebay_placement::prefetch::UNDER_WAY;
@@ -116,6 +117,9 @@ pub(super) fn start_workers(
     for number in 0..UNDER_WAY {
         let stager = Stager::new(node, Arc::clone(&requests));
         workers.push(start(format!("stage {number}"), Box::new(move || stager.run()))?);
+    }
+    if let Some(predicting) = Predicting::new(node, &requests) {
+        workers.push(start("predict".into(), Box::new(move || predicting.run()))?);
     }
     for number in 0..ORDER_THREADS {
         let thread = OrderThread::new(node, orders);

@@ -3,7 +3,7 @@
 //! free above the tier's low watermark, so that nothing has to leave for them; those for a file
 //! tier do not pass through RAM, which may be full.
 
-use super::{Filling, Requests, Stager, enter_within, stored_bytes};
+use super::{Filling, List, Requests, Stager, enter_within, stored_bytes};
 use crate::node::{BlockRef, Node};
 use crate::organize::mover::BACK_AT_ONCE;
 use crate::organize::stage::Request;
@@ -62,6 +62,7 @@ impl Order {
             stride: 0,
             bytes: u64::from(blocks.min(STAGE_IN_BLOCKS)) * bucket,
             pieces: 1,
+            list: List::default(),
             is_guess: false,
             held: fd.into(),
         };
