@@ -438,6 +438,39 @@ int forebay_phase_begin(forebay_session *session, const char *name);
 /* Says that the innermost phase of the calling thread ends. One without a begin is counted by the
  * trace, and nothing else happens. Since 2. */
 int forebay_phase_end(forebay_session *session);
+/* ---- What is to stay ------------------------------------------------------------------------- */
+
+/* The tier that is memory. */
+#define FOREBAY_TIER_RAM 0
+
+/* Pins `bytes` bytes from `offset` on, all up to the end of now if `bytes` is 0: the blocks that
+ * they lie in stay in tier `tier` (FOREBAY_TIER_RAM, or another number of forebay_tier()) or a
+ * faster one. Blocks that are elsewhere are brought to RAM before the call returns, which may take
+ * as long as reading them; bytes that were never written have none, and stay once they are.
+ * What is ahead of the store is flushed as ever, and stays.
+ *
+ * It holds whatever else wants the room, until forebay_unpin(), until the handle is closed, or until
+ * the process ends in any way, or executes another program. A child of fork() has its parent's
+ * pins, as its handles, and each ends when parent and child have let go of it. Pins add up: a block
+ * stays as long as one has it, in the fastest tier of any.
+ * It does not hold what has no blocks any more: what is cut off or punched out, what another node
+ * takes for itself or another program changes on the store, or a file that is used through the
+ * kernel from now on (mapped). What is read again after that stays again.
+ *
+ * All processes of a run together pin at most half of a tier (placement.pin_limit of the
+ * configuration), all runs three quarters. Counted is each pin, in whole blocks. Since 2.
+ * Errors: FOREBAY_E_NOT_RUNNING, FOREBAY_E_NOT_BUFFERED (also of a file that is used through the
+ * kernel), -EDQUOT (the run's limit), -ENOSPC (that of all), -ENOENT (no such tier), -EAGAIN (not
+ * all could be brought up), -EBADF (the store has some, and the file is not open for reading),
+ * -EINVAL (a negative number, or a range of more than 128 TiB), -ENFILE (all open-file
+ * descriptions of the pool are in use), -EINTR. Nothing is pinned by this call then. */
+int forebay_pin(forebay_file *file, int64_t offset, int64_t bytes, int tier);
+
+/* Ends the pins of this handle whose blocks all lie in those of `bytes` bytes from `offset` on; of
+ * all from there on if `bytes` is 0. One that has others, too, stays whole. Returns how many it has
+ * ended. Since 2.
+ * Errors: FOREBAY_E_NOT_RUNNING, -EINVAL (a negative number). */
+int forebay_unpin(forebay_file *file, int64_t offset, int64_t bytes);
 
 #ifdef __cplusplus
 }

@@ -118,6 +118,8 @@ pub(crate) struct File {
     pub flushed_file: AtomicU64,
     /// Of a file of the kernel's: when its status was last changed, before the last sync.
     pub synced_ns: AtomicU64,
+    /// Something may be pinned for it: since it was opened, and until it is closed.
+    pub has_pins: AtomicBool,
     /// Which file the descriptor was of when the handle was made: device and inode.
     pub device: AtomicU64,
     pub inode: AtomicU64,
@@ -136,9 +138,16 @@ impl File {
             seen: AtomicU64::new(0),
             flushed_file: AtomicU64::new(0),
             synced_ns: AtomicU64::new(0),
+            has_pins: AtomicBool::new(false),
             device: AtomicU64::new(0),
             inode: AtomicU64::new(0),
         }
+    }
+
+    /// Whose pins are those of this handle, among all of the process: another copy of this library
+    /// has its places elsewhere. 64 GiB apart two would have the same.
+    pub fn pin_handle(&'static self) -> u32 {
+        (core::ptr::from_ref(self).addr() >> 4) as u32
     }
 }
 
@@ -314,8 +323,11 @@ impl Drop for OpenFile {
 }
 
 /// Leaves a file, and closes it if it is shut and this is the last call.
-fn leave(file: &File, close: &impl Fn(RawFd) -> c_int) -> c_int {
+fn leave(file: &'static File, close: &impl Fn(RawFd) -> c_int) -> c_int {
     let last = || {
+        if file.has_pins.swap(false, Ordering::Relaxed) {
+            crate::unpin_all(file.pin_handle());
+        }
         let fd = file.fd.swap(0, Ordering::Relaxed) - 1;
         file.session.store(0, Ordering::SeqCst);
         if file.is_borrowed.load(Ordering::Relaxed) { 0 } else { close(fd) }

@@ -26,7 +26,10 @@ use crate::session::services;
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::mem::MaybeUninit;
 use core::num::NonZeroU64;
-use forebay_client::services::{ExtentNow, NOT_MANAGED, PoolNow, Services, TierNow, UnsafeNow};
+use core::sync::atomic::Ordering;
+use forebay_client::services::{
+    self, ExtentNow, NOT_MANAGED, PinNow, PoolNow, Services, TierNow, UnsafeNow,
+};
 use rustix::fd::{BorrowedFd, RawFd};
 use rustix::fs::Advice;
 use rustix::io::Errno;
@@ -681,4 +684,88 @@ extern "C" fn forebay_phase_end(session: *mut c_void) -> c_int {
         Ok(()) => services().map_or(0, |services| (services.end_phase)()),
         Err(code) => code,
     }
+}
+
+/// Gives up all that is pinned for a handle.
+fn unpin_all(handle: u32) -> c_int {
+    session::services().map_or(0, |services| (services.unpin)(handle, 0, 0))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn forebay_pin(file: *mut c_void, offset: i64, bytes: i64, tier: c_int) -> c_int {
+    const FUNCTION: &str = "forebay_pin";
+    with_file(file, |file| {
+        let (offset, bytes) = match range_of(FUNCTION, offset, bytes) {
+            Ok(range) => range,
+            Err(code) => return code,
+        };
+        let (fd, mut now) = (file.fd(), PinNow::default());
+        let number = u32::try_from(tier).unwrap_or(u32::MAX);
+        // Before: another thread that closes the handle gives up what this call pins.
+        file.file.has_pins.store(true, Ordering::Relaxed);
+        let handle = file.file.pin_handle();
+        let told = ask(|services| {
+            // SAFETY: `now` is written to.
+            unsafe { (services.pin)(fd, offset, bytes, number, handle, &mut now) }
+        });
+        let PinNow { asked, pinned, most } = now;
+        match told {
+            services::pin::DONE => 0,
+            NOT_MANAGED => not_buffered(FUNCTION, fd),
+            services::pin::BY_KERNEL => fail(
+                code::NOT_BUFFERED,
+                format_args!(
+                    "{FUNCTION}(): {} is used through the kernel (mapped, or bypassed), and has no \
+                     blocks in a tier; `forebay explain PATH` says why",
+                    Named(fd)
+                ),
+            ),
+            services::pin::JOB_LIMIT => fail(
+                -libc::EDQUOT,
+                format_args!(
+                    "{FUNCTION}(): {asked} bytes in tier {tier}, where this run has pinned {pinned} \
+                     and may pin {most}; unpin what is not needed, or raise placement.pin_limit in \
+                     the configuration"
+                ),
+            ),
+            services::pin::TIER_LIMIT => fail(
+                -libc::ENOSPC,
+                format_args!(
+                    "{FUNCTION}(): {asked} bytes in tier {tier}, where all runs together have pinned \
+                     {pinned} and may pin {most}; unpin what is not needed, or give the tier more \
+                     capacity"
+                ),
+            ),
+            errno if errno == -libc::ENOENT => fail(
+                errno,
+                format_args!(
+                    "{FUNCTION}(): there is no tier {tier}; forebay_pool() says how many there are"
+                ),
+            ),
+            errno if errno == -libc::EAGAIN => fail(
+                errno,
+                format_args!(
+                    "{FUNCTION}(): not all of {} could be brought to tier {tier}: there was no room \
+                     for seconds, or the store could not be read; nothing is pinned by this call",
+                    Named(fd)
+                ),
+            ),
+            errno => failed(errno, format_args!("{FUNCTION}(): {}", Named(fd))),
+        }
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn forebay_unpin(file: *mut c_void, offset: i64, bytes: i64) -> c_int {
+    const FUNCTION: &str = "forebay_unpin";
+    with_file(file, |file| {
+        let (offset, bytes) = match range_of(FUNCTION, offset, bytes) {
+            Ok(range) => range,
+            Err(code) => return code,
+        };
+        match services() {
+            None => not_running(FUNCTION),
+            Some(services) => (services.unpin)(file.file.pin_handle(), offset, bytes),
+        }
+    })
 }

@@ -116,6 +116,10 @@ fn show(observer: &Observer, runtime: &Runtime, found: &Explanation, all: bool) 
         let _ = writeln!(line, "  nodes     consistency {}: {seen}", consistency.name());
     }
     extents(line, &found.extents, all);
+    for (range, tier) in &found.pins {
+        let length = bytes(range.end - range.start);
+        let _ = writeln!(line, "  pinned    {} .. {} {tier} {length}", range.start, range.end);
+    }
     if !found.bypass && !found.unbufferable {
         placement(line, observer, &found.placement);
     }
@@ -151,6 +155,10 @@ fn json(observer: &Observer, runtime: &Runtime, found: &Explanation) -> Value {
             "valid": extent.valid,
         })
     });
+    let pins = found
+        .pins
+        .iter()
+        .map(|(range, tier)| json!({ "range": [range.start, range.end], "tier": tier }));
     let placement = &found.placement;
     let places = placement.candidates.iter().map(|place| {
         json!({
@@ -189,6 +197,7 @@ fn json(observer: &Observer, runtime: &Runtime, found: &Explanation) -> Value {
         "settings": settings(found),
         "consistency": found.consistency.map(Consistency::name),
         "extents": extents.collect::<Vec<_>>(),
+        "pins": pins.collect::<Vec<_>>(),
         "placement": {
             "policy": placement.policy,
             "bytes": placement.bytes,

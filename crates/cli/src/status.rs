@@ -140,6 +140,7 @@ fn job_object(job: &JobStatus) -> Value {
         "number": job.number,
         "mode": job.mode.map(|mode| mode.name()),
         "trigger": job.trigger.map(|trigger| trigger.name()),
+        "pinned": job.pinned,
     })
 }
 
@@ -151,6 +152,7 @@ fn tier_object(tier: &TierStatus) -> Value {
         "backed": tier.backed,
         "used": tier.used,
         "dirty": tier.dirty,
+        "pinned": tier.pinned,
     });
     if let Some((errno, ms)) = tier.failed {
         object["errno"] = json!(errno);
@@ -249,7 +251,9 @@ fn show(runtime: &Runtime, observer: &Observer) {
                 io::Error::from_raw_os_error(errno)
             );
         }
-        for (what, size) in [("scratch", tier.scratch), ("reserved", tier.reserved)] {
+        for (what, size) in
+            [("scratch", tier.scratch), ("reserved", tier.reserved), ("pinned", tier.pinned)]
+        {
             if size > 0 {
                 println!("    {what:8} {}", bytes(size));
             }
@@ -271,7 +275,11 @@ fn show(runtime: &Runtime, observer: &Observer) {
             0 => String::new(),
             files => format!(", {files} scratch files"),
         };
-        println!("  job {:8} {run}{mode}{trigger}{reserved}{scratch}", job.number);
+        let pinned = match job.pinned {
+            0 => String::new(),
+            pinned => format!(", {} pinned", bytes(pinned)),
+        };
+        println!("  job {:8} {run}{mode}{trigger}{reserved}{scratch}{pinned}", job.number);
     }
     for Count { name, unit, help, value } in observer.counters() {
         println!("  count {name:12} {value} {unit}: {help}");

@@ -332,7 +332,8 @@ impl Session {
         let descriptions = self.segment.descriptions();
         let stays = |id: u32| {
             let flags = descriptions.get(id).flags.load(Ordering::Relaxed);
-            !self.mappings.are_followed() && flags.contains(DescriptionFlags::MAPPING)
+            let of_memory = DescriptionFlags::MAPPING | DescriptionFlags::PIN;
+            !self.mappings.are_followed() && flags.intersects(of_memory)
         };
         for word in 0..descriptions.words() {
             let held = descriptions.held(self.slot(), word).load(Ordering::Relaxed);

@@ -317,6 +317,9 @@ impl EnteredFile<'_> {
                 Err(_) => return false,
             };
             let pending = held.meta().pending();
+            if self.session.segment.pinned_to(self.id, block).is_some() {
+                return true;
+            }
             if pending == 0 && held.is_taken() {
                 self.session.segment.discard_block(entry, held);
                 return true;

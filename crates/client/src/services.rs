@@ -124,6 +124,30 @@ pub struct ExtentNow {
     pub reserved: u64,
 }
 
+/// What is pinned of a tier, in bytes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PinNow {
+    /// So much was to be pinned.
+    pub asked: u64,
+    /// So much is already: of the job, or of all.
+    pub pinned: u64,
+    /// So much may be.
+    pub most: u64,
+}
+
+/// What [`Services::pin`] returns beside a negative errno.
+pub mod pin {
+    /// It is pinned.
+    pub const DONE: i32 = 0;
+    /// The job would have pinned more of the tier than it may.
+    pub const JOB_LIMIT: i32 = 1;
+    /// All jobs together would have.
+    pub const TIER_LIMIT: i32 = 2;
+    /// The file is used through the kernel.
+    pub const BY_KERNEL: i32 = 3;
+}
+
 /// A flush that was asked for: what [`crate::Flush`] has.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -186,12 +210,20 @@ pub struct Services {
     pub begin_phase: unsafe extern "C" fn(*const u8, usize) -> i32,
     /// Notes that the innermost phase of this thread ends, if the run is traced: 0.
     pub end_phase: extern "C" fn() -> i32,
+    /// Pins so many bytes from an offset on, all up to the end if they are 0, in a tier, for a
+    /// handle: a number of [`pin`]. `ENOENT`: there is no such tier; `EAGAIN`: not all could be
+    /// brought there.
+    pub pin: unsafe extern "C" fn(RawFd, u64, u64, u32, u32, *mut PinNow) -> i32,
+    /// Gives up the pins of a handle that lie in a range whole; returns how many.
+    pub unpin: extern "C" fn(u32, u64, u64) -> i32,
 }
 
 // The sizes that version 1 has for good.
 const _: () = assert!(size_of::<PoolNow>() == 328 && size_of::<TierNow>() == 4184);
 const _: () = assert!(size_of::<ExtentNow>() == 32 && size_of::<UnsafeNow>() == 24);
-const _: () = assert!(size_of::<FlushBegun>() == 24 && size_of::<Services>() == 160);
+const _: () = assert!(size_of::<FlushBegun>() == 24 && size_of::<PinNow>() == 24);
+// What grows at its end.
+const _: () = assert!(size_of::<Services>() == 176);
 
 /// The first bytes of a text, with a zero behind them.
 fn cut_off<const N: usize>(from: &[u8]) -> [c_char; N] {

@@ -98,6 +98,7 @@ high_watermark = "12.5%"
 half_life = "10min"
 prefetch = false
 give_back = "1min"
+pin_limit = "37.5%"
 [[backing]]
 path = "pfs"
 mode = "bypass"
@@ -152,6 +153,7 @@ emulate = { latency = "60us" }
             half_life: Duration::from_secs(600),
             prefetch: false,
             give_back: Duration::from_secs(60),
+            pin_permille: 375,
         },
         backing: vec![Backing {
             path: site.path("pfs"),
@@ -388,6 +390,15 @@ fn placement_is_checked() {
         "placement.policy: \"fastest\" is unknown; give one of \"max-bandwidth\", \
          \"max-locality\", \"hot-data\", \"user-defined\", \"noop\", \"random\"",
     );
+    for (line, what) in [
+        ("pin_limit = \"75.1%\"", "\"75.1%\" is too much"),
+        ("pin_limit = \"-1%\"", "\"-1%\" is no share"),
+        ("pin_limit = \"2GiB\"", "\"2GiB\" is no share"),
+    ] {
+        let remedy =
+            "give a share from \"0%\" to \"75%\": the rest of a tier is for what is written";
+        refuses(line, &format!("placement.pin_limit: {what}; {remedy}"));
+    }
     for (line, low, high) in
         [("low_watermark = \"30%\"", "30.0", "25.0"), ("high_watermark = \"5%\"", "10.0", "5.0")]
     {

@@ -142,11 +142,14 @@ pub struct Victims<T> {
     pub kept: Vec<T>,
     /// The store does not have them yet.
     pub dirty: Vec<T>,
+    /// A program has pinned them to the tier below, or one below that: they may go there, and
+    /// nowhere else, whether the store has them or not.
+    pub pinned: Vec<T>,
 }
 
 impl<T> Default for Victims<T> {
     fn default() -> Self {
-        Self { dropped: Vec::new(), kept: Vec::new(), dirty: Vec::new() }
+        Self { dropped: Vec::new(), kept: Vec::new(), dirty: Vec::new(), pinned: Vec::new() }
     }
 }
 
@@ -166,6 +169,7 @@ impl<T> Victims<T> {
         self.dropped.extend(more.dropped);
         self.kept.extend(more.kept);
         self.dirty.extend(more.dirty);
+        self.pinned.extend(more.pinned);
     }
 
     /// Of these, of which there are [`CHOICE`] times as many, the `want` that cost least to move.
@@ -178,7 +182,7 @@ impl<T> Victims<T> {
     /// for (block, fate) in fates.into_iter().enumerate() {
     ///     victims.push(fate, block);
     /// }
-    /// let Victims { dropped, kept, dirty } = victims.cheapest(3);
+    /// let Victims { dropped, kept, dirty, .. } = victims.cheapest(3);
     /// assert_eq!((dropped, kept, dirty), (vec![1], vec![2], vec![0]));
     /// ```
     #[must_use]
@@ -186,6 +190,8 @@ impl<T> Victims<T> {
         self.dropped.truncate(want);
         self.kept.truncate(want - self.dropped.len());
         self.dirty.truncate(want - self.dropped.len() - self.kept.len());
+        let found = self.dropped.len() + self.kept.len() + self.dirty.len();
+        self.pinned.truncate(want - found);
         self
     }
 }

@@ -260,6 +260,8 @@ impl DescriptionFlags {
     pub const SHARED: DescriptionFlags = DescriptionFlags(1 << 17);
     /// Its run records the calls of its processes, see [`crate::calls`].
     pub const RECORDED: DescriptionFlags = DescriptionFlags(1 << 18);
+    /// Not a descriptor but a pin, see [`crate::pins`].
+    pub const PIN: DescriptionFlags = DescriptionFlags(1 << 19);
 }
 
 flag_set!(DescriptionFlags);

@@ -55,6 +55,7 @@ pub mod parts;
 #[cfg(test)]
 mod parts_tests;
 pub mod pending;
+pub mod pins;
 #[cfg(test)]
 mod plain;
 pub mod power_loss;

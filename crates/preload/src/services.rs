@@ -6,11 +6,12 @@ use crate::files::path_here;
 use crate::session::{managed, session};
 use core::ffi::{c_char, c_int};
 use forebay_client::services::{
-    BY_KERNEL, ExtentNow, FlushBegun, NOT_MANAGED, PoolNow, SERVICES, Services, TierNow, UnsafeNow,
-    awaited, level, progress,
+    self, BY_KERNEL, ExtentNow, FlushBegun, NOT_MANAGED, PinNow, PoolNow, SERVICES, Services,
+    TierNow, UnsafeNow, awaited, level, progress,
 };
 use forebay_client::{
-    Advice, Awaited, Extent, Flush, Level, OpenFile, OpenFlags, Progress, Session, UserBuffers,
+    Advice, Awaited, Extent, Flush, Level, OpenFile, OpenFlags, PinRefused, Pinned, Progress,
+    Session, UserBuffers,
 };
 use rustix::io::Errno;
 
@@ -38,6 +39,8 @@ static forebay_services_1: Services = Services {
     placement,
     begin_phase,
     end_phase,
+    pin,
+    unpin,
 };
 
 fn failure(errno: Errno) -> c_int {
@@ -279,6 +282,33 @@ extern "C" fn end_phase() -> c_int {
         session.end_phase();
     }
     0
+}
+
+unsafe extern "C" fn pin(
+    fd: c_int,
+    offset: u64,
+    bytes: u64,
+    tier: u32,
+    handle: u32,
+    now: *mut PinNow,
+) -> c_int {
+    let limit = |Pinned { asked, pinned, most }, which| {
+        // SAFETY: the caller's to write.
+        unsafe { now.write(PinNow { asked, pinned, most }) };
+        Ok(which)
+    };
+    of_file(fd, |file| match file.pin(offset, bytes, tier, handle) {
+        Ok(()) => Ok(services::pin::DONE),
+        Err(PinRefused::JobLimit(found)) => limit(found, services::pin::JOB_LIMIT),
+        Err(PinRefused::TierLimit(found)) => limit(found, services::pin::TIER_LIMIT),
+        Err(PinRefused::Direct) => Ok(services::pin::BY_KERNEL),
+        Err(PinRefused::NoTier) => Err(Errno::NOENT),
+        Err(PinRefused::Failed(errno)) => Err(errno),
+    })
+}
+
+extern "C" fn unpin(handle: u32, offset: u64, bytes: u64) -> c_int {
+    session().map_or(0, |session| session.unpin(handle, offset, bytes) as c_int)
 }
 
 // The name that libraries look for.

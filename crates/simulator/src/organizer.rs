@@ -82,7 +82,8 @@ impl Simulation {
         let (node, level) = self.owner(shelf);
         let size = self.run.cluster.block;
         let count = bytes.div_ceil(size) as usize;
-        let Victims { dropped, kept, mut dirty } = self.victims(shelf, count);
+        // No program of a trace pins.
+        let Victims { dropped, kept, mut dirty, pinned: _ } = self.victims(shelf, count);
         let (now_ms, depth) = (self.now_ms(), self.run.strategy.queue_depth);
         for &id in &dropped {
             let block = &self.blocks[id];

@@ -7,6 +7,7 @@ mod harness;
 mod c_library;
 mod containers;
 mod interface;
+mod pins;
 mod tracing;
 
 use std::path::{Path, PathBuf};

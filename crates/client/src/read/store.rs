@@ -14,7 +14,7 @@ impl EnteredFile<'_> {
     /// Brings a block from the store to RAM, clean; `again`: it has been read before. False if that
     /// is not possible now.
     #[inline(never)]
-    pub(super) fn stage_in(&self, block: u64, again: bool) -> bool {
+    pub(crate) fn stage_in(&self, block: u64, again: bool) -> bool {
         let record = self.record;
         let bytes = self.session.segment.bucket_bytes();
         let start = block * bytes as u64;

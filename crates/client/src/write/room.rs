@@ -323,7 +323,7 @@ impl Session {
 
     /// A RAM bucket; when none is free, waits while the node manager makes room. `None` when it
     /// does not.
-    pub(super) fn room(&self, owner: Owner) -> Option<BucketId> {
+    pub(crate) fn room(&self, owner: Owner) -> Option<BucketId> {
         self.room_of(owner, Awaited::Room)
     }
 

@@ -68,7 +68,7 @@ impl EnteredFile<'_> {
     /// `NOSPC` if there is no room in RAM, or threads that do not go on still lock what is free;
     /// the device's, or `IO`, if bytes that only the slot has cannot be read as they were written.
     #[cold]
-    pub(super) fn bring_up(&self, entry: &AtomicU64, block: u64) -> Result<(), Errno> {
+    pub(crate) fn bring_up(&self, entry: &AtomicU64, block: u64) -> Result<(), Errno> {
         // There may be no room for seconds: no lock is held meanwhile.
         let mut taken = Some(self.ram_bucket().ok_or(Errno::NOSPC)?);
         let result = self.bring_up_to(entry, block, &mut taken);

@@ -52,6 +52,7 @@ const PLACEMENT_KEYS: &[&str] = &[
     "half_life",
     "prefetch",
     "give_back",
+    "pin_limit",
 ];
 const BACKING_KEYS: &[&str] = &["path", "mode", "bandwidth", "latency", "emulate", "stripe"];
 const TIER_KEYS: &[&str] = &["name", "kind", "path", "capacity", "bandwidth", "latency", "emulate"];
@@ -477,7 +478,18 @@ impl Value<'_> {
             give_back: section.read("give_back", default.give_back, errors, |e| {
                 e.duration_ns("30s, or 0s: never").map(Duration::from_nanos)
             }),
+            pin_permille: section
+                .read("pin_limit", default.pin_permille, errors, |e| e.pin_limit()),
         })
+    }
+
+    fn pin_limit(&self) -> reader::Result<u16> {
+        const WANTED: &str =
+            "a share from \"0%\" to \"75%\": the rest of a tier is for what is written";
+        match self.share(WANTED)? {
+            permille @ 0..=750 => Ok(permille),
+            _ => Err(self.error(format_args!("{} is too much; give {WANTED}", self.shown()))),
+        }
     }
 
     fn exposed(&self) -> reader::Result<Exposed> {

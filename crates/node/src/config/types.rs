@@ -108,6 +108,8 @@ pub struct Placement {
     pub prefetch: bool,
     /// How long memory of RAM is free before /dev/shm gets it back; zero: it never does.
     pub give_back: Duration,
+    /// Thousandths of each tier that the processes of one job may pin.
+    pub pin_permille: u16,
 }
 
 impl Default for Placement {
@@ -122,6 +124,7 @@ impl Default for Placement {
             half_life: Duration::from_millis(HALF_LIFE_MS.into()),
             prefetch: true,
             give_back: Duration::from_secs(30),
+            pin_permille: 500,
         }
     }
 }
@@ -403,7 +406,8 @@ impl Config {
         }
         let usual = Placement::default();
         let Placement { policy, granularity, eviction, costs, exposed, .. } = self.placement;
-        let Placement { watermarks, half_life, prefetch, give_back, .. } = self.placement;
+        let Placement { watermarks, half_life, prefetch, give_back, pin_permille, .. } =
+            self.placement;
         let _ = write!(
             text,
             "[placement]\npolicy = \"{}\"\neviction = \"{}\"\ncosts = \"{}\"\n",
@@ -430,6 +434,9 @@ impl Config {
         }
         if give_back != usual.give_back {
             let _ = writeln!(text, "give_back = \"{}ns\"", give_back.as_nanos());
+        }
+        if pin_permille != usual.pin_permille {
+            let _ = writeln!(text, "pin_limit = \"{}%\"", f64::from(pin_permille) / 10.0);
         }
         for backing in &self.backing {
             let path = quoted_path(&backing.path);

@@ -117,7 +117,8 @@ fn drop_clean(node: &Node, owner: Owner, most: u32) -> u32 {
         let Some(place) = segment.entry(segment.file(file), block) else { continue };
         let locked = segment.lock_block_within(place, owner, &mut Backoff::spent());
         let Ok(Some(locked)) = locked else { continue };
-        if locked.meta().pending_under_lock() == 0 {
+        let is_pinned = segment.pinned_to(file, block).is_some();
+        if !is_pinned && locked.meta().pending_under_lock() == 0 {
             segment.discard_block(place, locked);
             freed += 1;
         }

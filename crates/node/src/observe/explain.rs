@@ -11,10 +11,12 @@ use forebay_placement::cost::Speeds;
 use forebay_placement::schema::{Consistency, FileMeta, Mode, Settings, consistency, mismatch};
 use forebay_placement::{Destination, Piece, Plan, Policy};
 use forebay_pool::layout::*;
+use forebay_pool::pins::Pin;
 use forebay_pool::segment::text;
 use forebay_pool::{Entry, FileId, Identity, Segment};
 use std::ffi::OsStr;
 use std::fs::Metadata;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -47,6 +49,8 @@ pub struct Explanation {
     pub consistency: Option<Consistency>,
     /// Where the bytes are.
     pub extents: Vec<Extent>,
+    /// What programs have pinned of the file: bytes, and the name of the tier.
+    pub pins: Vec<(Range<u64>, String)>,
     /// Where new bytes would go.
     pub placement: Placement,
 }
@@ -210,6 +214,7 @@ impl Observer {
             consistency: (header.shares_files.load(Ordering::Acquire) != 0)
                 .then(|| consistency_of(segment, record, path, &folder(&stores[store]))),
             extents: record.map_or_else(Vec::new, |record| extents(segment, record, size)),
+            pins: file.map_or_else(Vec::new, |file| pins(segment, file)),
             placement: Placement {
                 policy: policy.name(),
                 bytes: request.bytes,
@@ -229,6 +234,20 @@ impl Observer {
             Destination::Store => "store".to_owned(),
         }
     }
+}
+
+/// What programs have pinned of a file, in ascending order.
+fn pins(segment: &Segment, file: FileId) -> Vec<(Range<u64>, String)> {
+    let generation = segment.file(file).generation.load(Ordering::Acquire);
+    let is_of = |pin: &Pin| (pin.file, pin.generation) == (file, generation);
+    let mut pins: Vec<_> = segment.pins().filter(is_of).collect();
+    pins.sort_unstable();
+    let unit = segment.bucket_bytes() as u64;
+    let bytes = |pin: &Pin| {
+        let blocks = pin.blocks();
+        blocks.start.saturating_mul(unit)..blocks.end.saturating_mul(unit)
+    };
+    pins.iter().map(|pin| (bytes(pin), place_name(segment, pin.tier))).collect()
 }
 
 fn place_name(segment: &Segment, tier: TierId) -> String {

@@ -13,6 +13,7 @@ use forebay_pool::layout::{
     BucketMeta, ClientSlot, Counter, DeviceSpeed, FOLLOWS, FileFlags, JobRecord, StoreHeader,
     retirement,
 };
+use forebay_pool::pins::Pin;
 use forebay_pool::segment::{open_pool, text};
 use forebay_pool::{FileId, Segment, SegmentError, clock, liveness};
 use forebay_sandbox::FaultKind;
@@ -82,6 +83,8 @@ pub struct TierStatus {
     pub scratch: u64,
     /// Bytes that are set aside for jobs.
     pub reserved: u64,
+    /// Bytes that programs have pinned there, each pin in whole blocks.
+    pub pinned: u64,
     /// Why nothing new goes there, if so: an errno, and for how many milliseconds.
     pub failed: Option<(i32, u32)>,
 }
@@ -103,6 +106,8 @@ pub struct JobStatus {
     pub in_use: u64,
     /// Its scratch files.
     pub scratch_files: usize,
+    /// Bytes that its processes have pinned in some tier, each pin in whole blocks.
+    pub pinned: u64,
 }
 
 /// A file that is ahead of the store.
@@ -179,6 +184,11 @@ pub(crate) fn unbuffered(segment: &Segment) -> impl Iterator<Item = String> {
     stores.filter(|store| are_refused(store)).map(move |store| describe(&path(store)))
 }
 
+/// Bytes of pins, in blocks of so many.
+fn pinned(pins: impl Iterator<Item = Pin>, bucket: u64) -> u64 {
+    pins.fold(0, |all, pin| all.saturating_add(pin.count.saturating_mul(bucket)))
+}
+
 impl Observer {
     /// Maps the pool at `path`.
     ///
@@ -247,6 +257,7 @@ impl Observer {
                     dirty: dirty_bytes(&self.0, tier, |_| true),
                     scratch: scratch_bytes(&self.0, tier),
                     reserved: u64::from(header.set_aside[tier].load(Ordering::Relaxed)) * bucket,
+                    pinned: pinned(self.0.pins().filter(|pin| pin.tier == tier), bucket),
                     failed: self.0.tier_failure(tier).map(|(errno, since)| {
                         let now = clock::stamp(clock::realtime_coarse_ns());
                         (errno.raw_os_error(), clock::stamp_age(now, since))
@@ -372,6 +383,7 @@ impl Observer {
                 reserved: reserved * segment.bucket_bytes() as u64,
                 in_use: if reserved > 0 { segment.reserved_in_use(number) } else { 0 },
                 scratch_files: segment.scratch_of(number).count(),
+                pinned: pinned(segment.pins_of_job(number), segment.bucket_bytes() as u64),
             }
         };
         segment.jobs().map(status).collect()

@@ -25,6 +25,7 @@ use forebay_pool::backoff::Backoff;
 use forebay_pool::clock::Timer;
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::*;
+use forebay_pool::pins::Pins;
 use forebay_pool::{Owner, futex};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -54,6 +55,8 @@ pub(crate) struct Demoter {
     lender: Lender,
     slot_lender: SlotLender,
     blocks: Vec<Candidate>,
+    /// What programs have pinned, as of the last look.
+    pins: Pins,
     coldest: Coldest,
     /// How often writers had begun to wait for room at the last look, and when that was seen to
     /// have changed.
@@ -72,6 +75,7 @@ impl Demoter {
             lender: Lender::default(),
             slot_lender: SlotLender::new(node, tier, owner),
             blocks: Vec::new(),
+            pins: Pins::default(),
             coldest: Coldest::default(),
             waits: 0,
             waited_at: None,
@@ -159,9 +163,13 @@ impl Demoter {
         ));
         let mut freed = self.evict(&victims.dropped);
         self.post_freed(freed);
+        let below = TierId::new(self.tier.index() + 1);
+        if below.index() < hierarchy.len() && !victims.pinned.is_empty() {
+            freed += self.mover.shift(&victims.pinned, self.tier, below);
+            self.post_freed(freed);
+        }
         let piece = piece_blocks(snapshot.capacity, unit) as usize;
         for blocks in victims.kept.chunks(piece) {
-            let below = TierId::new(self.tier.index() + 1);
             let moved = self.mover.shift(blocks, self.tier, below);
             freed += moved + if moved == 0 { self.evict(blocks) } else { 0 };
             self.post_freed(freed);
@@ -325,11 +333,16 @@ impl Demoter {
                 true => keeps.get(node.store_of(file)).copied().unwrap_or(Keeps::Nothing),
                 false => Keeps::Nothing,
             };
+            if self.pins.limit(segment, file, found.block).is_some() {
+                // It may leave this tier, but not all of them.
+                victims.pinned.push(found);
+                continue;
+            }
             let reads = if keeps == Keeps::Nothing { Reads::None } else { self.reads(&found) };
             victims.push(fate(meta.pages.dirty() != 0, reads, keeps), found);
         }
         let mut victims = victims.cheapest(want);
-        for list in [&mut victims.kept, &mut victims.dirty] {
+        for list in [&mut victims.kept, &mut victims.dirty, &mut victims.pinned] {
             list.sort_unstable();
         }
         victims
@@ -340,6 +353,7 @@ impl Demoter {
     /// may move there.
     fn look(&mut self, has_room_below: bool, which: Which) {
         let segment = &self.node.segment;
+        self.pins.look(segment);
         let (mut pinned, mut clean) = (0, 0);
         let buckets = self.node.header().tier[self.tier].buckets;
         let capacity = u64::from(buckets) * segment.bucket_bytes() as u64;
@@ -363,6 +377,12 @@ impl Demoter {
                 // Not even a candidate: what is set aside is not counted as the tier's.
                 continue;
             }
+            let block = meta.block.load(Ordering::Relaxed);
+            let limit = self.pins.limit(segment, file, block);
+            if limit.is_some_and(|slowest| slowest <= self.tier) {
+                pinned += 1;
+                continue;
+            }
             let record = segment.file(file);
             let settings = segment.rule_of(record).map(RuleRecord::settings).unwrap_or_default();
             let policy = policy_of(segment, &settings).policy();
@@ -376,7 +396,8 @@ impl Demoter {
             } else {
                 // One that is being filled has nothing yet, and nothing that could be dropped.
                 let has_bytes = meta.valid.load(Ordering::Relaxed) != 0;
-                clean += u32::from(has_bytes && meta.pages.dirty() == 0);
+                let is_clean = has_bytes && meta.pages.dirty() == 0 && limit.is_none();
+                clean += u32::from(is_clean);
             }
             self.blocks.push(Candidate {
                 id: bucket.raw(),
@@ -412,21 +433,25 @@ impl Demoter {
     }
 
     /// Drops blocks that are clean; returns how many were.
-    fn evict(&self, victims: &[BlockRef]) -> u32 {
-        let segment = &self.node.segment;
+    fn evict(&mut self, victims: &[BlockRef]) -> u32 {
+        let (node, pins) = (&self.node, &mut self.pins);
+        let segment = &node.segment;
         let (mut freed, mut whole) = (0, 0);
         let mut backoff = Backoff::default();
         for victim in victims {
-            let Some(place) = self.node.place(victim) else { continue };
+            let Some(place) = node.place(victim) else { continue };
             let locked = segment.lock_block_within(place, self.owner, &mut backoff);
             let Ok(Some(locked)) = locked else { continue };
+            if pins.limit_now(segment, victim.file, victim.block).is_some() {
+                continue;
+            }
             if locked.bucket() == victim.bucket && locked.meta().pending_under_lock() == 0 {
                 whole += u32::from(!segment.is_of_pages(victim.bucket));
                 segment.discard_block(place, locked);
                 freed += 1;
             }
         }
-        let clean = &self.node.header().tier[self.tier].clean;
+        let clean = &node.header().tier[self.tier].clean;
         let _ = clean.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| {
             Some(count.saturating_sub(whole))
         });

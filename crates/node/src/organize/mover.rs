@@ -12,6 +12,7 @@ use forebay_pool::backoff::Backoff;
 use forebay_pool::checksum::checksum_of;
 use forebay_pool::free_map::{FILLING, USED};
 use forebay_pool::layout::{PAGES_PER_BUCKET, SlotChecksums};
+use forebay_pool::pins::Pins;
 use forebay_pool::{Entry, Owner, PageSet, clock, crash};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -45,6 +46,8 @@ pub(crate) struct Mover {
     staging: Vec<u8>,
     /// Buckets that were taken as blocks left them, for those that they are exchanged for.
     given_up: Vec<BucketId>,
+    /// What programs have pinned, as of the last block that went down.
+    pins: Pins,
     hint: u32,
 }
 
@@ -55,6 +58,7 @@ impl Mover {
             clients: node.tiers().map(|tier| node.tier_client(tier)).collect(),
             staging: Vec::new(),
             given_up: Vec::new(),
+            pins: Pins::default(),
             hint: 0,
             node: Arc::clone(node),
         }
@@ -357,7 +361,7 @@ impl Mover {
     }
 
     /// Lets the index name the new bucket instead of the old one, unless a thread wrote meanwhile.
-    fn switch(&self, copy: &Copying, to: TierId) -> bool {
+    fn switch(&mut self, copy: &Copying, to: TierId) -> bool {
         let segment = &self.node.segment;
         let (Some(old), Some(new)) = (segment.bucket(copy.found.bucket), segment.bucket(copy.to))
         else {
@@ -371,6 +375,12 @@ impl Mover {
                 && old.valid.load(Ordering::Acquire) == copy.valid
         });
         let Some(place) = place else { return false };
+        if to > segment.tier_of(copy.found.bucket) {
+            let slowest = self.pins.limit_now(segment, copy.found.file, copy.found.block);
+            if slowest.is_some_and(|slowest| to > slowest) {
+                return false;
+            }
+        }
         // What is corrupt stays: the store has it, or the program's bytes are lost.
         let dirty = old.pages.dirty();
         let lost = copy.corrupt & dirty;

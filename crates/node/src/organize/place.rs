@@ -9,6 +9,7 @@ use forebay_placement::rounds::{self, PLACER_PATIENCE, is_ripe};
 use forebay_placement::{Destination, TierId, destination};
 use forebay_pool::clock::{Timer, stamp_age};
 use forebay_pool::free_map::USED;
+use forebay_pool::pins::Pins;
 use forebay_pool::{crash, futex};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,6 +27,8 @@ pub(crate) struct Placer {
     tier: TierId,
     mover: Mover,
     ready: Vec<BlockRef>,
+    /// What programs have pinned, as of the last look.
+    pins: Pins,
     /// How often in a row the tier had no room.
     in_vain: u32,
 }
@@ -37,6 +40,7 @@ impl Placer {
             node: Arc::clone(node),
             tier,
             ready: Vec::new(),
+            pins: Pins::default(),
             in_vain: 0,
         }
     }
@@ -75,6 +79,7 @@ impl Placer {
         let ram = &segment.header().tier[TierId::RAM];
         let is_short = segment.free_in(TierId::RAM) < ram.low.load(Ordering::Relaxed);
         self.ready.clear();
+        self.pins.look(segment);
         let (mut bound, mut stays) = (0, false);
         for bucket in whole_buckets_of(segment, TierId::RAM) {
             let Some(meta) = segment.bucket(bucket) else { continue };
@@ -85,7 +90,10 @@ impl Placer {
             {
                 continue;
             }
-            if meta.pending() == 0 && meta.valid.load(Ordering::Relaxed) != 0 {
+            let block = meta.block.load(Ordering::Relaxed);
+            let slowest = self.pins.limit(segment, file, block);
+            let is_pinned = slowest.is_some_and(|slowest| self.tier > slowest);
+            if is_pinned || meta.pending() == 0 && meta.valid.load(Ordering::Relaxed) != 0 {
                 meta.bound_for.store(0, Ordering::Relaxed);
                 stays = true;
                 continue;
@@ -95,7 +103,6 @@ impl Placer {
             let is_full = meta.valid.load(Ordering::Relaxed) == u64::MAX;
             let goes = is_ripe(is_full, is_short, age.into(), RIPE.as_ms());
             if goes && meta.lock.holder().is_none() && meta.pages.writeback() == 0 {
-                let block = meta.block.load(Ordering::Relaxed);
                 self.ready.push(BlockRef { file, block, bucket });
             }
         }

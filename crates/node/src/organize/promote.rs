@@ -16,6 +16,7 @@ use forebay_placement::{TierSnapshot, Worth, rounds};
 use forebay_pool::clock::Timer;
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::*;
+use forebay_pool::pins::Pins;
 use forebay_pool::{FileId, Segment, clock, futex};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -27,6 +28,8 @@ const REST: Timer = Timer::ms(rounds::PROMOTER_REST_MS);
 pub(crate) struct Promoter {
     node: Arc<Node>,
     mover: Mover,
+    /// What programs have pinned, as of the last look.
+    pins: Pins,
     /// What each tier's count of uses was at the last look.
     seen: [u32; TIERS_MAX],
     /// Of which tiers more blocks are to go up than one look moves.
@@ -39,6 +42,7 @@ impl Promoter {
     pub fn new(node: &Arc<Node>) -> Promoter {
         Promoter {
             mover: Mover::new(node, Node::new_owner()),
+            pins: Pins::default(),
             seen: [0; TIERS_MAX],
             goes_on: [false; TIERS_MAX],
             cooled: (node.now(), 0),
@@ -86,6 +90,7 @@ impl Promoter {
         let node = Arc::clone(&self.node);
         let segment = &node.segment;
         let hierarchy = node.hierarchy();
+        self.pins.look(segment);
         let mut hot: Vec<(Block, BlockRef)> =
             blocks(segment, tier).filter(|(block, _)| block.uses > 0).collect();
         hot.sort_unstable_by_key(|(block, _)| std::cmp::Reverse(block.uses));
@@ -127,6 +132,7 @@ impl Promoter {
             .filter(|(block, found)| {
                 exchanges(&hottest.0, &Level { coldest: block.uses, ..*level })
                     && may_leave(&node, block, found)
+                    && self.pins.limit(segment, found.file, found.block).is_none()
             })
             .map(|(block, found)| (rank(segment, above, &found), block.uses, found))
             .collect();

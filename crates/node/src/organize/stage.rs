@@ -461,7 +461,12 @@ impl Stager {
             }
             let locked = segment.lock_block_within(place, self.owner, &mut Backoff::spent());
             let Ok(Some(locked)) = locked else { continue };
-            if locked.bucket() == bucket && locked.is_taken() && is_once(locked.meta()) {
+            let is_pinned = segment.pinned_to(request.file, block).is_some();
+            if locked.bucket() == bucket
+                && locked.is_taken()
+                && !is_pinned
+                && is_once(locked.meta())
+            {
                 segment.discard_block(place, locked);
                 left -= 1;
             }

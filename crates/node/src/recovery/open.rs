@@ -253,6 +253,7 @@ fn describe(header: &mut Header, config: &Config, runtime: &Runtime) {
     let way = Eviction::ALL.iter().position(|&way| way == config.placement.eviction);
     header.eviction.store(way.unwrap_or(0) as u32, Ordering::Relaxed);
     header.prefetch.store(config.placement.prefetch.into(), Ordering::Relaxed);
+    header.pin_permille.store(config.placement.pin_permille.into(), Ordering::Relaxed);
     header.granularity.store(config.granularity(), Ordering::Relaxed);
     for (place, tier) in header.tier.iter_mut().zip(&config.tiers) {
         set_text(&mut place.name, tier.name.as_bytes());

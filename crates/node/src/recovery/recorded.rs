@@ -80,6 +80,7 @@ pub(crate) fn of_pool_alone(segment: &Segment) -> Config {
             exposed: header.exposed(),
             prefetch: header.prefetch.load(Ordering::Relaxed) != 0,
             half_life: Duration::from_millis(header.half_life_ms().into()),
+            pin_permille: header.pin_permille.load(Ordering::Relaxed).min(750) as u16,
             ..Placement::default()
         },
         backing: stores_of(header),

@@ -30,7 +30,7 @@ pub struct Description {
     pub word: AtomicU64,
     /// Guards `offset`.
     pub position: RobustSeqLock<Position>,
-    /// File offset.
+    /// File offset; of a pin its range, see [`crate::pins`].
     pub offset: AtomicU64,
     /// File record.
     pub file: AtomicFileId,
@@ -46,8 +46,8 @@ pub struct Description {
     pub in_flight: AtomicU32,
     /// Milliseconds when the last of them was sent.
     pub sent: AtomicU32,
-    /// Not used.
-    pub reserved: AtomicU32,
+    /// Of a pin: which of its process's handles it belongs to.
+    pub handle: AtomicU32,
 }
 
 pin_size!(Description, 64);

@@ -199,6 +199,10 @@ pub struct Header {
     pub others_asked: AtomicU32,
     /// A bit for each ticket, which turns when it is answered.
     pub others_answered: [AtomicU64; OTHERS_WORDS],
+    /// Raised after each pin, and never 0 once there was one, see [`crate::pins`].
+    pub pins: AtomicU32,
+    /// Thousandths of a tier that the processes of one job may pin.
+    pub pin_permille: AtomicU32,
 }
 
 impl Header {
@@ -357,6 +361,7 @@ impl Header {
             self.eviction.load(Ordering::Relaxed),
             self.prefetch.load(Ordering::Relaxed),
             self.durability.load(Ordering::Relaxed),
+            self.pin_permille.load(Ordering::Relaxed),
         ] {
             sum.number(number.into());
         }
