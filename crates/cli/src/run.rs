@@ -63,6 +63,10 @@ pub struct RunArguments {
     /// Set so much of the tiers aside for what this run writes
     #[arg(long, value_name = "SIZE", value_parser = size)]
     reserve: Option<u64>,
+    /// The most of a tier that files of this run may take, as ram=2GiB or nvme=50%; can be given
+    /// for several tiers
+    #[arg(long, value_name = "TIER=SIZE")]
+    quota: Vec<String>,
     /// Say at the end what was buffered, also where the standard error is no terminal
     #[arg(long)]
     verbose: bool,
@@ -183,8 +187,15 @@ fn begin(
     connection: &Connection,
     runtime: &Runtime,
     arguments: &RunArguments,
+    quotas: &[(usize, u64)],
     memories: u32,
 ) -> Result<Begun, String> {
+    for &(tier, bytes) in quotas {
+        let tier = u8::try_from(tier).unwrap_or(u8::MAX);
+        if let Err(errno) = connection.send(Message::Quota { tier, bytes }) {
+            return Ok(Begun::Gone(errno));
+        }
+    }
     let message = Message::BeginJob {
         mode: code(Mode::ALL, arguments.mode.as_deref(), |mode| mode as u8),
         trigger: code(Trigger::ALL, arguments.trigger.as_deref(), |trigger| trigger as u8),
@@ -214,7 +225,8 @@ fn begin(
             Some(Message::Refused) => {
                 let plain = arguments.mode.is_none()
                     && arguments.trigger.is_none()
-                    && arguments.reserve.is_none();
+                    && arguments.reserve.is_none()
+                    && quotas.is_empty();
                 let many = "too many runs at once under one node manager";
                 return if plain { Ok(Begun::Job(None)) } else { Err(many.to_owned()) };
             }
@@ -230,6 +242,8 @@ pub fn run(arguments: &RunArguments, mut tracer: Option<&mut Tracer>) -> Result<
     arguments.group.take(&mut config, &runtime)?;
     let library = find_library()?;
     refuse_other_layout(&library)?;
+    let given = arguments.quota.iter().map(|given| config.quota(given));
+    let quotas = given.collect::<Result<Vec<_>, _>>()?;
     manager::drain_orphans(&config, &runtime)?;
     let mut trace = arguments.trace.as_deref().map(Movements::to).transpose()?;
     match (&mut tracer, &arguments.trace) {
@@ -272,7 +286,7 @@ pub fn run(arguments: &RunArguments, mut tracer: Option<&mut Tracer>) -> Result<
     group::mention_other(&config, &runtime);
     let mut tries = 0;
     let job = loop {
-        match begin(&connection, &runtime, arguments, memories)? {
+        match begin(&connection, &runtime, arguments, &quotas, memories)? {
             Begun::Job(job) => break job,
             Begun::Signalled => break None,
             Begun::Gone(_) if tries < STARTS => match rejoin(&config, &mut runtime, trace) {

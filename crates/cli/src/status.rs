@@ -136,11 +136,16 @@ fn json(runtime: &Runtime) -> Value {
 
 /// A run under way: mode and trigger are null where it was told none.
 fn job_object(job: &JobStatus) -> Value {
+    let quotas = job
+        .quotas
+        .iter()
+        .map(|(tier, used, limit)| json!({ "tier": tier, "used": used, "limit": limit }));
     json!({
         "number": job.number,
         "mode": job.mode.map(|mode| mode.name()),
         "trigger": job.trigger.map(|trigger| trigger.name()),
         "pinned": job.pinned,
+        "quotas": quotas.collect::<Vec<_>>(),
     })
 }
 
@@ -280,6 +285,9 @@ fn show(runtime: &Runtime, observer: &Observer) {
             pinned => format!(", {} pinned", bytes(pinned)),
         };
         println!("  job {:8} {run}{mode}{trigger}{reserved}{scratch}{pinned}", job.number);
+        for (tier, used, limit) in &job.quotas {
+            println!("    quota    {} of {} of {tier} used", bytes(*used), bytes(*limit));
+        }
     }
     for Count { name, unit, help, value } in observer.counters() {
         println!("  count {name:12} {value} {unit}: {help}");

@@ -281,6 +281,7 @@ impl Session {
             mappings: FileMappings::new(),
             populated: Sparse::new(pieces as usize),
             waited_in_vain: AtomicU64::new(u64::MAX),
+            quota_in_vain: AtomicU64::new(0),
             waited_for_pages: AtomicU64::new(u64::MAX),
             manager: ManagerLink::new(socket),
             manager_watch: ManagerWatch::default(),

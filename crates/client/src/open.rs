@@ -632,6 +632,7 @@ impl OpenFile<'_> {
             // Of the new one: it may have been made without a name.
             record.note_whether_named(borrow(self.fd));
             record.job.store(0, Ordering::Release);
+            record.quota_job.store(0, Ordering::Relaxed);
             // Else it would be looked for, and saved, under the name of the old one.
             let mut buffer = core::mem::MaybeUninit::uninit();
             let (path, store) = session.managed_path(self.fd, &mut buffer);

@@ -19,6 +19,9 @@ impl OpenFile<'_> {
     pub(crate) fn find_rule(&self, created: bool) {
         let (record, header) = (self.record, self.session.segment.header());
         let job = self.session.job();
+        if let Some(job) = job.filter(|job| job.has_quota()) {
+            forebay_pool::quota::note(&record.quota_job, job.number.load(Ordering::Relaxed));
+        }
         let Some(process) = &self.session.process else {
             let store = record.store.load(Ordering::Relaxed) as usize % STORES_MAX;
             let plain = job.is_none()

@@ -54,6 +54,8 @@ pub struct Session {
     pub(crate) waited_for_pages: AtomicU64,
     /// `room_made` of the header when a thread here had waited in vain for room.
     pub(crate) waited_in_vain: AtomicU64,
+    /// What its job had given up of RAM when a thread waited in vain for its quota, plus 2^32.
+    pub(crate) quota_in_vain: AtomicU64,
     pub(crate) manager: ManagerLink,
     pub(crate) manager_watch: ManagerWatch,
     pub(crate) engine: Engine,

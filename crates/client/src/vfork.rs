@@ -135,6 +135,7 @@ impl Session {
             mappings: FileMappings::none(),
             populated: self.populated.again(),
             waited_in_vain: AtomicU64::new(u64::MAX),
+            quota_in_vain: AtomicU64::new(0),
             waited_for_pages: AtomicU64::new(u64::MAX),
             manager: ManagerLink::new(self.manager.path()),
             manager_watch: ManagerWatch::default(),

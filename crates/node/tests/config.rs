@@ -123,6 +123,7 @@ name = "bb-2"
 kind = "file"
 path = "bb"
 capacity = "100MB"
+quota = "50%"
 emulate = { latency = "60us" }
 "#;
     let bucket = 1 << 20;
@@ -132,6 +133,7 @@ emulate = { latency = "60us" }
         capacity,
         emulate: Some(emulate),
         speed: Speed::default(),
+        quota: 0,
     };
     let expected = Config {
         page_size: 16 << 10,
@@ -178,6 +180,7 @@ emulate = { latency = "60us" }
                     write_bandwidth: 9_000_000_000,
                     latency_ns: 90,
                 },
+                quota: 0,
             },
             file(
                 "nvme",
@@ -185,12 +188,15 @@ emulate = { latency = "60us" }
                 256 << 20,
                 Emulate { read_bandwidth: 1_200_000_000, write_bandwidth: 1 << 20, latency_ns: 0 },
             ),
-            file(
-                "bb-2",
-                "bb",
-                95 * bucket,
-                Emulate { read_bandwidth: 0, write_bandwidth: 0, latency_ns: 60_000 },
-            ),
+            Tier {
+                quota: 47 * bucket,
+                ..file(
+                    "bb-2",
+                    "bb",
+                    95 * bucket,
+                    Emulate { read_bandwidth: 0, write_bandwidth: 0, latency_ns: 60_000 },
+                )
+            },
         ],
         rules: Vec::new(),
         group: Group::default(),
@@ -482,6 +488,17 @@ fn impossible_sizes() {
     ] {
         let text = with("").replace("\"64MiB\"", capacity);
         site.refuses(&text, &format!("site.toml:7: tier[0].capacity: {message}"));
+    }
+    let read = "cannot be read; give a size such as \"2GiB\", or a share such as \"50%\"";
+    for (quota, message) in [
+        ("\"1%\"", "\"1%\": less than 16 buckets (4MiB); give at least 4MiB, or no quota"),
+        ("1000000", "1000000: less than 16 buckets (4MiB); give at least 4MiB, or no quota"),
+        ("\"101%\"", &format!("\"101%\": {read}")),
+        ("\"NaN%\"", &format!("\"NaN%\": {read}")),
+        ("\"half\"", &format!("\"half\": {read}")),
+    ] {
+        let text = with("").replacen("\"64MiB\"", &format!("\"64MiB\"\nquota = {quota}"), 1);
+        site.refuses(&text, &format!("site.toml:8: tier[0].quota: {message}"));
     }
     let page = with("page_size = \"64KiB\"").replace("64MiB", "32MiB");
     site.refuses(

@@ -54,6 +54,7 @@ impl Segment {
         job.free.store(0, Ordering::Relaxed);
         job.cursor.store(0, Ordering::Relaxed);
         job.recording.store(0, Ordering::Relaxed);
+        job.clear_quotas();
         job.number.store(number, Ordering::Release);
         job.state.store(job_state::STARTING, Ordering::SeqCst);
         Some(number)

@@ -36,7 +36,7 @@ pub use description::{Description, description_state};
 pub use device::{DeviceSpeed, Emulation, SparseHeader, StoreHeader, TierHeader, markers};
 pub use file::{FileRecord, LENGTHENER_LEFT, file_state};
 pub use header::{Header, retirement};
-pub use job::{FOLLOWS, JobRecord, job_state, reserved_for};
+pub use job::{FOLLOWS, JobQuota, JobRecord, job_state, reserved_for};
 pub use rule::RuleRecord;
 pub(crate) use sections::Counts;
 pub use sections::{DATA_ALIGN, Geometry, Offsets};
@@ -75,7 +75,7 @@ pub const NODE_BITS: u32 = 6;
 /// Longest path that is kept of a file, for recovery and for people.
 pub const PATH_BYTES: usize = 760;
 /// Bytes of a path beneath its store's directory that are kept in the file record.
-pub const SHORT_PATH_BYTES: usize = 66;
+pub const SHORT_PATH_BYTES: usize = 62;
 /// Bytes of one in the first table of longer paths.
 pub const LONGER_PATH_BYTES: usize = 192;
 /// Changes of names that are remembered.

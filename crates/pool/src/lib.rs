@@ -61,6 +61,7 @@ mod plain;
 pub mod power_loss;
 pub mod private;
 pub mod queue;
+pub mod quota;
 mod raise;
 mod ranks;
 mod rules;

@@ -218,6 +218,13 @@ pub enum Message {
         /// What [`crate::layout::JobRecord::recording`] is to say.
         recording: u32,
     },
+    /// What the run of the `BeginJob` that the sender sends next may have of a tier. Not answered.
+    Quota {
+        /// The tier's number.
+        tier: u8,
+        /// Bytes; 0 is all.
+        bytes: u64,
+    },
     /// Answer to `BeginJob`: the processes of the run are to name this job.
     JobBegun {
         /// The job.
@@ -316,6 +323,7 @@ impl Message {
             Message::BeginJob { mode, trigger, reserve, recording } => {
                 (9, mode.into(), trigger.into(), reserve, recording)
             }
+            Message::Quota { tier, bytes } => (30, tier.into(), 0, bytes, 0),
             Message::JobBegun { number } => (10, number, 0, 0, 0),
             Message::NoRoom { bytes, asked } => {
                 e = asked;
@@ -409,6 +417,7 @@ impl Message {
                 reserve: long(16).ok()?,
                 recording: word(24).ok()?,
             },
+            30 => Message::Quota { tier: packet[4], bytes: long(16).ok()? },
             10 => Message::JobBegun { number: word(4).ok()? },
             11 => Message::NoRoom { bytes: long(16).ok()?, asked: long(24).ok()? },
             12 => Message::EndJob { number: word(4).ok()? },
@@ -502,6 +511,7 @@ mod tests {
                 blocks: 4,
             },
             Message::BeginJob { mode: 3, trigger: 4, reserve: u64::MAX, recording: 5 },
+            Message::Quota { tier: 7, bytes: u64::MAX - 9 },
             Message::JobBegun { number: u32::MAX },
             Message::NoRoom { bytes: 1, asked: u64::MAX },
             Message::EndJob { number: 33 },

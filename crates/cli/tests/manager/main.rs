@@ -16,6 +16,7 @@ mod organizer;
 mod placement;
 mod predictors;
 mod prefetch;
+mod quotas;
 mod read_only;
 mod replay;
 mod runs;

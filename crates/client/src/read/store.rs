@@ -35,6 +35,12 @@ impl EnteredFile<'_> {
         let page = segment.page_bytes();
         let pages = length().div_ceil(page) as u32;
         let is_small = block == 0 && record.size.load(Ordering::Acquire) <= bytes as u64 / 2;
+        // Its job reads on from the store where it has used up what it may have of RAM.
+        let counted = if is_small { pages } else { PAGES_PER_BUCKET };
+        if !segment.claim_quota(record, TierId::RAM, counted) {
+            segment.want_room();
+            return false;
+        }
         let sparse = if is_small { segment.take_sparse(self.owner, pages) } else { None };
         let Some(bucket) = sparse.or_else(|| segment.take_bucket(self.owner)) else { return false };
         let Some(fresh) = segment.init_bucket(bucket, self.id, block, self.owner) else {

@@ -32,6 +32,9 @@ pub(super) const NO_SPARSE: u32 = 1 << 31;
 /// after so many a write goes around the tiers, and what cannot do without a bucket fails.
 const LOCKED_MOST: usize = 32;
 
+/// What a whole bucket counts in a quota.
+const BUCKET_PAGES: u32 = PAGES_PER_BUCKET;
+
 /// What a writer that finds no bucket of RAM waits for.
 #[derive(Clone, Copy)]
 enum Awaited {
@@ -94,6 +97,7 @@ impl EnteredFile<'_> {
         }) else {
             return Ok(false);
         };
+        segment.note_quota(self.record, TierId::RAM, BUCKET_PAGES);
         drop(fresh.take_over(entry, held, self.session));
         Ok(true)
     }
@@ -103,6 +107,54 @@ impl EnteredFile<'_> {
     /// while that has or gets room, and `bound` then says where the block goes from there: so the
     /// program does not wait for the tier's device.
     pub(super) fn bucket_for(
+        &self,
+        part: WrittenPart,
+        refused: u32,
+        bound: &Cell<Option<TierId>>,
+    ) -> Option<(TierId, BucketId)> {
+        match self.session.segment.quota_job(self.record) {
+            None => self.any_bucket_for(part, refused, bound),
+            Some(_) => self.bucket_within_quota(part, refused, bound),
+        }
+    }
+
+    /// The same, of a file whose job has quotas: what it is given is counted before, as a whole
+    /// bucket of RAM, by way of which it mostly goes.
+    #[cold]
+    fn bucket_within_quota(
+        &self,
+        part: WrittenPart,
+        refused: u32,
+        bound: &Cell<Option<TierId>>,
+    ) -> Option<(TierId, BucketId)> {
+        let segment = &self.session.segment;
+        let claims = |tier| segment.claim_quota(self.record, tier, BUCKET_PAGES);
+        if self.session.await_quota(self.record) {
+            let (tier, bucket) = self.any_bucket_for(part, refused, bound)?;
+            if tier.is_ram() || claims(tier) {
+                return Some((tier, bucket));
+            }
+            segment.free_bucket(bucket);
+            bound.set(None);
+            return self.ram_bucket();
+        }
+        // RAM has no room for this job: another tier may have, else the store.
+        let client = segment.client(self.owner.slot());
+        let below = segment.header().file_tiers();
+        let takes = |tier: &TierId| refused >> tier.index() & 1 == 0 && segment.is_sound(*tier);
+        for tier in below.filter(takes) {
+            let mut hint = client.bucket_hint.load(Ordering::Relaxed);
+            if claims(tier)
+                && let Some(slot) = segment.take_slot(tier, self.owner, &mut hint)
+            {
+                client.bucket_hint.store(hint, Ordering::Relaxed);
+                return Some((tier, slot));
+            }
+        }
+        None
+    }
+
+    fn any_bucket_for(
         &self,
         part: WrittenPart,
         refused: u32,
@@ -369,6 +421,48 @@ impl Session {
         }
         self.waited_in_vain.store(u64::from(made), Ordering::Relaxed);
         None
+    }
+
+    /// Waits until the job of a file may take another bucket of RAM, and counts it, while the node
+    /// manager makes room in what the job has. False when it does not.
+    fn await_quota(&self, record: &FileRecord) -> bool {
+        let claims = || self.segment.claim_quota(record, TierId::RAM, BUCKET_PAGES);
+        if claims() {
+            return true;
+        }
+        // Changes with each bucket that the job gives up.
+        let freed = || {
+            let job = self.segment.quota_job(record);
+            job.map_or(0, |job| {
+                1 << 32 | u64::from(job.quota[TierId::RAM].base.load(Ordering::SeqCst))
+            })
+        };
+        let mut seen = freed();
+        // Nothing has become free since a thread here waited in vain.
+        if self.quota_in_vain.load(Ordering::Relaxed) == seen {
+            self.segment.want_room();
+            return false;
+        }
+        self.counters().backpressure.fetch_add(1, Ordering::Relaxed);
+        let made = &self.segment.header().room_made;
+        let mut idle_ms = 0;
+        while idle_ms < ROOM_TIMEOUT.as_ms() {
+            let before = made.load(Ordering::Acquire);
+            if claims() {
+                return true;
+            }
+            self.segment.want_room();
+            futex::wait(made, before, ROOM_LOOK.as_ms());
+            let now = freed();
+            // Others may have got the room that was made.
+            idle_ms = if now == seen { idle_ms + ROOM_LOOK.as_ms() } else { 0 };
+            seen = now;
+            if !self.segment.manager_is_alive() || self.segment.manager_is_stopped() {
+                break;
+            }
+        }
+        self.quota_in_vain.store(seen, Ordering::Relaxed);
+        claims()
     }
 
     /// Whether RAM gets room although nothing moves that is not on its way.

@@ -27,6 +27,8 @@ impl EnteredFile<'_> {
         // A block that the manager, which may be stopped, is bringing to the store could not be
         // freed.
         let moves = part.bytes == segment.bucket_bytes() && held.meta().pages.writeback() == 0;
+        let pages = PAGES_PER_BUCKET;
+        let moves = moves && segment.claim_quota(self.record, TierId::RAM, pages);
         let bucket = if moves { segment.take_bucket(self.owner) } else { None };
         let init = |bucket| segment.init_bucket(bucket, self.id, part.block, self.owner);
         let fresh = bucket.and_then(init);
@@ -94,6 +96,7 @@ impl EnteredFile<'_> {
         let another = || Some((TierId::RAM, segment.take_bucket(self.owner)?));
         let fresh = self.fresh(block, || taken.take().or_else(another));
         let (_, fresh) = fresh.ok_or(Errno::NOSPC)?;
+        segment.note_quota(self.record, TierId::RAM, PAGES_PER_BUCKET);
         fresh.raise(entry, held, self.session).map(drop).map_err(|(errno, _)| errno)
     }
 

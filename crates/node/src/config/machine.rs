@@ -131,6 +131,7 @@ impl Config {
             capacity,
             emulate: None,
             speed: Speed::default(),
+            quota: 0,
         })
     }
 }

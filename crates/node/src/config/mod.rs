@@ -30,6 +30,7 @@ mod machine;
 mod mpi;
 mod places;
 mod predictors;
+mod quota;
 pub mod reader;
 pub mod rules;
 mod schema;
@@ -167,6 +168,7 @@ impl Config {
             capacity,
             emulate: None,
             speed: Speed::default(),
+            quota: 0,
         });
         config.tiers.extend(config.scratch_tier(scratch_candidates()));
         Ok(config)

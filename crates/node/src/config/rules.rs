@@ -555,6 +555,7 @@ mod tests {
             capacity: 1 << 30,
             emulate: None,
             speed: Speed::default(),
+            quota: 0,
         }];
         let item = |key: &Key, value: &str| Item {
             key: key.name.to_owned(),

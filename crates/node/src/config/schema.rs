@@ -238,6 +238,7 @@ mod tests {
             capacity: 0,
             emulate: None,
             speed: Speed::default(),
+            quota: 0,
         };
         vec![tier("ram"), tier("nvme")]
     }

@@ -4,6 +4,7 @@ use super::errors::Errors;
 use super::group::Group;
 use super::machine::whole_of;
 use super::places::{Places, TierPlaces};
+use super::quota::{quota_of, whole_quota};
 use super::reader::{self, Source, Table, Value, line_of};
 use super::rules::{self, Item, RawRule};
 use super::types::{
@@ -55,7 +56,8 @@ const PLACEMENT_KEYS: &[&str] = &[
     "pin_limit",
 ];
 const BACKING_KEYS: &[&str] = &["path", "mode", "bandwidth", "latency", "emulate", "stripe"];
-const TIER_KEYS: &[&str] = &["name", "kind", "path", "capacity", "bandwidth", "latency", "emulate"];
+const TIER_KEYS: &[&str] =
+    &["name", "kind", "path", "capacity", "quota", "bandwidth", "latency", "emulate"];
 const EMULATE_KEYS: &[&str] = &["bandwidth", "latency"];
 /// Those of a store: a tier is one manager's.
 const EMULATE_STORE_KEYS: &[&str] = &["bandwidth", "latency", "shared"];
@@ -269,7 +271,11 @@ impl Table<'_> {
             capacity: capacity.place(),
         };
         let capacity = errors.ok(capacity.capacity(kind.as_ref(), bucket_size));
-        let tier = Tier { name: name?, kind: kind?, capacity: capacity?, emulate, speed };
+        let quota = match capacity {
+            Some(capacity) => self.read("quota", 0, errors, |e| e.quota(capacity, bucket_size)),
+            None => 0,
+        };
+        let tier = Tier { name: name?, kind: kind?, capacity: capacity?, emulate, speed, quota };
         (errors.count() == before).then_some((tier, places))
     }
 
@@ -423,6 +429,16 @@ impl Value<'_> {
             self.error("it cannot be told of how much; give a size such as \"64MiB\"")
         })?;
         Ok((u128::from(whole) * permille / 1000) as u64)
+    }
+
+    fn quota(&self, capacity: u64, bucket_size: u64) -> reader::Result<u64> {
+        let given = match self.value.as_str() {
+            Some(text) => quota_of(text, capacity, bucket_size),
+            None => self
+                .bytes("", "a size such as \"2GiB\"")
+                .map(|bytes| whole_quota(bytes, capacity, bucket_size))?,
+        };
+        given.map_err(|why| self.error(format_args!("{}: {why}", self.shown())))
     }
 
     fn duration_ns(&self, example: &str) -> reader::Result<u64> {

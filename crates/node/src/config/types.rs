@@ -173,6 +173,8 @@ pub struct Tier {
     pub emulate: Option<Emulate>,
     /// How fast it is, as far as it was said.
     pub speed: Speed,
+    /// Bytes of it that the files of one run may take, where the run says nothing; 0 is all.
+    pub quota: u64,
 }
 
 /// Where the buckets of a tier live.
@@ -383,6 +385,7 @@ impl Config {
                 }
             }
             let _ = writeln!(text, "capacity = {}", tier.capacity);
+            write_given(&mut text, "quota", tier.quota);
             write_emulate(&mut text, tier.emulate, None);
             write_speed(&mut text, tier.speed);
         }

@@ -1,7 +1,7 @@
 //! The node manager's socket: descriptors from clients, requests from commands.
 
 use crate::group::records::with_record;
-use crate::manager::jobs::Beginning;
+use crate::manager::jobs::{Beginning, Quotas};
 use crate::manager::leases::committed;
 use crate::node::Node;
 use crate::observe::trace::Recording;
@@ -148,6 +148,8 @@ struct Peer {
     drain: Option<Drain>,
     awaits_end: bool,
     beginning: Option<Beginning>,
+    /// What the run that begins next was told of tiers.
+    quotas: Quotas,
     recording: Option<Recording>,
 }
 
@@ -164,6 +166,7 @@ impl Peer {
             drain: None,
             awaits_end: false,
             beginning: None,
+            quotas: Quotas::default(),
             recording: None,
         }
     }
@@ -554,14 +557,21 @@ impl Receiver<'_> {
                     peer.awaits_end = true;
                     true
                 }
+                Message::Quota { tier, bytes } => {
+                    let place = peer.quotas.get_mut(usize::from(tier));
+                    let is_tier = place.is_some();
+                    place.into_iter().for_each(|place| *place = Some(bytes));
+                    is_tier
+                }
                 Message::BeginJob { mode, trigger, reserve, recording } => {
+                    let quotas = std::mem::take(&mut peer.quotas);
                     let begun =
                         rustix::net::sockopt::socket_peercred(&peer.socket).ok().and_then(|run| {
                             Beginning::of(
                                 node,
                                 run.pid.as_raw_nonzero().get() as u32,
                                 (mode, trigger),
-                                reserve,
+                                (reserve, quotas),
                                 recording,
                             )
                         });

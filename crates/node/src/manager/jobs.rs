@@ -27,6 +27,9 @@ const WAIT_MAX: Timer = Timer::seconds(10);
 /// Names of one file that are removed at most.
 const NAMES_MAX: usize = 64;
 
+/// What a run was told of each tier: bytes that it may have of it, 0 for all.
+pub(crate) type Quotas = [Option<u64>; TIERS_MAX];
+
 /// A job that is being set up.
 pub(crate) struct Beginning {
     number: u32,
@@ -43,7 +46,7 @@ impl Beginning {
         node: &Node,
         pid: u32,
         codes: (u8, u8),
-        reserve: u64,
+        (reserve, quotas): (u64, Quotas),
         recording: u32,
     ) -> Option<Beginning> {
         let segment = &node.segment;
@@ -53,6 +56,10 @@ impl Beginning {
         job.mode.store(codes.0, Ordering::Relaxed);
         job.trigger.store(codes.1, Ordering::Relaxed);
         job.recording.store(recording, Ordering::Relaxed);
+        for ((tier, configured), told) in node.tiers().zip(&node.config.tiers).zip(quotas) {
+            let pages = told.unwrap_or(configured.quota) / segment.page_bytes() as u64;
+            job.set_quota(tier, pages);
+        }
         let whose = if reserve > 0 { reserved_for::ALL } else { reserved_for::RULES };
         job.reserved_for.store(whose, Ordering::Relaxed);
         let by_rules = || {

@@ -10,7 +10,8 @@ use forebay_placement::schema::{Mode, Settings, Trigger};
 use forebay_pool::fence::Flushing;
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::{
-    BucketMeta, ClientSlot, Counter, DeviceSpeed, FOLLOWS, FileFlags, JobRecord, StoreHeader,
+    BucketMeta, ClientSlot, Counter, DeviceSpeed, FOLLOWS, FileFlags, JOBS_MAX, JobRecord,
+    StoreHeader,
     retirement,
 };
 use forebay_pool::pins::Pin;
@@ -108,6 +109,8 @@ pub struct JobStatus {
     pub scratch_files: usize,
     /// Bytes that its processes have pinned in some tier, each pin in whole blocks.
     pub pinned: u64,
+    /// Of each tier of which it has a quota: its name, bytes in use, and bytes that may be.
+    pub quotas: Vec<(String, u64, u64)>,
 }
 
 /// A file that is ahead of the store.
@@ -372,6 +375,19 @@ impl Observer {
     /// Runs under way.
     pub fn jobs(&self) -> Vec<JobStatus> {
         let segment = &self.0;
+        let tiers = segment.header().tiers_in_use();
+        let used: Vec<_> = tiers
+            .filter(|&tier| segment.has_quotas(tier))
+            .map(|tier| (tier, segment.count_by_job(tier)))
+            .collect();
+        let page = segment.page_bytes() as u64;
+        let quota = |job: &JobRecord, (tier, used): &(TierId, [u32; JOBS_MAX])| {
+            let limit = u64::from(job.quota[*tier].limit()?) * page;
+            let number = job.number.load(Ordering::Acquire);
+            let used = u64::from(used[number as usize % JOBS_MAX]) * page;
+            let name = text(&segment.header().tier[*tier].name).to_string_lossy().into_owned();
+            Some((name, used, limit))
+        };
         let status = |job: &JobRecord| {
             let number = job.number.load(Ordering::Acquire);
             let reserved = u64::from(job.reserved.load(Ordering::Acquire));
@@ -384,6 +400,7 @@ impl Observer {
                 in_use: if reserved > 0 { segment.reserved_in_use(number) } else { 0 },
                 scratch_files: segment.scratch_of(number).count(),
                 pinned: pinned(segment.pins_of_job(number), segment.bucket_bytes() as u64),
+                quotas: used.iter().filter_map(|used| quota(job, used)).collect(),
             }
         };
         segment.jobs().map(status).collect()

@@ -18,8 +18,8 @@ use forebay_placement::leave::{
 };
 use forebay_placement::organizer::{Event, Task, organize};
 use forebay_placement::promote::Level;
-use forebay_placement::room::{Pressure, in_turns, wanted};
-use forebay_placement::{Destination, Hierarchy, destination, rounds};
+use forebay_placement::room::{Pressure, in_turns, room_needed, wanted};
+use forebay_placement::{Destination, Hierarchy, TierSnapshot, destination, rounds};
 use forebay_pool::BucketId;
 use forebay_pool::backoff::Backoff;
 use forebay_pool::clock::Timer;
@@ -43,6 +43,23 @@ const WAIT_MAX: Timer = Timer::ms(rounds::WAIT_MAX_MS);
 enum Which {
     Whole,
     Sparse,
+    /// Those of the files that count for this job.
+    WholeOf(u32),
+    SparseOf(u32),
+}
+
+impl Which {
+    fn is_sparse(self) -> bool {
+        matches!(self, Which::Sparse | Which::SparseOf(_))
+    }
+
+    /// The job whose files alone are looked at.
+    fn job(self) -> Option<u32> {
+        match self {
+            Which::WholeOf(job) | Which::SparseOf(job) => Some(job),
+            Which::Whole | Which::Sparse => None,
+        }
+    }
 }
 
 /// The worker that makes room on one tier.
@@ -102,6 +119,7 @@ impl Demoter {
 
     /// Frees some buckets of the tier if it is short of them. Returns how many.
     fn make_room(&mut self, asked: bool) -> u32 {
+        self.free_quotas();
         let hierarchy = self.node.hierarchy();
         let Some(snapshot) = hierarchy.tier(self.tier.index()) else { return 0 };
         let unit = self.node.segment.bucket_bytes() as u64;
@@ -204,6 +222,81 @@ impl Demoter {
             }
         }
         freed
+    }
+
+    /// Makes room in what jobs may use of the tier, where they have used most of it: their own
+    /// blocks leave, and no others.
+    fn free_quotas(&mut self) {
+        let node = Arc::clone(&self.node);
+        let (segment, tier) = (&node.segment, self.tier);
+        if !segment.has_quotas(tier) {
+            return;
+        }
+        segment.recount_quotas(tier);
+        let page = segment.page_bytes() as u64;
+        let unit = segment.bucket_bytes() as u64;
+        for job in segment.jobs() {
+            let Some(limit) = job.quota[tier].limit() else { continue };
+            let (limit, used) = (u64::from(limit) * page, u64::from(job.quota[tier].used()) * page);
+            let of_job = TierSnapshot {
+                capacity: limit,
+                free: limit.saturating_sub(used),
+                ..TierSnapshot::default()
+            };
+            let missing = room_needed(of_job, node.watermarks(), 0, unit);
+            if missing == 0 {
+                continue;
+            }
+            let number = job.number.load(Ordering::Relaxed);
+            let blocks = missing.div_ceil(unit) as usize;
+            let hierarchy = node.hierarchy();
+            let mut victims = self.choose(blocks, &hierarchy, Which::WholeOf(number));
+            // Of small files as many more: what a block has of pages is not known before.
+            victims.append(self.choose(blocks, &hierarchy, Which::SparseOf(number)));
+            self.empty(victims, limit);
+            segment.recount_quotas(tier);
+            if tier.is_ram() {
+                node.post_room();
+            }
+        }
+    }
+
+    /// Takes the blocks of one job out of the tier: down, or to the store.
+    fn empty(&mut self, victims: Victims<BlockRef>, capacity: u64) {
+        let unit = self.node.segment.bucket_bytes() as u64;
+        let piece = piece_blocks(capacity, unit) as usize;
+        let mut freed = self.evict(&victims.dropped);
+        let below = TierId::new(self.tier.index() + 1);
+        let has_below = below.index() < self.node.hierarchy().len();
+        if has_below {
+            freed += self.mover.shift(&victims.pinned, self.tier, below);
+        }
+        for blocks in victims.kept.chunks(piece) {
+            let moved = if has_below { self.mover.shift(blocks, self.tier, below) } else { 0 };
+            freed += moved + if moved == 0 { self.evict(blocks) } else { 0 };
+        }
+        if freed > 0 {
+            self.node.segment.recount_quotas(self.tier);
+            self.post_freed(freed);
+        }
+        for blocks in victims.dirty.chunks(piece) {
+            let of_block = |found: &BlockRef| bytes_of(&self.node.segment, found.bucket);
+            let bytes = blocks.iter().map(of_block).sum();
+            let way = way_down(&self.node.hierarchy(), self.tier.index(), bytes, true);
+            let moved = match way {
+                WayDown::Tier(below) => self.mover.shift(blocks, self.tier, TierId::new(below)),
+                WayDown::Flush | WayDown::Wait => 0,
+            };
+            // Where that tier is full, or the job has used up what it may have of it, too.
+            let moved = if moved == 0 { self.flush_and_evict(blocks) } else { moved };
+            if moved > 0 {
+                self.node.segment.recount_quotas(self.tier);
+                self.post_freed(moved);
+            }
+            if self.node.stopping() {
+                return;
+            }
+        }
     }
 
     /// Whether writers get room without a move of what should stay: as much as plans want, or else
@@ -358,10 +451,11 @@ impl Demoter {
         let buckets = self.node.header().tier[self.tier].buckets;
         let capacity = u64::from(buckets) * segment.bucket_bytes() as u64;
         self.blocks.clear();
-        let (whole, sparse) = match which {
-            Which::Whole => (Some(whole_buckets_of(segment, self.tier)), None),
-            Which::Sparse => (None, Some(sparse_of(segment, self.tier))),
+        let (whole, sparse) = match which.is_sparse() {
+            false => (Some(whole_buckets_of(segment, self.tier)), None),
+            true => (None, Some(sparse_of(segment, self.tier))),
         };
+        let job = which.job();
         for bucket in whole.into_iter().flatten().chain(sparse.into_iter().flatten()) {
             let Some(meta) = segment.bucket(bucket) else { continue };
             let file = meta.file.load(Ordering::Relaxed);
@@ -384,6 +478,9 @@ impl Demoter {
                 continue;
             }
             let record = segment.file(file);
+            if job.is_some_and(|job| record.quota_job.load(Ordering::Relaxed) != job) {
+                continue;
+            }
             let settings = segment.rule_of(record).map(RuleRecord::settings).unwrap_or_default();
             let policy = policy_of(segment, &settings).policy();
             let may_move = has_room_below && policy.moves_down();
@@ -412,7 +509,7 @@ impl Demoter {
                 leaves: false,
             });
         }
-        if which == Which::Sparse {
+        if which != Which::Whole {
             return;
         }
         let header = &self.node.header().tier[self.tier];

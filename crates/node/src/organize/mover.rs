@@ -381,6 +381,13 @@ impl Mover {
                 return false;
             }
         }
+        let pages = match segment.claimed(copy.to) {
+            Some(claimed) => claimed.load(Ordering::Relaxed),
+            None => PAGES_PER_BUCKET,
+        };
+        if !segment.claim_quota(segment.file(copy.found.file), to, pages) {
+            return false;
+        }
         // What is corrupt stays: the store has it, or the program's bytes are lost.
         let dirty = old.pages.dirty();
         let lost = copy.corrupt & dirty;

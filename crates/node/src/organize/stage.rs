@@ -603,6 +603,9 @@ pub(crate) fn claim_block<'a>(
     if place.load(Ordering::Acquire) != Entry::EMPTY {
         return None;
     }
+    if !segment.claim_quota(segment.file(file), TierId::RAM, pages) {
+        return None;
+    }
     let is_small = block == 0
         && segment.file(file).size.load(Ordering::Acquire) <= segment.bucket_bytes() as u64 / 2;
     let sparse = if is_small { segment.take_sparse(owner, pages) } else { None };

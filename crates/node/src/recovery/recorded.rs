@@ -124,6 +124,7 @@ fn tiers_of(header: &Header) -> Vec<Tier> {
         capacity: u64::from(tier.buckets) * bucket,
         emulate: emulated(&tier.emulation),
         speed: speed(&tier.speed),
+        quota: 0,
     };
     header.tier[..header.tiers as usize].iter().map(of).collect()
 }

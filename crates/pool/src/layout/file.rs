@@ -104,6 +104,8 @@ pub struct FileRecord {
     /// Owners that are giving the store's file bytes behind its end, before the record says so, or
     /// [`LENGTHENER_LEFT`]; 0 is a free place, see `tail.rs`.
     pub lengtheners: [AtomicU32; LENGTHENERS],
+    /// Number of the job with quotas for which it counts; 0 is none's. See [`crate::quota`].
+    pub quota_job: AtomicU32,
     /// When other nodes see what is written to it, as the rules say of its path when the record
     /// begins: the code of a [`forebay_placement::schema::Consistency`]. Other names that it gets
     /// change nothing.

@@ -14,7 +14,7 @@ use forebay_placement::{Costs, Model, TIERS_MAX, TierId};
 /// What [`Header::exposed_permille`] says where the data organizer measures the share.
 const EXPOSED_MEASURED: u32 = u32::MAX;
 
-/// The head of the segment, 72 KiB, the token buckets and paths of tiers and stores included.
+/// The head of the segment, 76 KiB, the token buckets and paths of tiers and stores included.
 #[repr(C, align(4096))]
 pub struct Header {
     /// [`super::MAGIC`], written last when a segment is made.
@@ -425,4 +425,4 @@ pub mod retirement {
     pub const GONE: u32 = 3;
 }
 
-pin_size!(Header, 18 * 4096);
+pin_size!(Header, 19 * 4096);

@@ -1,5 +1,6 @@
 //! Jobs.
 
+use super::TIERS_MAX;
 use crate::sync::{AtomicU32, AtomicU64};
 use core::sync::atomic::AtomicU8;
 
@@ -54,10 +55,28 @@ pub struct JobRecord {
     /// processes are recorded, see [`crate::calls`]; 0: they are not. In the upper half but for
     /// [`FOLLOWS`] the same of the orders that they are to follow, see [`crate::orders`].
     pub recording: AtomicU32,
+    /// 1: it has a quota of some tier.
+    pub has_quota: AtomicU32,
+    /// What it may use of each tier.
+    pub quota: [JobQuota; TIERS_MAX],
+    /// Not used.
+    pub unused: AtomicU32,
+}
+
+/// What a job may use of a tier, in pages, see [`crate::quota`].
+#[repr(C)]
+pub struct JobQuota {
+    /// So many; 0: all there are.
+    pub limit: AtomicU32,
+    /// Raised by each that takes some.
+    pub taken: AtomicU32,
+    /// What is to be added to `taken` to have what is in use; it wraps.
+    pub base: AtomicU32,
 }
 
 /// The bit of [`JobRecord::recording`] that a process of the job sets when it reads a file that
 /// one of the orders is of.
 pub const FOLLOWS: u32 = 1 << 31;
 
-pin_size!(JobRecord, 40);
+pin_size!(JobRecord, 144);
+pin_size!(JobQuota, 12);

@@ -396,6 +396,9 @@ impl Means {
         if place.load(Ordering::Acquire) != Entry::EMPTY {
             return None;
         }
+        if !segment.claim_quota(record, tier, pages) {
+            return None;
+        }
         let half = segment.bucket_bytes() as u64 / 2;
         let is_small = block == 0 && record.size.load(Ordering::Acquire) <= half;
         let sparse = if is_small { node.take_sparse_slot(tier, owner, pages) } else { None };
