@@ -349,7 +349,7 @@ struct forebay_records_options {
      FOREBAY_ORDER_FIFO, FOREBAY_LAYOUT_PACKED, 0}
 
 /* Opens the container `name` in `directory`, and makes it if it is not there. `options` may be
- * NULL. Records that are there already can be read. Since 1.
+ * NULL. Records that are there already can be read. Since 2.
  * Errors: -EINVAL (limits of zero, no such order or layout, a name with '/'), those of open(2),
  * FOREBAY_E_CLOSED, FOREBAY_E_HANDLE, FOREBAY_E_TOO_MANY (1024 are open), -EAGAIN (no thread). */
 int forebay_records_open(forebay_session *session, const char *directory, const char *name,
@@ -357,13 +357,13 @@ int forebay_records_open(forebay_session *session, const char *directory, const 
 
 /* Gives the container up. Calls of other threads end first, and the last of them closes it. Waits
  * for its threads. The records of a container that is not kept are gone with its last user. It
- * may be called after the end of the session. Since 1.
+ * may be called after the end of the session. Since 2.
  * Errors: FOREBAY_E_CLOSED, FOREBAY_E_HANDLE. */
 int forebay_records_close(forebay_records *records);
 
 /* Writes record `id`: `bytes` bytes at `from`, in elements of `element` bytes. When it returns, the
  * record is whole for all processes, and survives this one and the node manager. One that was
- * there is replaced. `from` must not be changed during the call. Since 1.
+ * there is replaced. `from` must not be changed during the call. Since 2.
  * Errors: -EINVAL (no whole elements), -EFBIG (larger than the tiers, or than the limits of the
  * options), those of pwrite(2), FOREBAY_E_CLOSED (or its session has ended). */
 int forebay_records_write(forebay_records *records, uint64_t id, const void *from, int64_t bytes,
@@ -371,36 +371,36 @@ int forebay_records_write(forebay_records *records, uint64_t id, const void *fro
 
 /* Reads record `id`, which has `bytes` bytes in elements of `element` bytes, to `to`. It waits for a
  * write of the record that is under way in this process, and for no flush. After an error `to`
- * may have been written. Since 1.
+ * may have been written. Since 2.
  * Errors: FOREBAY_E_NO_RECORD, FOREBAY_E_TORN, FOREBAY_E_ELEMENT, those of pread(2), FOREBAY_E_CLOSED. */
 int forebay_records_read(forebay_records *records, uint64_t id, void *to, int64_t bytes,
                          int64_t element);
 
-/* The bytes of record `id`. Since 1.
+/* The bytes of record `id`. Since 2.
  * Errors: FOREBAY_E_NO_RECORD, FOREBAY_E_TORN, FOREBAY_E_CLOSED. */
 int64_t forebay_records_size(forebay_records *records, uint64_t id);
 
 /* Waits until record `id` is where it survives a loss of power (FOREBAY_DURABLE), up to
- * `timeout_ms`, or for ever if that is negative. Since 1.
+ * `timeout_ms`, or for ever if that is negative. Since 2.
  * Errors: FOREBAY_E_NO_RECORD, FOREBAY_E_TORN, those of forebay_wait(). */
 int forebay_records_sync(forebay_records *records, uint64_t id, int64_t timeout_ms);
 
-/* Forgets record `id`, whichever process has written it. What it took is used again. Since 1.
+/* Forgets record `id`, whichever process has written it. What it took is used again. Since 2.
  * Errors: FOREBAY_E_NO_RECORD, those of pwrite(2). */
 int forebay_records_drop(forebay_records *records, uint64_t id);
 
 /* Says that these records will be read next, in this order, behind those of earlier calls. It is
- * believed until a record is read that is none of them. Since 1.
+ * believed until a record is read that is none of them. Since 2.
  * Errors: -EINVAL (a negative number). */
 int forebay_records_will_read(forebay_records *records, const uint64_t *ids, int64_t count);
 
 /* The records that are there, in ascending order: fills in the first `room` of them, and returns how
- * many there are. Since 1. */
+ * many there are. Since 2. */
 int64_t forebay_records_ids(forebay_records *records, uint64_t *ids, int64_t room);
 
 /* Reads all records that were not written since this process has opened the container, and names
  * those whose last write is not whole, as forebay_records_ids() does. Such a record is
- * FOREBAY_E_TORN, unless an earlier version that was synced is there: that is read. Since 1.
+ * FOREBAY_E_TORN, unless an earlier version that was synced is there: that is read. Since 2.
  * Errors: those of pread(2). */
 int64_t forebay_records_check(forebay_records *records, uint64_t *torn, int64_t room);
 
@@ -420,7 +420,7 @@ struct forebay_records_info {
     uint64_t is_spill_off;   /* 1: a flush has failed, and fast_bytes does not hold any more */
 };
 
-/* Says what happened so far. Since 1.
+/* Says what happened so far. Since 2.
  * Errors: -EINVAL (size). */
 int forebay_records_status(forebay_records *records, struct forebay_records_info *info);
 /* ---- What the time goes to ------------------------------------------------------------------- */

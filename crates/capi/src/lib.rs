@@ -14,8 +14,8 @@
 mod flushes;
 mod handles;
 mod kernel;
-pub mod records;
 pub mod phase;
+pub mod records;
 mod report;
 mod session;
 

@@ -367,7 +367,7 @@ impl Message {
             Message::Unkept { file, generation, block } => (29, file.raw(), generation, block, 0),
             Message::Read { file, generation, reader, block, blocks, is_up } => {
                 f = u32::from(blocks) | u32::from(is_up) << 16;
-                (30, file.raw(), generation, block, reader)
+                (31, file.raw(), generation, block, reader)
             }
         };
         let mut packet = [0; MESSAGE_BYTES];
@@ -476,7 +476,7 @@ impl Message {
                 generation: word(8).ok()?,
                 block: long(16).ok()?,
             },
-            30 => Message::Read {
+            31 => Message::Read {
                 file: file().ok()?,
                 generation: word(8).ok()?,
                 reader: word(24).ok()?,
