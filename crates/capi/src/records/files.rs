@@ -31,6 +31,17 @@ pub(crate) fn c_path(path: &Path) -> Result<CString, c_int> {
     })
 }
 
+/// A write: the file, the offset, and what was written.
+#[cfg(test)]
+pub(crate) type Write = (PathBuf, u64, Vec<u8>);
+
+#[cfg(test)]
+thread_local! {
+    /// The writes of this thread, where a test wants them.
+    pub(crate) static WRITES: core::cell::RefCell<Option<Vec<Write>>> =
+        const { core::cell::RefCell::new(None) };
+}
+
 /// An open file of a container. Closed when dropped, or with its session.
 #[derive(Debug)]
 pub(crate) struct RecordFile(Handle);
@@ -96,6 +107,8 @@ impl RecordFile {
     /// # Safety
     /// So many bytes can be read at `from`.
     pub unsafe fn write(&self, from: *const u8, bytes: usize, offset: u64) -> Result<(), c_int> {
+        #[cfg(test)]
+        self.note(from, bytes, offset);
         let mut done = 0;
         while done < bytes {
             // SAFETY: within what the caller gives.
@@ -111,6 +124,19 @@ impl RecordFile {
             }
         }
         Ok(())
+    }
+
+    /// Notes a write, for tests that cut them off.
+    #[cfg(test)]
+    fn note(&self, from: *const u8, bytes: usize, offset: u64) {
+        let link = format!("/proc/self/fd/{}", crate::forebay_fd(self.0.pointer()));
+        // SAFETY: as the caller of `write` says.
+        let bytes = unsafe { core::slice::from_raw_parts(from, bytes) }.to_vec();
+        WRITES.with_borrow_mut(|writes| {
+            if let Some(writes) = writes {
+                writes.push((std::fs::read_link(link).unwrap(), offset, bytes));
+            }
+        });
     }
 
     /// The same of a slice.

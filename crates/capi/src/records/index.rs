@@ -3,14 +3,19 @@
 //!
 //! A slot says first that a record is being written, and is then written over to say that it is
 //! whole. Its number is at the same place both times, so that a slot which a kill has left torn
-//! still names its record.
+//! still names its record. An empty slot begins with a zero: one is filled from its ninth byte on
+//! first and then with its first eight, and emptied by these alone, so a kill leaves none that names
+//! a record which was in it before.
 
 /// Bytes of a slot.
 pub(crate) const SLOT: usize = 64;
 
-const MAGIC: u32 = 0x3152_4246; // "FBR1"
+/// Bytes that decide whether a slot is empty.
+pub(crate) const FIRST: usize = 8;
+
+const MAGIC: u32 = 0x3152_4246; // "FBR1", of which no byte is zero
 /// The bytes that the sum of a slot is of.
-const SUMMED: core::ops::Range<usize> = 8..SLOT;
+const SUMMED: core::ops::Range<usize> = FIRST..SLOT;
 
 /// What a slot says of its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +96,7 @@ impl Entry {
 
 /// What a slot says.
 pub(crate) fn found(slot: &[u8; SLOT]) -> Found {
-    if slot.iter().all(|&byte| byte == 0) {
+    if slot[0] == 0 {
         return Found::Empty;
     }
     let id = word(slot, 8);

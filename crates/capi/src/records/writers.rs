@@ -230,6 +230,19 @@ impl Mine {
         self.index.write_all(bytes, u64::from(slot) * SLOT as u64)
     }
 
+    /// Fills an empty slot.
+    fn fill(&self, slot: u32, bytes: &[u8; SLOT]) -> Result<(), c_int> {
+        let (first, rest) = bytes.split_at(index::FIRST);
+        let at = u64::from(slot) * SLOT as u64;
+        self.index.write_all(rest, at + index::FIRST as u64)?;
+        self.index.write_all(first, at)
+    }
+
+    /// Empties a slot.
+    fn empty(&self, slot: u32) -> Result<(), c_int> {
+        self.index.write_all(&[0; index::FIRST], u64::from(slot) * SLOT as u64)
+    }
+
     /// Tells other processes to look again.
     fn changed(&mut self) -> Result<(), c_int> {
         self.changes += 1;
@@ -259,7 +272,7 @@ impl Mine {
         let slot = self.free.pop_first().unwrap_or(self.slots);
         self.slots = self.slots.max(slot + 1);
         let version = Version { entry, slot, is_trusted: true, is_synced: false };
-        match self.put(slot, &entry.slot()) {
+        match self.fill(slot, &entry.slot()) {
             Ok(()) => Ok(version),
             Err(code) => {
                 self.give_up(version);
@@ -307,7 +320,7 @@ impl Mine {
                     self.free(Version { entry, slot, is_trusted, is_synced: false }, folder);
                 }
                 // What it had taken was free when the files were opened.
-                None if self.put(slot, &[0; SLOT]).is_ok() => {
+                None if self.empty(slot).is_ok() => {
                     self.known.slots.remove(&slot);
                     self.free.insert(slot);
                 }
@@ -318,7 +331,7 @@ impl Mine {
 
     /// Frees a slot and its room.
     fn give_up(&mut self, version: Version) {
-        if self.put(version.slot, &[0; SLOT]).is_ok() {
+        if self.empty(version.slot).is_ok() {
             self.known.slots.remove(&version.slot);
             self.free.insert(version.slot);
         }
@@ -389,7 +402,7 @@ impl Mine {
         if let Some(entry) = by {
             let slot = self.free.pop_first().unwrap_or(self.slots);
             self.slots = self.slots.max(slot + 1);
-            self.put(slot, &entry.slot())?;
+            self.fill(slot, &entry.slot())?;
             let version = Version { entry, slot, is_trusted: true, is_synced: true };
             self.known.versions.insert(id, vec![version]);
         }

@@ -364,3 +364,118 @@ fn what_is_beyond_the_limits_is_left_to_the_store() {
     }
     (0..30).rev().for_each(|id| expect(&mut container, id, 0));
 }
+
+/// What is done to a container that is killed.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// A record, its round, and its elements.
+    Write(u64, u64, usize),
+    Drop(u64),
+    Sync(u64),
+}
+
+/// The records that have to be there: round and elements of each.
+type Model = std::collections::BTreeMap<u64, (u64, usize)>;
+
+fn after(model: &Model, step: Step) -> Model {
+    let mut model = model.clone();
+    match step {
+        Step::Write(id, round, count) => drop(model.insert(id, (round, count))),
+        Step::Drop(id) => drop(model.remove(&id)),
+        Step::Sync(_) => {}
+    }
+    model
+}
+
+/// What a container has of a record; `None` if it has none.
+fn has(container: &mut Container<u64>, id: u64, rounds: u64) -> Option<(u64, usize)> {
+    let count = match container.record_len(id) {
+        Ok(count) => count,
+        Err(error) => {
+            assert!([code::NO_RECORD, code::TORN].contains(&error.code), "{error}");
+            return None;
+        }
+    };
+    container.resize(count).unwrap();
+    container.read(id).unwrap();
+    let is = |round: &u64| {
+        container.iter().enumerate().all(|(at, &found)| found == value(id, *round, at))
+    };
+    let round = (0..rounds).find(is).expect("a record that was never written so");
+    Some((round, count))
+}
+
+/// Writes that were done before a kill are in the files in their order, and the last one as far as
+/// it came.
+#[test]
+fn a_kill_within_each_write_leaves_all_that_was_acknowledged() {
+    const STEPS: u64 = 70;
+    let place = Place::new("cut");
+    let settings = Settings::default().keep().helpers(0);
+    files::WRITES.set(Some(Vec::new()));
+    let mut container = place.open(settings);
+    let count = || files::WRITES.with_borrow(|writes| writes.as_ref().unwrap().len());
+    let (mut model, mut history) = (Model::new(), Vec::new());
+    let mut random = 3u64;
+    for round in 0..STEPS {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let (id, kind) = ((random >> 40) % 5, (random >> 33) % 8);
+        let step = match kind {
+            0 if model.contains_key(&id) => Step::Drop(id),
+            1 if model.contains_key(&id) => Step::Sync(id),
+            kind => Step::Write(id, round, 300 + 400 * kind as usize),
+        };
+        let first = count();
+        match step {
+            Step::Write(id, round, count) => {
+                container.resize(count).unwrap();
+                put(&mut container, id, round);
+            }
+            Step::Drop(id) => container.forget(id).unwrap(),
+            Step::Sync(id) => container.sync(id, None).unwrap(),
+        }
+        let next = after(&model, step);
+        history.push((first..count(), step, model));
+        model = next;
+    }
+    drop(container);
+    let writes = files::WRITES.take().unwrap();
+    assert!(writes.len() > 3 * STEPS as usize);
+    let folder = place.0.join("killed/c.records");
+    let mut found = std::collections::BTreeMap::<PathBuf, Vec<u8>>::new();
+    let mut torn_seen = 0;
+    for (at, (path, offset, bytes)) in writes.iter().enumerate() {
+        let path = folder.join(path.file_name().unwrap());
+        let step = history.iter().find(|(range, _, _)| range.contains(&at));
+        let put = |files: &mut std::collections::BTreeMap<PathBuf, Vec<u8>>, bytes: &[u8]| {
+            let (file, start) = (files.entry(path.clone()).or_default(), *offset as usize);
+            file.resize(file.len().max(start + bytes.len()), 0);
+            file[start..start + bytes.len()].copy_from_slice(bytes);
+        };
+        if let Some((_, step, before)) = step {
+            for cut in [0, 1, 20, bytes.len() / 2, bytes.len() - 1] {
+                fs::create_dir_all(&folder).unwrap();
+                let mut killed = found.clone();
+                put(&mut killed, &bytes[..cut.min(bytes.len())]);
+                killed.iter().for_each(|(path, bytes)| fs::write(path, bytes).unwrap());
+                fs::write(folder.join("w0000.lock"), "").unwrap();
+                let mut container =
+                    Container::open(&place.0.join("killed"), "c", settings, 1).unwrap();
+                let torn = container.check().unwrap();
+                let next = after(before, *step);
+                for id in 0..5 {
+                    let is = has(&mut container, id, STEPS);
+                    let was = [before.get(&id).copied(), next.get(&id).copied()];
+                    assert!(was.contains(&is), "write {at}, {cut} bytes, {step:?}: {id} is {is:?}");
+                }
+                let own = matches!(step, Step::Write(id, ..) | Step::Drop(id) if [*id] == *torn);
+                assert!(torn.is_empty() || own, "write {at}, {cut} bytes, {step:?}: {torn:?}");
+                torn_seen += torn.len();
+                drop(container);
+                fs::remove_dir_all(&folder).unwrap();
+            }
+        }
+        put(&mut found, bytes);
+    }
+    assert!(torn_seen > 100, "{torn_seen}");
+}
