@@ -223,10 +223,12 @@ fn begin(
                 ));
             }
             Some(Message::Refused) => {
+                let is_noted = memories & 0xffff != 0;
                 let plain = arguments.mode.is_none()
                     && arguments.trigger.is_none()
                     && arguments.reserve.is_none()
-                    && quotas.is_empty();
+                    && quotas.is_empty()
+                    && !is_noted;
                 let many = "too many runs at once under one node manager";
                 return if plain { Ok(Begun::Job(None)) } else { Err(many.to_owned()) };
             }

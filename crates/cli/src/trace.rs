@@ -239,6 +239,11 @@ impl Tracer {
             with(&self.out, SVG).display(),
             with(&self.out, JSON).display()
         );
+        if story.threads.is_empty() {
+            eprintln!(
+                "forebay: trace: no thread was seen to use a buffered file, or to mark a phase"
+            );
+        }
         if let Some(missed) = story.describe_missed() {
             eprintln!("forebay: trace: {missed}");
         }
@@ -370,6 +375,7 @@ fn row(deeds: &Deeds, phases: &[String], name: impl Fn(u32) -> String) -> Row {
         deeds.blocked_ns() as f64 / 1e9
     );
     let thread = &deeds.thread;
-    let title = format!("{} {}", String::from_utf8_lossy(&thread.name), thread.id);
+    let rank = thread.rank.map_or(String::new(), |rank| format!("{rank}: "));
+    let title = format!("{rank}{} {}", String::from_utf8_lossy(&thread.name), thread.id);
     Row { name: title, activity: Activity::Compute, spans: compute, over, note: Some(note) }
 }

@@ -35,9 +35,13 @@ impl Process {
         let arguments = contents(c"/proc/self/cmdline", 4096);
         let first = arguments.split(|&byte| byte == 0).next().unwrap_or_default();
         let program = first.rsplit(|&byte| byte == b'/').next().unwrap_or_default().to_vec();
-        let rank = rank_in(&contents(c"/proc/self/environ", ENVIRONMENT_MAX));
-        Process { command, program, rank }
+        Process { command, program, rank: rank() }
     }
+}
+
+/// The rank of this process in a parallel job.
+pub(crate) fn rank() -> Option<u32> {
+    rank_in(&contents(c"/proc/self/environ", ENVIRONMENT_MAX))
 }
 
 /// Up to `limit` bytes of a file; none of one that cannot be read.

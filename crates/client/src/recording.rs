@@ -8,7 +8,7 @@ use crate::open_file::OpenFile;
 use crate::session::Session;
 use core::cell::Cell;
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use forebay_pool::calls::{Call, CallKind, Calls};
 use forebay_pool::clock;
 use forebay_pool::layout::DescriptionFlags;
@@ -38,6 +38,9 @@ thread_local! {
     /// the process that had it, plus one: a child has another slot, and looks for another lane.
     static LANE: Cell<u64> = const { Cell::new(0) };
 }
+
+/// The rank of this process in a parallel job, plus one; 0 is none.
+static RANK: AtomicU64 = AtomicU64::new(0);
 
 /// Of a thread that found all lanes taken.
 const NO_LANE: u64 = u32::MAX as u64;
@@ -105,6 +108,9 @@ fn find_lane(spans: &Spans, slot: u32) -> Option<LaneId> {
     let mut name = [0; 16];
     let length = name_of_thread(&mut name);
     let found = spans.lane(process, thread, &name[..length], clock::realtime_ns());
+    if let (Some(lane), Some(rank)) = (found, RANK.load(Ordering::Relaxed).checked_sub(1)) {
+        spans.set_rank(lane, rank as u32);
+    }
     let lane = found.map_or(NO_LANE, |lane| u64::from(lane.raw()) + 1);
     LANE.set((u64::from(slot) + 1) << 32 | lane);
     found
@@ -158,6 +164,8 @@ impl Session {
         if let Ok(Some(spans)) = Spans::of(&memory) {
             let process = rustix::process::getpid().as_raw_nonzero().get() as u32;
             spans.begin_image(process, clock::realtime_ns());
+            let rank = crate::process::rank().map_or(0, |rank| u64::from(rank) + 1);
+            RANK.store(rank, Ordering::Relaxed);
             SPANS.store(Box::into_raw(Box::new(spans)), Ordering::Release);
             ON.store(true, Ordering::Relaxed);
         }

@@ -1,6 +1,6 @@
 //! The calls that the processes of a run make, for `forebay run --record`: memory of the run that
 //! its processes share, with a place for each call, and behind them one for
-//! [`spans`](crate::spans). No process waits for another one there, and one that is killed leaves
+//! [`crate::spans`]. No process waits for another one there, and one that is killed leaves
 //! at most its last call out.
 //!
 //! ```

@@ -129,6 +129,8 @@ pub struct Thread {
     pub process: u32,
     /// The thread's id, as the kernel has it.
     pub id: u32,
+    /// The rank of its process in a parallel job.
+    pub rank: Option<u32>,
     /// Its name when it was first seen.
     pub name: Vec<u8>,
     /// When it was first seen, in nanoseconds of CLOCK_REALTIME.
@@ -212,6 +214,8 @@ struct Lane {
     thread: AtomicU32,
     seen_ns: AtomicU64,
     name: [AtomicU64; 2],
+    /// Plus one; 0 is none.
+    rank: AtomicU64,
     /// The thread is within a change of what follows: a handler of a signal finds it so.
     changing: AtomicU32,
     depth: AtomicU32,
@@ -304,6 +308,11 @@ impl Spans {
         lane.name.iter().zip(words).for_each(|(to, word)| to.store(word, Ordering::Relaxed));
         lane.process.store(process, Ordering::Release);
         Some(LaneId(number as u32))
+    }
+
+    /// Says which rank of a parallel job the process of a thread is.
+    pub fn set_rank(&self, lane: LaneId, rank: u32) {
+        self.at(lane).rank.store(u64::from(rank) + 1, Ordering::Relaxed);
     }
 
     /// Ends what a process had under way before an exec: its threads are gone, and the image that
@@ -492,6 +501,7 @@ impl Spans {
         let thread = |lane: &Lane| Thread {
             process: lane.process.load(Ordering::Acquire),
             id: lane.thread.load(Ordering::Relaxed),
+            rank: lane.rank.load(Ordering::Relaxed).checked_sub(1).map(|rank| rank as u32),
             name: bytes_of(&lane.name),
             seen_ns: lane.seen_ns.load(Ordering::Relaxed),
             totals: core::array::from_fn(|kind| lane.totals[kind].now()),
@@ -666,6 +676,8 @@ mod tests {
             (SpanKind::Phase, 1, 0),
         ];
         assert_eq!(found, expected);
+        spans.set_rank(lane, 3);
+        assert_eq!(spans.lanes()[0].rank, Some(3));
         let total = spans.lanes()[0].total(SpanKind::Write);
         assert_eq!(total, Total { calls: 3, bytes: 15, busy_ns: 30 });
     }

@@ -52,7 +52,8 @@ pub fn write(
         let name = shown(&String::from_utf8_lossy(&deeds.thread.name).into_owned());
         if process != Some(id) {
             process = Some(id);
-            events.named("process_name", id, id, &name)?;
+            let rank = deeds.thread.rank.map_or(String::new(), |rank| format!(" (rank {rank})"));
+            events.named("process_name", id, id, &format!("{name}{rank}"))?;
         }
         events.named("thread_name", id, thread, &name)?;
         for (deed, stretch) in &deeds.deeds {

@@ -251,8 +251,14 @@ mod tests {
     use forebay_pool::spans::Thread;
 
     fn deeds(deeds: &[(Deed, u64, u64, u64)]) -> Deeds {
-        let thread =
-            Thread { process: 1, id: 1, name: Vec::new(), seen_ns: 0, totals: <_>::default() };
+        let thread = Thread {
+            process: 1,
+            id: 1,
+            rank: None,
+            name: Vec::new(),
+            seen_ns: 0,
+            totals: <_>::default(),
+        };
         let stretch = |&(deed, start_ns, end_ns, bytes)| {
             let busy_ns = if matches!(deed, Deed::Calls(_)) { end_ns - start_ns } else { 0 };
             (deed, Stretch { start_ns, end_ns, bytes, busy_ns, calls: 1 })

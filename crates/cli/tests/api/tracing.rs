@@ -280,6 +280,47 @@ fn a_command_without_end_is_traced_meanwhile_and_after_an_interrupt() {
 }
 
 #[test]
+fn a_trace_survives_its_node_manager() {
+    let Some(site) = site(&LAZY, "trace.c") else { return };
+    let words = [&program(&site, "trace"), "endless", &file(&site, "file")[..]];
+    let run = site.start(tracing(&site, &["--every", "1"], &words));
+    let written = site.root().join("traced.json");
+    wait_for("the first files", LIMIT, || written.exists().then_some(()));
+    let first = site.status().manager;
+    kill(first, Signal::KILL);
+    let is_new = || Some(site.status().manager).filter(|&now| now != first && is_alive(now));
+    wait_for("another node manager", LIMIT, is_new);
+    let before = Traced::of(&site).count("phase", "step");
+    wait_for("more steps", LIMIT, || {
+        (Traced::of(&site).count("phase", "step") > before + 10).then_some(())
+    });
+    for pid in descendants(run.pid()) {
+        let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        if name == "trace\n" {
+            kill(pid, Signal::TERM);
+        }
+    }
+    said(&run.end().expect(128 + Signal::TERM.as_raw()));
+    let traced = Traced::of(&site);
+    assert!(traced.count("flush", "ram → store") > 0, "what the second one has moved is not there");
+}
+
+#[test]
+fn ranks_are_named() {
+    let Some(site) = site(&LAZY, "trace.c") else { return };
+    let script = "for rank in 0 1; do PMI_RANK=$rank $0 image $1/ & done; wait";
+    let words = ["bash", "-c", script, &program(&site, "trace"), site.store.to_str().unwrap()];
+    said(&site.end(tracing(&site, &[], &words)).expect(0));
+    let traced = Traced::of(&site);
+    let names = traced.whole["traceEvents"].as_array().unwrap().iter();
+    let names = names.filter(|event| event["name"] == "process_name");
+    let names: Vec<_> = names.map(|event| event["args"]["name"].as_str().unwrap()).collect();
+    for rank in ["trace (rank 0)", "trace (rank 1)"] {
+        assert!(names.contains(&rank), "{names:?}");
+    }
+}
+
+#[test]
 fn many_small_calls_are_few_stretches() {
     let Some(site) = site(&LAZY, "trace.c") else { return };
     let words = [&program(&site, "trace"), "many", &file(&site, "file")[..], "500000"];
