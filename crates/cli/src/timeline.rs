@@ -531,6 +531,43 @@ mod tests {
     }
 
     #[test]
+    fn a_hundred_threads_and_any_names_fit() {
+        let file = std::env::temp_dir().join(format!("threads-{}.svg", std::process::id()));
+        let layer = |place: usize, at: u64| Layer {
+            activity: Activity::Phase(place),
+            spans: vec![span(at, at + 500, 0)],
+            is_low: place % 2 == 1,
+        };
+        let row = |thread: u64| Row {
+            over: (0..7).map(|place| layer(place, thread * 10 + place as u64 * 1000)).collect(),
+            ..Row::new("a very long name of a thread", Activity::Compute, vec![span(0, 9000, 0)])
+        };
+        let panel = Panel {
+            title: "\u{1}<&\u{ffff}".repeat(100),
+            rows: (0..100).map(row).collect(),
+            levels: vec![Level {
+                name: "ram".into(),
+                capacity: 8,
+                points: vec![(0, 0), (10, 9), (10, 1), (4000, 8), (9000, 0)],
+            }],
+            ..Panel::default()
+        };
+        let names: Vec<_> = (0..7).map(|place| format!("phase {place}")).collect();
+        draw_phases(&file, "title", &[panel], &names).unwrap();
+        let svg = std::fs::read_to_string(&file).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        assert!(svg.matches("a very long name o…").count() == 100);
+        assert!(
+            svg.contains("phase 4") && !svg.contains("phase 5") && svg.contains("other phases")
+        );
+        assert!(!svg.contains('\u{1}') && !svg.contains('\u{ffff}') && svg.contains("&lt;&amp;"));
+        let height: i32 =
+            svg.split("height=\"").nth(1).unwrap().split('"').next().unwrap().parse().unwrap();
+        assert!((1500..2500).contains(&height), "{height}");
+        assert!(svg.contains("up to 0 of 0 MiB") && svg.contains("#8C96AF"));
+    }
+
+    #[test]
     fn near_spans_become_one() {
         let spans = [span(50, 60, 1), span(0, 10, 2), span(5, 8, 4), span(12, 20, 8)];
         assert_eq!(merged(&spans, 2), [span(0, 20, 14), span(50, 60, 1)]);
