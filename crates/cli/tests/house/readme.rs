@@ -200,14 +200,19 @@ fn the_readme_can_be_followed() {
     assert!(place.path().join("moves.csv").is_file());
 }
 
-/// A table of the text with each directory below `place`, made, and each capacity so small that any
-/// machine has it.
+/// A table of the text with each directory below `place`, made, each capacity so small that any
+/// machine has it, and the example of each predictor that it names in `place`.
 fn localised(text: &str, place: &Path) -> String {
     let mut lines = Vec::new();
     let mut table = "";
     for line in text.lines() {
         if line.starts_with('[') {
             table = line;
+        }
+        if let Some(name) = line.strip_prefix("predictor = \"") {
+            let name = Path::new(name.trim_end_matches('"'));
+            let text = root().join("examples/predictors").join(name).with_extension("wat");
+            fs::write(place.join(name), wat::parse_file(text).unwrap()).unwrap();
         }
         // The path of a rule is a pattern.
         let value = line.strip_prefix("path = \"").filter(|_| table != "[[rule]]");

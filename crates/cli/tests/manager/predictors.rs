@@ -407,7 +407,9 @@ fn the_rule_of_the_page_is_one() {
     let site = Site::new(&TINY);
     std::fs::write(site.root().join("lehmer.wasm"), example("lehmer.wat")).unwrap();
     let config = std::fs::read_to_string(&site.config).unwrap();
-    std::fs::write(&site.config, config + &of_page("toml")).unwrap();
+    let page = of_page("toml");
+    let rule = &page[page.find("[[rule]]").unwrap()..];
+    std::fs::write(&site.config, config + rule).unwrap();
     let (ran, _) = site.run_buffered("echo a > x.records && $FOREBAY explain x.records");
     let said = ran.expect(0).stdout.split_whitespace().collect::<Vec<_>>().join(" ");
     let program = site.root().canonicalize().unwrap().join("lehmer.wasm");
