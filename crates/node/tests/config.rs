@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use forebay_node::config::{
-    Backing, Config, Emulate, Flush, Group, Hosts, Mode, Placement, Speed, Tier, TierKind, Trigger,
+    Backing, Config, Emulate, Flush, Group, Hosts, Mode, Movers, Placement, Speed, Tier, TierKind,
+    Trigger,
 };
 use forebay_placement::evict::Eviction;
 use forebay_placement::exposure::Exposed;
@@ -99,6 +100,9 @@ half_life = "10min"
 prefetch = false
 give_back = "1min"
 pin_limit = "37.5%"
+[node]
+cores = "0"
+nice = 7
 [[backing]]
 path = "pfs"
 mode = "bypass"
@@ -200,6 +204,7 @@ emulate = { latency = "60us" }
         ],
         rules: Vec::new(),
         group: Group::default(),
+        movers: Movers { cores: vec![0], nice: 7 },
         automatic: false,
     };
     assert_eq!(site.load(text).unwrap(), expected);
@@ -350,13 +355,13 @@ fn unknown_keys() {
     site.refuses(
         &with("\nzeta = 1\nalpha = 2"),
         &format!(
-            "site.toml:2: zeta: {tail} page_size, flush, placement, backing, tier, group, rule, schema\n\
-             site.toml:3: alpha: {tail} page_size, flush, placement, backing, tier, group, rule, schema"
+            "site.toml:2: zeta: {tail} page_size, flush, placement, backing, tier, group, node, rule, schema\n\
+             site.toml:3: alpha: {tail} page_size, flush, placement, backing, tier, group, node, rule, schema"
         ),
     );
     site.refuses(
         &with("automatic = true"),
-        &format!("site.toml:1: automatic: {tail} page_size, flush, placement, backing, tier, group, rule, schema"),
+        &format!("site.toml:1: automatic: {tail} page_size, flush, placement, backing, tier, group, node, rule, schema"),
     );
     site.refuses(
         &with("[flush]\ninterval = \"1s\""),
@@ -371,7 +376,7 @@ fn unknown_keys() {
     site.refuses_among_others(
         &file_tier("name = \"nvme\"\nsize = 1"),
         &format!(
-            "site.toml:9: tier[1].size: {tail} name, kind, path, capacity, bandwidth, latency, emulate"
+            "site.toml:9: tier[1].size: {tail} name, kind, path, capacity, quota, bandwidth, latency, emulate"
         ),
     );
     let tier = "name='nvme'\nkind='file'\npath='nvme'\ncapacity='64MiB'\n";
@@ -488,6 +493,19 @@ fn impossible_sizes() {
     ] {
         let text = with("").replace("\"64MiB\"", capacity);
         site.refuses(&text, &format!("site.toml:7: tier[0].capacity: {message}"));
+    }
+    let there = "does not exist, or may not be used here; there are ";
+    for (node, message) in [
+        ("cores = \"1000-1001\"", format!("core 1000 {there}")),
+        ("cores = \"2-1\"", "the range \"2-1\" ends before it begins".to_owned()),
+        ("cores = \"all\"", "\"all\" is no core; give numbers and ranges".to_owned()),
+        ("nice = -1", "give a number from 0 to 10".to_owned()),
+        ("nice = 11", "give a number from 0 to 10".to_owned()),
+        ("nice = \"low\"", "give a number from 0 to 10".to_owned()),
+    ] {
+        let said = site.load(&format!("{}\n[node]\n{node}\n", with(""))).unwrap_err().to_string();
+        let key = node.split(' ').next().unwrap();
+        assert!(said.contains(&format!("node.{key}: {message}")), "{said}");
     }
     let read = "cannot be read; give a size such as \"2GiB\", or a share such as \"50%\"";
     for (quota, message) in [

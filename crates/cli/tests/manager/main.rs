@@ -12,6 +12,7 @@ mod groups;
 mod logs;
 mod memory;
 mod modes;
+mod movers;
 mod organizer;
 mod placement;
 mod predictors;

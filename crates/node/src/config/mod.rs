@@ -27,6 +27,7 @@
 mod errors;
 mod group;
 mod machine;
+mod movers;
 mod mpi;
 mod places;
 mod predictors;
@@ -43,6 +44,7 @@ pub use errors::Errors;
 pub use forebay_placement::schema::Trigger;
 use forebay_pool::layout::STORES_MAX;
 pub use group::{Consistency, Group, Hosts};
+pub use movers::Movers;
 pub use predictors::load_predictor;
 pub use schema::XSD;
 pub(crate) use types::Result;
@@ -112,6 +114,7 @@ impl Config {
         text.errors.ok(config.check_backing_count(&text.source().place(0, "backing")));
         text.errors.ok(config.check_machine(&places));
         text.errors.ok(config.check_predictors(0..config.rules.len(), &places.predictors));
+        text.errors.ok(config.check_movers(&text.source().place(0, "node.cores")));
         text.errors.ok(config.check_group(&text.source().place(0, "group")));
         text.errors.end()?;
         Ok(config)
@@ -154,6 +157,7 @@ impl Config {
             tiers: Vec::new(),
             rules: Vec::new(),
             group: Group::default(),
+            movers: Movers::default(),
             automatic: true,
         };
         let mut places = Places::default();

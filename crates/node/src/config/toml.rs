@@ -3,6 +3,7 @@
 use super::errors::Errors;
 use super::group::Group;
 use super::machine::whole_of;
+use super::movers::Movers;
 use super::places::{Places, TierPlaces};
 use super::quota::{quota_of, whole_quota};
 use super::reader::{self, Source, Table, Value, line_of};
@@ -37,10 +38,10 @@ const HALF_LIFE_MIN: Duration = Duration::from_secs(1);
 const HALF_LIFE_MAX: Duration = Duration::from_secs(24 * 3600);
 
 pub(super) const ROOT_KEYS: &[&str] =
-    &["page_size", "flush", "placement", "backing", "tier", "group", "rule", "schema"];
+    &["page_size", "flush", "placement", "backing", "tier", "group", "node", "rule", "schema"];
 /// `automatic` is not for people: it says that [`Config::automatic`] wrote the text.
 pub(super) const CANONICAL_KEYS: &[&str] =
-    &["page_size", "flush", "placement", "backing", "tier", "group", "rule", "automatic"];
+    &["page_size", "flush", "placement", "backing", "tier", "group", "node", "rule", "automatic"];
 const FLUSH_KEYS: &[&str] = &["trigger", "period", "max_age", "bandwidth", "durability", "journal"];
 const PLACEMENT_KEYS: &[&str] = &[
     "policy",
@@ -87,6 +88,7 @@ impl Text<'_> {
         let placement =
             root.read("placement", Placement::default(), errors, |e| e.placement(errors));
         let group = root.read("group", Group::default(), errors, |e| e.group(errors));
+        let movers = root.read("node", Movers::default(), errors, |e| e.movers(errors));
         let automatic = root.read("automatic", false, errors, |e| e.boolean());
 
         let mut places = Places::default();
@@ -115,6 +117,7 @@ impl Text<'_> {
                 tiers,
                 rules: Vec::new(),
                 group,
+                movers,
                 automatic,
             };
             return Ok((config, places));
@@ -129,7 +132,7 @@ impl Text<'_> {
         let (rules, of_rules) = errors.or(rules::read(&raw, &tiers), Default::default());
         (places.rules, places.predictors) = (of_rules.paths, of_rules.predictors);
         let config =
-            Config { page_size, flush, placement, backing, tiers, rules, group, automatic };
+            Config { page_size, flush, placement, backing, tiers, rules, group, movers, automatic };
         let place = root.get("flush").map(|entry| entry.place());
         let place = place.as_deref().unwrap_or("flush");
         if !config.tiers.is_empty() {

@@ -1,6 +1,7 @@
 //! What a configuration says, and how it is written as text.
 
 use super::group::Group;
+use super::movers::Movers;
 use super::units::Size;
 use forebay_device::Properties;
 use forebay_placement::evict::Eviction;
@@ -57,6 +58,8 @@ pub struct Config {
     pub rules: Vec<Rule>,
     /// The group of nodes. It does not belong to the identity of the instance.
     pub group: Group,
+    /// Where the manager's threads run that move data. It does not belong to the identity, either.
+    pub movers: Movers,
     /// Forebay chose the tiers itself, so they do not belong to the identity of the instance.
     pub automatic: bool,
 }
@@ -365,6 +368,7 @@ impl Config {
     /// texts.
     pub fn canonical(&self) -> String {
         let mut text = self.text(true);
+        self.write_movers(&mut text);
         self.write_group(&mut text);
         text
     }

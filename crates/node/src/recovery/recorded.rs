@@ -4,7 +4,7 @@
 //! less.
 
 use crate::config::{
-    Backing, Config, Emulate, Flush, Group, Mode, Placement, Speed, Tier, TierKind,
+    Backing, Config, Emulate, Flush, Group, Mode, Movers, Placement, Speed, Tier, TierKind,
 };
 use crate::instance::runtime::Runtime;
 use crate::observe::status::Observer;
@@ -87,6 +87,7 @@ pub(crate) fn of_pool_alone(segment: &Segment) -> Config {
         tiers: tiers_of(header),
         rules: Vec::new(),
         group: Group::default(),
+        movers: Movers::default(),
         automatic: false,
     }
 }

@@ -97,33 +97,57 @@ pub(super) fn start_workers(
             .spawn(work)
             .map_err(|error| format!("starting a thread: {error}"))
     };
+    // On the cores that are for them; see docs/design/organizer.md#cores for what is nice.
+    let start_mover = |name: String, is_nice: bool, work: Box<dyn FnOnce() + Send>| {
+        let movers = node.config.movers.clone();
+        let begin = move || {
+            if let Err(why) = movers.enter(is_nice) {
+                eprintln!("{why}");
+            }
+            work();
+        };
+        start(name, Box::new(begin))
+    };
+    const NICE: bool = true;
     let mut workers = Vec::new();
     for tier in node.tiers() {
         let name = node.tier_name(tier);
         let flusher = Flusher::new(node);
-        workers.push(start(format!("flush {name}"), Box::new(move || flusher.run(tier)))?);
+        workers.push(start_mover(
+            format!("flush {name}"),
+            NICE,
+            Box::new(move || flusher.run(tier)),
+        )?);
         let demoter = Demoter::new(node, tier);
-        workers.push(start(format!("demote {name}"), Box::new(move || demoter.run()))?);
+        workers.push(start_mover(format!("demote {name}"), NICE, Box::new(move || demoter.run()))?);
     }
     for tier in node.file_tiers() {
         let placer = Placer::new(node, tier);
         let name = format!("place {}", node.tier_name(tier));
-        workers.push(start(name, Box::new(move || placer.run()))?);
+        workers.push(start_mover(name, NICE, Box::new(move || placer.run()))?);
     }
     let promoter = Promoter::new(node);
-    workers.push(start("promote".into(), Box::new(move || promoter.run()))?);
+    workers.push(start_mover("promote".into(), NICE, Box::new(move || promoter.run()))?);
     let syncer = Flusher::new(node);
-    workers.push(start("sync".into(), Box::new(move || syncer.serve_syncs()))?);
+    workers.push(start_mover("sync".into(), !NICE, Box::new(move || syncer.serve_syncs()))?);
     for number in 0..UNDER_WAY {
         let stager = Stager::new(node, Arc::clone(&requests));
-        workers.push(start(format!("stage {number}"), Box::new(move || stager.run()))?);
+        workers.push(start_mover(
+            format!("stage {number}"),
+            !NICE,
+            Box::new(move || stager.run()),
+        )?);
     }
     if let Some(predicting) = Predicting::new(node, &requests) {
         workers.push(start("predict".into(), Box::new(move || predicting.run()))?);
     }
     for number in 0..ORDER_THREADS {
         let thread = OrderThread::new(node, orders);
-        workers.push(start(format!("stage in {number}"), Box::new(move || thread.run()))?);
+        workers.push(start_mover(
+            format!("stage in {number}"),
+            NICE,
+            Box::new(move || thread.run()),
+        )?);
     }
     let registrar = Registrar::new(node);
     workers.push(start("register".into(), Box::new(move || registrar.run()))?);
