@@ -75,8 +75,11 @@ impl Movers {
     /// A message; it goes on where it was.
     pub(crate) fn enter(&self, is_nice: bool) -> std::result::Result<(), String> {
         if is_nice && self.nice > 0 {
-            // On Linux this is the thread alone.
-            rustix::process::setpriority_process(None, self.nice.into())
+            // On Linux this is the thread alone. More than 19 counts as that.
+            rustix::process::getpriority_process(None)
+                .and_then(|now| {
+                    rustix::process::setpriority_process(None, now + i32::from(self.nice))
+                })
                 .map_err(|errno| format!("node.nice = {}: {errno}", self.nice))?;
         }
         if self.cores.is_empty() {
@@ -186,15 +189,16 @@ mod tests {
     fn a_thread_goes_to_its_cores_and_no_other_thread_does() {
         let before = usable();
         let last = *before.last().unwrap();
-        let movers = Movers { cores: vec![last], nice: 3 };
+        let nice = || rustix::process::getpriority_process(None).unwrap();
+        let (movers, usual) = (Movers { cores: vec![last], nice: 3 }, nice());
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 movers.enter(true).unwrap();
                 assert_eq!(usable(), [last]);
-                assert!(rustix::process::getpriority_process(None).unwrap() >= 3);
+                assert_eq!(nice(), (usual + 3).min(19));
             });
         });
-        assert_eq!(usable(), before);
+        assert_eq!((usable(), nice()), (before.clone(), usual));
         let none = Movers { cores: vec![CpuSet::MAX_CPU - 1], nice: 0 };
         if !before.contains(&(CpuSet::MAX_CPU - 1)) {
             assert!(none.enter(true).unwrap_err().contains("node.cores"));
