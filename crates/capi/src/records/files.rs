@@ -134,7 +134,7 @@ impl RecordFile {
         let bytes = unsafe { core::slice::from_raw_parts(from, bytes) }.to_vec();
         WRITES.with_borrow_mut(|writes| {
             if let Some(writes) = writes {
-                writes.push((std::fs::read_link(link).unwrap(), offset, bytes));
+                writes.push((std::fs::read_link(link).unwrap_or_default(), offset, bytes));
             }
         });
     }

@@ -4,8 +4,8 @@
 //! A slot says first that a record is being written, and is then written over to say that it is
 //! whole. Its number is at the same place both times, so that a slot which a kill has left torn
 //! still names its record. An empty slot begins with a zero: one is filled from its ninth byte on
-//! first and then with its first eight, and emptied by these alone, so a kill leaves none that names
-//! a record which was in it before.
+//! first and then with its first eight, and emptied by these alone, so a kill leaves none that
+//! names a record which was in it before.
 
 /// Bytes of a slot.
 pub(crate) const SLOT: usize = 64;
