@@ -847,7 +847,7 @@ fn impossible_rules() {
             "pth = 'a'",
             "13: rule[0].pth: unknown key; known here: name, path, size_min, size_max, dataset, \
              user, process, ranks, policy, tier, pin, mode, trigger, priority, keep_versions, \
-             overwrite_when_read, expires, durability, reserve, consistency",
+             overwrite_when_read, expires, durability, reserve, consistency, predictor",
         ),
         (
             "path = 'a'\nconsistency = 'open'",
@@ -1254,4 +1254,28 @@ fn groups_that_cannot_be() {
     };
     assert!(config("hosts = 'a,b'\nnode = 2").contains("group.node: 2 is out of range"));
     assert!(config("hosts = 'a,b'").contains("group.node: missing"));
+}
+
+#[test]
+fn a_predictor_belongs_to_the_identity_and_stays_in_the_text() {
+    let with = |rule: &str| {
+        let text = format!(
+            "[[backing]]\npath = \"/tmp\"\n[[tier]]\nname = \"ram\"\nkind = \"ram\"\n\
+             capacity = \"64MiB\"\n[[rule]]\npath = \"a*\"\n{rule}"
+        );
+        Config::parse(&text)
+    };
+    let config = with("predictor = \"/home/a b/order.wasm\"").unwrap();
+    assert_eq!(config.rules[0].predictor, "/home/a b/order.wasm");
+    assert_eq!(Config::parse(&config.canonical()).unwrap(), config);
+    let without = with("priority = 1").unwrap();
+    assert!(without.rules[0].predictor.is_empty());
+    assert_ne!(without.instance_id(), config.instance_id());
+    for (wrong, said) in [
+        ("predictor = \"\"", "is empty; give the path of a WebAssembly module"),
+        ("mode = \"bypass\"\npredictor = \"/a\"", "has no meaning with mode bypass"),
+    ] {
+        let error = with(wrong).unwrap_err().to_string();
+        assert!(error.contains("predictor") && error.contains(said), "{error}");
+    }
 }

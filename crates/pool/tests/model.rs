@@ -340,6 +340,7 @@ mod layout {
             mode: AtomicU8,
             trigger: AtomicU8,
             consistency: AtomicU8,
+            predictor_fault: AtomicU8,
             intent: AtomicU64,
             path_length: AtomicU32,
             placed: AtomicU32,

@@ -375,7 +375,7 @@ mod tests {
                 "<rule><set size_min='1'/></rule>",
                 "2:12: rule[0]/set/@size_min: unknown attribute; known here: policy, tier, pin, \
                  mode, trigger, priority, keep-versions, overwrite-when-read, expires, durability, \
-                 reserve, consistency",
+                 reserve, consistency, predictor",
             ),
             (
                 "<rule><when/></rule>",
