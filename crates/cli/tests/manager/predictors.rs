@@ -238,6 +238,10 @@ print(subprocess.run(status, stdout=subprocess.PIPE, text=True).stdout)";
     assert!(off[0]["predictor"].as_str().unwrap().ends_with("/order.wasm"));
     assert!(off[0]["rule"].as_str().unwrap().contains("forebay.toml:"));
     assert!(pools[0]["counters"]["guess_hits"].as_u64().unwrap() >= 30, "{pools}");
+    let said = format!("{}: its predictor ", path.display());
+    let log = site.log();
+    let line = log.lines().find(|line| line.contains(&said)).unwrap_or_else(|| panic!("{log}"));
+    assert!(line.contains("order.wasm is switched off, as it trapped: "), "{line}");
 }
 
 #[test]
