@@ -19,7 +19,9 @@ impl OpenFile<'_> {
     pub(crate) fn find_rule(&self, created: bool) {
         let (record, header) = (self.record, self.session.segment.header());
         let job = self.session.job();
-        if let Some(job) = job.filter(|job| job.has_quota()) {
+        if let Some(job) = job
+            && job.has_quota.load(Ordering::Relaxed) != 0
+        {
             forebay_pool::quota::note(&record.quota_job, job.number.load(Ordering::Relaxed));
         }
         let Some(process) = &self.session.process else {
