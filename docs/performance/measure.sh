@@ -3,7 +3,7 @@
 #
 #     docs/performance/measure.sh [NAME...]
 #
-# NAME: micro, policies, prefetch, fabric, nodes, nodes-fig5, nodes-fig6, cliffs, hermes-fig4 to -fig6,
+# NAME: micro, policies, prefetch, mlbs, fabric, nodes, nodes-fig5, nodes-fig6, cliffs, hermes-fig4 to -fig6,
 # hermes-fig8 to -fig11, peers; all of these without one. Wants a quiet machine: the load at the
 # start stands in each table. DIR, in the environment, is where the store's files are (on
 # a disk, by default /var/tmp); FOREBAY the command (by default the release build, which is made);
@@ -15,13 +15,14 @@ if [ -z "${FOREBAY:-}" ]; then
     cargo build --release --package forebay
     FOREBAY=${CARGO_TARGET_DIR:-../../target}/release/forebay
 fi
-[ $# -gt 0 ] || set -- micro policies prefetch fabric nodes nodes-fig{5,6} cliffs hermes-fig{4,5,6,8,9,10,11} peers
+[ $# -gt 0 ] || set -- micro policies prefetch mlbs fabric nodes nodes-fig{5,6} cliffs hermes-fig{4,5,6,8,9,10,11} peers
 
 title() {
     case $1 in
     micro) echo "The hot path" ;;
     policies) echo "Placement policies" ;;
     prefetch) echo "Reading ahead" ;;
+    mlbs) echo "Computing out of core" ;;
     fabric) echo "Links between node managers" ;;
     nodes) echo "Several nodes" ;;
     nodes-fig5) echo "Figure 5 between nodes: metadata operations" ;;
@@ -53,6 +54,7 @@ for name; do
         options=()
         ;;
     micro | prefetch | cliffs | fabric | nodes) options+=(--dir "$dir") ;;
+    mlbs) ;;
     peers) options+=(--dir "$dir" --install) ;;
     nodes-fig*) options+=(--dir "$dir" --svg "$name.svg") ;;
     *) options+=(--svg "$name.svg") ;;

@@ -6,7 +6,8 @@
 //!
 //! [`micro`]: the hot path, against memcpy, tmpfs and the page cache. [`hermes_fig4`],
 //! [`hermes_fig5`] and [`hermes_fig6`]: what lies in shared memory, against allocators and servers.
-//! [`prefetch()`]: what is read ahead. [`cliffs`]: what ordinary operations around it cost.
+//! [`prefetch()`]: what is read ahead. [`mlbs()`]: computing out of core. [`cliffs`]: what
+//! ordinary operations around it cost.
 //! [`peers`]: the same program on other file systems that buffer. [`fabric()`]: the links between
 //! node managers, beside plain sockets. [`nodes()`], [`nodes_fig5`] and [`nodes_fig6`]: a group of
 //! several nodes, each a set of namespaces.
@@ -20,6 +21,7 @@ mod machine;
 mod measured;
 mod memory;
 mod micro;
+mod mlbs;
 mod nodes;
 mod peers;
 mod policies;
@@ -41,6 +43,7 @@ pub use memory::fig5::run as hermes_fig5;
 pub use memory::fig6::publisher;
 pub use memory::fig6::run as hermes_fig6;
 pub use micro::micro;
+pub use mlbs::mlbs;
 pub use nodes::budgets::run as nodes;
 pub use nodes::enter as enter_network;
 pub use nodes::fig5::run as nodes_fig5;

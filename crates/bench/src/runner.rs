@@ -6,7 +6,6 @@ use crate::machine::Machine;
 use crate::measured::goes_on;
 use crate::report::{Report, Row, Times};
 use crate::site::{self, Site};
-use crate::stage::When;
 use crate::systems::System;
 use crate::{Options, Scale};
 use std::path::Path;
@@ -97,11 +96,7 @@ impl Bench<'_> {
         let mut command = Command::new(&self.options.forebay);
         command.arg("run").arg("--config").arg(&config).arg("--");
         if let Some(when) = stage {
-            let when = match when {
-                When::Close => "close",
-                When::Exit => "exit",
-            };
-            command.arg(&self.options.forebay).args(["bench-worker", when]);
+            command.arg(&self.options.forebay).args(["bench-worker", when.name()]);
             command.arg(self.site.path(system.target)).arg(self.site.path("pfs")).arg("--");
         }
         command.arg(self.program).arg(self.site.path(system.target)).args(case.arguments());

@@ -18,6 +18,15 @@ const DEVICES: [&str; 3] = ["pfs", "bb", "nvme"];
 /// What all tiers and files of a figure take at most.
 const FREE_SPACE_MIN: u64 = 512 << 20;
 
+/// How programs of a language are compiled.
+struct Language {
+    /// The variable of the environment that names the compiler, and what it is without that.
+    variable: &'static str,
+    usual: &'static str,
+    /// Of names of files.
+    ending: &'static str,
+}
+
 /// The directory, removed when dropped.
 pub struct Site {
     root: PathBuf,
@@ -107,28 +116,49 @@ impl Site {
         source: &str,
         options: &[&str],
     ) -> Result<PathBuf, String> {
-        for (file, text) in [(format!("{name}.c"), source), ("kernel.h".to_owned(), KERNEL)] {
-            let file = self.path(&file);
-            fs::write(&file, text).map_err(|e| failed(&file, &e))?;
-        }
-        let compiler = env::var("CC").ok().filter(|cc| !cc.trim().is_empty());
-        let compiler = compiler.as_deref().unwrap_or("cc");
+        let file = self.path("kernel.h");
+        fs::write(&file, KERNEL).map_err(|e| failed(&file, &e))?;
+        let options = ["-O2", "-pthread"].iter().chain(options);
+        self.build(&Language { variable: "CC", usual: "cc", ending: "c" }, name, source, options)
+    }
+
+    /// The same of C++, with `$CXX` or `c++`.
+    pub fn compile_cpp(
+        &self,
+        name: &str,
+        source: &str,
+        options: &[&str],
+    ) -> Result<PathBuf, String> {
+        let language = Language { variable: "CXX", usual: "c++", ending: "cc" };
+        let options = ["-std=c++20", "-O3", "-pthread"].iter().chain(options);
+        self.build(&language, name, source, options)
+    }
+
+    fn build<'a>(
+        &self,
+        language: &Language,
+        name: &str,
+        source: &str,
+        options: impl Iterator<Item = &'a &'a str>,
+    ) -> Result<PathBuf, String> {
+        let Language { variable, usual, ending } = language;
+        let (program, source_file) = (self.path(name), self.path(&format!("{name}.{ending}")));
+        fs::write(&source_file, source).map_err(|e| failed(&source_file, &e))?;
+        let compiler = env::var(variable).ok().filter(|named| !named.trim().is_empty());
+        let compiler = compiler.as_deref().unwrap_or(usual);
         let mut words = compiler.split_whitespace();
-        let program = self.path(name);
-        let output = Command::new(words.next().unwrap_or("cc"))
+        let output = Command::new(words.next().unwrap_or(usual))
             .args(words)
-            .args(["-O2", "-pthread"])
+            .args(["-o".as_ref(), program.as_os_str(), source_file.as_os_str()])
             .args(options)
-            .arg("-o")
-            .args([&program, &self.path(&format!("{name}.c"))])
             .output()
             .map_err(|e| {
-                format!("cannot run the C compiler `{compiler}`: {e}; name another in CC")
+                format!("cannot run the compiler `{compiler}`: {e}; name another in {variable}")
             })?;
         match output.status.success() {
             true => Ok(program),
             false => Err(format!(
-                "`{compiler}` cannot compile {name}.c:\n{}",
+                "`{compiler}` cannot compile {name}.{ending}:\n{}",
                 String::from_utf8_lossy(&output.stderr).trim_end()
             )),
         }

@@ -44,6 +44,16 @@ pub enum When {
     Exit,
 }
 
+impl When {
+    /// As `forebay bench-worker` is told.
+    pub fn name(self) -> &'static str {
+        match self {
+            When::Close => "close",
+            When::Exit => "exit",
+        }
+    }
+}
+
 /// Threads that copy: while some read, others write.
 const MOVERS: usize = 4;
 /// Bytes that a mover copies at once.

@@ -32,7 +32,7 @@ impl OpenFile<'_> {
                 && record.trigger.load(Ordering::Relaxed) == 0
                 && !self.session.has_watches();
             if !plain {
-                self.apply(Settings::default(), created);
+                self.apply(Settings::default(), job, created);
             }
             return;
         };
@@ -60,15 +60,15 @@ impl OpenFile<'_> {
             .segment
             .rule_of(record)
             .map_or_else(Settings::default, RuleRecord::settings);
-        self.apply(rule, created);
+        self.apply(rule, job, created);
     }
 
     /// Notes mode and trigger of a file for which a rule sets `rule`. Where it says nothing, what
-    /// the run was told holds, then what the managed directory says, then the configuration.
-    fn apply(&self, rule: Settings, created: bool) {
+    /// `job`, the run, was told holds, then what the managed directory says, then the
+    /// configuration.
+    fn apply(&self, rule: Settings, job: Option<&JobRecord>, created: bool) {
         let (record, header) = (self.record, self.session.segment.header());
         let store = record.store.load(Ordering::Relaxed) as usize % STORES_MAX;
-        let job = self.session.job();
         let of_job = job.and_then(|job| Mode::from_code(job.mode.load(Ordering::Relaxed)));
         let of_store = Mode::from_code(header.store[store].mode as u8);
         let mode = rule.mode.or(of_job).or(of_store).unwrap_or(Mode::Async);

@@ -331,6 +331,7 @@ mod tests {
             dirty: 0,
             scratch: 0,
             reserved: 0,
+            pinned: 0,
             failed: None,
         };
         (0..20_000).for_each(|_| ledger.note(std::slice::from_ref(&tier)));

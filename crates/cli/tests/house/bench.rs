@@ -124,6 +124,17 @@ fn prefetch() {
 }
 
 #[test]
+fn computing_out_of_core() {
+    if !works(&["c++", "--version"]) {
+        return harness::skip("no C++ compiler");
+    }
+    let words = ["burst buffer", "MLBS on Forebay", "ratio 1: expected", "migration, large grid"];
+    let json = compare("mlbs", &words);
+    // Faster than three systems and as expected, in each row; migration without waits.
+    assert_eq!(json.matches("\"wanted\":").count(), 4 * 12 + 2, "{json}");
+}
+
+#[test]
 fn links_between_nodes() {
     let words = ["tls", "sockets", "request of 64 B and answer", "pull 256 KiB", "push 16 MiB"];
     compare("fabric", &words);

@@ -38,7 +38,7 @@ const ALLOWED: &[(&str, &[&str], &[&str])] = &[
         &["*"],
     ),
     ("simulator", &["placement", "membership", "directory"], &[]),
-    ("bench", &["fabric", "membership", "pool"], &["rustix", "serde_json"]),
+    ("bench", &["fabric", "membership", "placement", "pool"], &["rustix", "serde_json"]),
     // preload and capi are not called: they are named so that cargo builds them with the command.
     (
         "cli",

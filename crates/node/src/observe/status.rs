@@ -11,8 +11,7 @@ use forebay_pool::fence::Flushing;
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::{
     BucketMeta, ClientSlot, Counter, DeviceSpeed, FOLLOWS, FileFlags, JOBS_MAX, JobRecord,
-    StoreHeader,
-    retirement,
+    StoreHeader, retirement,
 };
 use forebay_pool::pins::Pin;
 use forebay_pool::segment::{open_pool, text};
