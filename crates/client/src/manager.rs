@@ -185,7 +185,52 @@ impl ManagerLink {
     /// In a forked child: the socket is the parent's, and a thread of the parent may have been in
     /// the middle of a message.
     pub fn forked(&self) {
+        // The kernel copies the descriptors before the memory. Where another thread connected
+        // meanwhile, the number is none of the child's, or is what the program had there before.
+        let socket = self.socket.load(Ordering::Relaxed);
+        if socket >= 0 && !self.is_ours(socket) {
+            self.socket.store(-1, Ordering::Relaxed);
+        }
         self.disconnect();
         self.busy.store(0, Ordering::Release);
+    }
+
+    /// Whether a descriptor is connected to the node manager's socket.
+    fn is_ours(&self, fd: RawFd) -> bool {
+        let peer = rustix::net::getpeername(borrow(fd)).ok().flatten();
+        let peer = peer.and_then(|peer| SocketAddrUnix::try_from(peer).ok());
+        peer.is_some_and(|peer| peer.path_bytes() == Some(self.path()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fd::{AsRawFd, IntoRawFd};
+    use std::os::unix::net::UnixListener;
+
+    /// The number may be another descriptor's, or none's, when the memory is copied later than the
+    /// descriptors were.
+    #[test]
+    fn a_forked_child_closes_the_link_alone() {
+        let path = std::env::temp_dir().join(format!("fb-link-{}", std::process::id()));
+        let _listener = UnixListener::bind(&path).unwrap();
+        let link = ManagerLink::new(path.as_os_str().as_encoded_bytes());
+        link.connect();
+        let socket = link.socket.load(Ordering::Relaxed);
+        let is_open = |fd| rustix::io::fcntl_getfd(borrow(fd)).is_ok();
+        assert!(socket >= 0 && link.is_ours(socket));
+        link.forked();
+        assert!(!is_open(socket) && !link.owns(socket));
+        let file = std::fs::File::open("/dev/null").unwrap();
+        link.socket.store(file.as_raw_fd(), Ordering::Relaxed);
+        link.forked();
+        assert!(is_open(file.as_raw_fd()) && link.socket.load(Ordering::Relaxed) == -1);
+        let gone = file.into_raw_fd();
+        // SAFETY: it was the file's.
+        unsafe { rustix::io::close(gone) };
+        link.socket.store(gone, Ordering::Relaxed);
+        link.forked();
+        std::fs::remove_file(&path).unwrap();
     }
 }
