@@ -29,7 +29,7 @@ impl PoolArguments {
     pub fn pools(&self) -> Result<Vec<PathBuf>, String> {
         match &self.pool {
             Some(pool) => Ok(vec![pool.clone()]),
-            None if self.instance.is_given() => Ok(vec![self.instance.runtime()?.1.pool]),
+            None if self.instance.is_given() => Ok(vec![self.instance.runtime_to_end()?.1.pool]),
             None => {
                 let pools = Runtime::all()?.into_iter().filter(Runtime::has_pool);
                 Ok(pools.map(|runtime| runtime.pool).collect())
@@ -45,7 +45,7 @@ impl PoolArguments {
             Some(_) => Vec::new(),
             // After a reboot the instance's folder may be gone, too.
             None if self.instance.is_given() => {
-                let (today, runtime) = self.instance.runtime()?;
+                let (today, runtime) = self.instance.runtime_to_end()?;
                 let config = runtime.left_on_tiers(&today).unwrap_or(today);
                 vec![(runtime, config)]
             }

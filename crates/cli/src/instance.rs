@@ -3,6 +3,7 @@
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use forebay_node::Config;
+use forebay_node::config::Predictors;
 use forebay_node::runtime::Runtime;
 use forebay_placement::schema::Durability;
 use std::path::PathBuf;
@@ -41,14 +42,18 @@ impl InstanceArguments {
             || self.durability.is_some()
     }
 
-    /// The configuration they name.
+    /// The configuration they name, to start something.
     pub fn load(&self) -> Result<Config, String> {
+        self.load_for(Predictors::Needed)
+    }
+
+    fn load_for(&self, predictors: Predictors) -> Result<Config, String> {
         let loaded = match &self.config {
-            Some(file) => Config::load(file, &self.backing),
+            Some(file) => Config::load_for(file, &self.backing, predictors),
             None => Config::automatic_of_any_size(&self.backing),
         };
         let with_schema = loaded.and_then(|mut config| {
-            self.schema.iter().try_for_each(|schema| config.add_schema(schema))?;
+            self.schema.iter().try_for_each(|schema| config.add_schema(schema, predictors))?;
             let durability = self.durability;
             durability.map_or(Ok(()), |asked| config.set_durability(asked, "--durability"))?;
             Ok(config)
@@ -58,7 +63,16 @@ impl InstanceArguments {
 
     /// The instance they name.
     pub fn runtime(&self) -> Result<(Config, Runtime), String> {
-        let config = self.load()?;
+        self.runtime_for(Predictors::Needed)
+    }
+
+    /// The same, to bring to an end what was started with it.
+    pub fn runtime_to_end(&self) -> Result<(Config, Runtime), String> {
+        self.runtime_for(Predictors::NotNeeded)
+    }
+
+    fn runtime_for(&self, predictors: Predictors) -> Result<(Config, Runtime), String> {
+        let config = self.load_for(predictors)?;
         let runtime = Runtime::of(&config)?;
         if !runtime.has_pool() {
             config.check_memory().map_err(|error| error.to_string())?;

@@ -2,6 +2,7 @@
 //! line, never a panic. The seed is printed; FOREBAY_SEED repeats it, FOREBAY_FUZZ_MINUTES goes on.
 
 use forebay_node::Config;
+use forebay_node::config::Predictors;
 use forebay_placement::Random;
 use std::fs;
 use std::time::{Duration, Instant};
@@ -76,7 +77,7 @@ fn spoilt_configurations_and_schemas_are_refused_with_their_line() {
     fs::write(&toml, TOML).unwrap();
     fs::write(&xml, XML).unwrap();
     let good = Config::load(&toml, &[]).unwrap();
-    good.clone().add_schema(&xml).unwrap();
+    good.clone().add_schema(&xml, Predictors::Needed).unwrap();
     let mut random = Random::new(seed);
     let (mut refused, mut taken) = (0, 0);
     while Instant::now() < end {
@@ -86,7 +87,7 @@ fn spoilt_configurations_and_schemas_are_refused_with_their_line() {
         fs::write(file, &text).unwrap();
         let result = match is_toml {
             true => Config::load(file, &[]).map(drop),
-            false => good.clone().add_schema(file),
+            false => good.clone().add_schema(file, Predictors::Needed),
         };
         let Err(error) = result else {
             taken += 1;

@@ -14,7 +14,7 @@ pub fn recover(arguments: &InstanceArguments) -> Result<ExitCode, String> {
     if arguments.is_given() {
         // Only the pool, or after a reboot the tiers' files, may be left; the folder says whose
         // they are.
-        let (config, runtime) = arguments.runtime()?;
+        let (config, runtime) = arguments.runtime_to_end()?;
         if runtime.has_pool() {
             runtime.prepare()?;
         } else if !runtime.config().exists()
@@ -28,7 +28,7 @@ pub fn recover(arguments: &InstanceArguments) -> Result<ExitCode, String> {
     }
     let mut pools = pools()?;
     if arguments.is_given() {
-        let (_, named) = arguments.runtime()?;
+        let (_, named) = arguments.runtime_to_end()?;
         pools.retain(|(runtime, _)| runtime.instance == named.instance);
     }
     // One store that is gone must not keep the others from being drained.

@@ -124,7 +124,7 @@ fn named(name: &str) -> Result<Runtime, String> {
 /// `forebay stop` of what the options name, or of the only one that runs.
 pub(super) fn stop_instance(arguments: &InstanceArguments) -> Result<ExitCode, String> {
     let instances = match arguments.is_given() {
-        true => vec![arguments.runtime()?.1],
+        true => vec![arguments.runtime_to_end()?.1],
         false => Runtime::all()?,
     };
     let is_served =
@@ -135,7 +135,7 @@ pub(super) fn stop_instance(arguments: &InstanceArguments) -> Result<ExitCode, S
         return Err(format!("{running} node managers run{}", what_runs(&instances, None)));
     }
     let no_other = || match arguments.is_given() {
-        true => Err(nothing_to_stop(&arguments.load()?, &instances[0])?),
+        true => Err(nothing_to_stop(&arguments.runtime_to_end()?.0, &instances[0])?),
         false => Ok(()),
     };
     end(&instances, no_other)

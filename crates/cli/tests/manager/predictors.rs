@@ -8,7 +8,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::harness::{Ran, Setup, Site, Status, TINY, have, skip, works};
+use crate::harness::{LAZY, Ran, Setup, Site, Status, Steps, TINY, have, skip, works};
 
 const SLOW: Setup = Setup {
     ram: "64MiB",
@@ -499,4 +499,24 @@ fn the_example_in_rust_is_the_one_in_text() {
     std::fs::write(&calls, text).unwrap();
     let ran = check(&site, &program, &calls).expect(0);
     assert!(ran.stdout.contains("250 blocks were read, 249 of them foreseen"), "{ran:?}");
+}
+
+/// What is buffered comes to the store, also where a predictor of its rules is gone meanwhile.
+#[test]
+fn a_predictor_that_is_gone_keeps_nothing_from_the_store() {
+    let site = Site::new(&LAZY);
+    std::fs::write(site.root().join("order.wasm"), example("lehmer.wat")).unwrap();
+    with_rule(&site, "order.wasm");
+    let steps = Steps::of(&site, "echo text > file; step 1");
+    steps.at("1");
+    site.kill_all();
+    steps.running.end();
+    std::fs::write(site.root().join("order.wasm"), "no module").unwrap();
+    let config = site.config.to_str().unwrap();
+    let ran = site.end(site.forebay(&["run", "--config", config, "--", "true"])).expect(125);
+    assert!(ran.stderr.contains("order.wasm"), "{ran:?}");
+    let ran = site.end(site.forebay(&["stop", "--config", config])).expect(125);
+    assert!(ran.stderr.contains("`forebay recover` drains"), "{ran:?}");
+    site.end(site.forebay(&["recover", "--config", config])).expect(0);
+    assert_eq!(std::fs::read_to_string(site.store.join("file")).unwrap(), "text\n");
 }

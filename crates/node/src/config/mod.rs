@@ -45,7 +45,7 @@ pub use forebay_placement::schema::Trigger;
 use forebay_pool::layout::STORES_MAX;
 pub use group::{Consistency, Group, Hosts};
 pub use movers::Movers;
-pub use predictors::load_predictor;
+pub use predictors::{Predictors, load_predictor};
 pub use schema::XSD;
 pub(crate) use types::Result;
 pub use types::{
@@ -94,6 +94,15 @@ impl Config {
     /// Reads a configuration file, adds the directories of `--backing` and checks all of it against
     /// this machine; relative paths in the file start at the file's own directory.
     pub fn load(path: &Path, extra_backing: &[PathBuf]) -> Result<Self> {
+        Config::load_for(path, extra_backing, Predictors::Needed)
+    }
+
+    /// The same, with predictors needed or not.
+    pub fn load_for(
+        path: &Path,
+        extra_backing: &[PathBuf],
+        predictors: Predictors,
+    ) -> Result<Self> {
         let name = path.display().to_string();
         let content = fs::File::open(path).and_then(read_all).map_err(|e| {
             ConfigError::new(&name, format_args!("cannot be read: {e}; give an existing file"))
@@ -113,7 +122,10 @@ impl Config {
         config.add_backing(extra_backing, &mut places);
         text.errors.ok(config.check_backing_count(&text.source().place(0, "backing")));
         text.errors.ok(config.check_machine(&places));
-        text.errors.ok(config.check_predictors(0..config.rules.len(), &places.predictors));
+        if predictors == Predictors::Needed {
+            let rules = 0..config.rules.len();
+            text.errors.ok(config.check_predictors(rules, &places.predictors));
+        }
         text.errors.ok(config.check_movers(&text.source().place(0, "node.cores")));
         text.errors.ok(config.check_group(&text.source().place(0, "group")));
         text.errors.end()?;
@@ -189,12 +201,14 @@ impl Config {
     }
 
     /// Adds the rules of a schema's file, before all others.
-    pub fn add_schema(&mut self, file: &Path) -> Result<()> {
+    pub fn add_schema(&mut self, file: &Path, predictors: Predictors) -> Result<()> {
         let (rules, places) = rules::read(&schema::load(file, "--schema")?, &self.tiers)?;
         let added = rules.len();
         self.rules.splice(..0, rules);
         self.resolve_patterns(0..added, &places.paths)?;
-        self.check_predictors(0..added, &places.predictors)?;
+        if predictors == Predictors::Needed {
+            self.check_predictors(0..added, &places.predictors)?;
+        }
         rules::check_count(self.rules.len(), "--schema")
     }
 

@@ -8,6 +8,15 @@ use std::fs;
 use std::ops::Range;
 use std::path::Path;
 
+/// Whether the programs of predictors have to be there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Predictors {
+    /// Something is started that asks them.
+    Needed,
+    /// What is left is to come to the store, also where a predictor is gone meanwhile.
+    NotNeeded,
+}
+
 /// Loads the program of a predictor, of which its user may have made anything.
 ///
 /// # Errors
