@@ -81,6 +81,14 @@ impl RunArguments {
         &self.command
     }
 
+    /// Whether the run is told to buffer nothing.
+    pub fn is_bypassed(&self) -> bool {
+        let is_named = |(name, mode): &(&str, Mode)| {
+            *mode == Mode::Bypass && self.mode.as_deref() == Some(*name)
+        };
+        Mode::ALL.iter().any(is_named)
+    }
+
     /// Whether more is to be said.
     pub fn is_verbose(&self) -> bool {
         self.verbose

@@ -12,6 +12,7 @@ use crate::text::counted;
 use crate::timeline::{self, Activity, Layer, Panel, Row, Span};
 use clap::Args;
 use forebay_node::Config;
+use forebay_node::config::Mode;
 use forebay_node::log::shown;
 use forebay_node::runtime::Runtime;
 use forebay_node::status::Observer;
@@ -78,6 +79,8 @@ pub struct Tracer {
     every: Duration,
     command: String,
     is_told: bool,
+    /// The run's mode says that nothing is buffered.
+    is_bypassed: bool,
     ledger: Ledger,
     /// Once the command is started.
     under_way: Option<UnderWay>,
@@ -87,6 +90,8 @@ struct UnderWay {
     spans: Spans,
     config: Config,
     begin_ns: u64,
+    /// Nothing is buffered.
+    is_bypassed: bool,
     /// When the command ended.
     end_ns: Option<u64>,
     speeds: Speeds,
@@ -100,8 +105,14 @@ pub fn trace(arguments: &TraceArguments) -> Result<ExitCode, String> {
     let mut tracer = Tracer::to(&arguments.out, arguments.every)?;
     tracer.command = words(arguments.run.command());
     tracer.is_told = arguments.run.is_verbose() || io::stderr().is_terminal();
+    tracer.is_bypassed = arguments.run.is_bypassed();
     let code = run::run(&arguments.run, Some(&mut tracer))?;
-    tracer.finish()?;
+    // The command has its own end, whatever becomes of the picture.
+    if let Err(why) = tracer.finish() {
+        eprintln!(
+            "forebay: the trace is not written: {why}; make room there, or give another --out"
+        );
+    }
     Ok(code)
 }
 
@@ -132,6 +143,7 @@ impl Tracer {
             every: Duration::from_secs(every.into()),
             command: String::new(),
             is_told: false,
+            is_bypassed: false,
             ledger: Ledger::of(Source::of(File::from(memory), true)),
             under_way: None,
         })
@@ -163,6 +175,7 @@ impl Tracer {
             spans,
             config: config.clone(),
             begin_ns: clock::realtime_ns(),
+            is_bypassed: self.is_bypassed || config.backing.iter().all(|b| b.mode == Mode::Bypass),
             end_ns: None,
             speeds: Speeds::default(),
             observer: None,
@@ -190,7 +203,8 @@ impl Tracer {
             let began = Instant::now();
             if at.files.is_due() {
                 // It is tried again, and at the end it is said.
-                let _ = self.write(&at);
+                let (story, said) = self.said(&at);
+                let _ = self.write(&at, &story, &said);
                 at.files.done(began);
             }
         }
@@ -222,7 +236,10 @@ impl Tracer {
     fn said(&self, at: &UnderWay) -> (Story, Said) {
         let end_ns = at.end_ns.unwrap_or_else(clock::realtime_ns).max(at.begin_ns);
         let story = Story::of(&at.spans, at.begin_ns, end_ns);
-        let said = Said::of(&story, &self.ledger, at.speeds);
+        let said = match at.is_bypassed {
+            true => Said::of_bypassed(),
+            false => Said::of(&story, &self.ledger, at.speeds),
+        };
         (story, said)
     }
 
@@ -230,7 +247,16 @@ impl Tracer {
     fn finish(mut self) -> Result<(), String> {
         let Some(at) = self.under_way.take() else { return Ok(()) };
         self.ledger.look(None, false);
-        let (story, said) = self.write(&at)?;
+        let (story, said) = self.said(&at);
+        let written = self.write(&at, &story, &said);
+        eprintln!("forebay: {}", said.line());
+        if !said.terms().is_empty() {
+            eprintln!("forebay: {}", said.terms());
+        }
+        if let Some(missed) = story.describe_missed() {
+            eprintln!("forebay: trace: {missed}");
+        }
+        written?;
         let spans = story.threads.iter().map(|deeds| deeds.deeds.len()).sum();
         eprintln!(
             "forebay: traced {} in {}: {} and {}",
@@ -244,18 +270,10 @@ impl Tracer {
                 "forebay: trace: no thread was seen to use a buffered file, or to mark a phase"
             );
         }
-        if let Some(missed) = story.describe_missed() {
-            eprintln!("forebay: trace: {missed}");
-        }
-        eprintln!("forebay: {}", said.line());
-        if !said.terms().is_empty() {
-            eprintln!("forebay: {}", said.terms());
-        }
         Ok(())
     }
 
-    fn write(&self, at: &UnderWay) -> Result<(Story, Said), String> {
-        let (story, said) = self.said(at);
+    fn write(&self, at: &UnderWay, story: &Story, said: &Said) -> Result<(), String> {
         let put = |ending: &str, write: &dyn Fn(&Path) -> Result<(), String>| {
             let (path, part) =
                 (with(&self.out, ending), with(&self.out, &format!("{ending}.part")));
@@ -269,11 +287,10 @@ impl Tracer {
         put(JSON, &|part| {
             let named = |error: io::Error| format!("{}: {error}", part.display());
             let file = File::create(part).map_err(named)?;
-            let of = (&story, &at.spans, &self.ledger);
-            chrome::write(BufWriter::new(file), &self.command, of, &said).map_err(named)
+            let of = (story, &at.spans, &self.ledger);
+            chrome::write(BufWriter::new(file), &self.command, of, said).map_err(named)
         })?;
-        put(SVG, &|part| self.draw(part, at, &story))?;
-        Ok((story, said))
+        put(SVG, &|part| self.draw(part, at, story))
     }
 
     fn draw(&self, file: &Path, at: &UnderWay, story: &Story) -> Result<(), String> {

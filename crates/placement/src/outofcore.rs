@@ -173,6 +173,8 @@ pub struct Measured {
 pub enum Silent {
     /// There was nothing to be read or written.
     NoIo,
+    /// The program reads and writes the store itself.
+    NothingBuffered,
     /// Too few iterations to calibrate the kernel by.
     NoIterations,
     /// It is not known how fast the store is.
@@ -188,6 +190,7 @@ impl Silent {
     pub fn why(self) -> &'static str {
         match self {
             Self::NoIo => "nothing was read or written that is buffered",
+            Self::NothingBuffered => "in mode bypass nothing is buffered",
             Self::NoIterations => {
                 "fewer than 3 iterations were seen; mark them by forebay_phase_begin() and \
                  forebay_phase_end()"

@@ -73,9 +73,10 @@ pub struct Said {
 impl Said {
     /// Of a run so far.
     pub fn of(story: &Story, ledger: &Ledger, speeds: Speeds) -> Said {
+        // The one that takes longest: the program is there when all are.
         let busiest = story.threads.iter().max_by_key(|deeds| {
             let phases: u64 = deeds.phases().map(|(_, phase)| phase.length_ns()).sum();
-            (phases, deeds.blocked_ns())
+            phases + deeds.blocked_ns()
         });
         let mut measured = Measured::default();
         for deeds in &story.threads {
@@ -107,6 +108,15 @@ impl Said {
         });
         [measured.store_reads, measured.store_writes] = speeds.store;
         Said { speedup: outofcore::speedup(&measured), measured, is_marked }
+    }
+
+    /// Of a run that buffers nothing.
+    pub fn of_bypassed() -> Said {
+        Said {
+            measured: Measured::default(),
+            speedup: Err(Silent::NothingBuffered),
+            is_marked: false,
+        }
     }
 
     /// How many iterations it goes by.

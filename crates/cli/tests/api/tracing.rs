@@ -458,6 +458,19 @@ fn a_trace_and_a_recording_go_together() {
     assert!(moved > 0 && traced.all().any(|event| event.kind == "flush"));
 }
 
+/// What becomes of the picture is not what becomes of the command.
+#[test]
+fn a_command_keeps_its_exit_status_when_its_trace_cannot_be_written() {
+    let site = Site::new(&LAZY);
+    let (config, folder) = (site.config.to_str().unwrap(), site.root().join("gone"));
+    fs::create_dir(&folder).unwrap();
+    let (out, script) = (folder.join("t"), format!("rm -r {}; exit 5", folder.display()));
+    let words = ["trace", "--config", config, "--out", out.to_str().unwrap()];
+    let ran = site.end(site.forebay(&[&words[..], &["--", "sh", "-c", &script]].concat()));
+    let said = ran.expect(5).stderr;
+    assert!(said.contains("the trace is not written: ") && said.contains("--out"), "{said}");
+}
+
 #[test]
 fn bad_input_is_named() {
     let site = Site::new(&LAZY);
