@@ -823,7 +823,7 @@ fn rules_are_the_same_in_both_syntaxes() {
 
     let mut both = of_toml.clone();
     fs::write(site.path("first.xml"), xml.replace("big", "first")).unwrap();
-    both.add_schema(&site.path("first.xml")).unwrap();
+    both.add_schema(&site.path("first.xml"), forebay_node::config::Predictors::Needed).unwrap();
     let names: Vec<_> = both.rules.iter().map(|rule| rule.name.as_str()).collect();
     assert_eq!(names, ["first", "", "big", ""]);
 }
