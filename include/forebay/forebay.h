@@ -48,7 +48,7 @@ enum forebay_error {
     FOREBAY_E_CLOSED = -10003,
     /* It is NULL, or no handle of this kind. */
     FOREBAY_E_HANDLE = -10004,
-    /* 65,536 files are open, or 256 sessions, in this process. */
+    /* 65,536 files are open, or 1024 sessions, in this process. */
     FOREBAY_E_TOO_MANY = -10005,
     /* The container has no record of this number: it was never written, or was dropped. */
     FOREBAY_E_NO_RECORD = -10020,
@@ -348,9 +348,10 @@ struct forebay_records_options {
     {sizeof(struct forebay_records_options), FOREBAY_RECORDS_AUTO, FOREBAY_RECORDS_AUTO, 1,        \
      FOREBAY_ORDER_FIFO, FOREBAY_LAYOUT_PACKED, 0}
 
-/* Opens the container `name` in `directory`, and makes it if it is not there. `options` may be
- * NULL. Records that are there already can be read. Since 2.
- * Errors: -EINVAL (limits of zero, no such order or layout, a name with '/'), those of open(2),
+/* Opens the container `name` in `directory`, and makes it if it is not there: a relative path is one
+ * from where the process is now, and stays that. `options` may be NULL. Records that are there already can be read. Since 2.
+ * Errors: -EINVAL (limits of zero, no such order or layout, a name with '/'), those of open(2)
+ * (-ELOOP: its folder, or a file in it, is a symbolic link), -EPERM (the folder is of another user),
  * FOREBAY_E_CLOSED, FOREBAY_E_HANDLE, FOREBAY_E_TOO_MANY (1024 are open), -EAGAIN (no thread). */
 int forebay_records_open(forebay_session *session, const char *directory, const char *name,
                          const struct forebay_records_options *options, forebay_records **records);
@@ -370,8 +371,9 @@ int forebay_records_write(forebay_records *records, uint64_t id, const void *fro
                           int64_t element);
 
 /* Reads record `id`, which has `bytes` bytes in elements of `element` bytes, to `to`. It waits for a
- * write of the record that is under way in this process, and for no flush. After an error `to`
- * may have been written. Since 2.
+ * write of the record that is under way in this process, and for no flush. Of a record whose last
+ * write was lost it gives the last version that is whole: forebay_records_check() names it. After an
+ * error `to` may have been written. Since 2.
  * Errors: FOREBAY_E_NO_RECORD, FOREBAY_E_TORN, FOREBAY_E_ELEMENT, those of pread(2), FOREBAY_E_CLOSED. */
 int forebay_records_read(forebay_records *records, uint64_t id, void *to, int64_t bytes,
                          int64_t element);
@@ -399,8 +401,8 @@ int forebay_records_will_read(forebay_records *records, const uint64_t *ids, int
 int64_t forebay_records_ids(forebay_records *records, uint64_t *ids, int64_t room);
 
 /* Reads all records that were not written since this process has opened the container, and names
- * those whose last write is not whole, as forebay_records_ids() does. Such a record is
- * FOREBAY_E_TORN, unless an earlier version that was synced is there: that is read. Since 2.
+ * those whose last write is not whole, as forebay_records_ids() does. If an earlier, whole version
+ * of such a record is there, read gives that, without an error; else it is FOREBAY_E_TORN. Since 2.
  * Errors: those of pread(2). */
 int64_t forebay_records_check(forebay_records *records, uint64_t *torn, int64_t room);
 

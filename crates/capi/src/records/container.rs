@@ -158,9 +158,17 @@ impl<T: Element> Container<T> {
             let name = files::c_path(Path::new(name))?;
             let name = files::check_name(&name)?;
             let session = handles::begin_session()?;
-            let folder = Folder(directory.join(format!("{name}.records")));
+            let folder = Folder::of_name(directory, name)?;
             let made = Store::open(Handle::of(session), folder, options).map(Arc::new);
-            let made = made.and_then(|store| Ok((helper::start(&store)?, store)));
+            let made = made.and_then(|store| match helper::start(&store) {
+                Ok(helpers) => Ok((helpers, store)),
+                Err(code) => {
+                    if let Some(store) = Arc::into_inner(store) {
+                        store.abandon();
+                    }
+                    Err(code)
+                }
+            });
             match made {
                 Ok((helpers, store)) => Ok((session, helpers, store)),
                 Err(code) => {

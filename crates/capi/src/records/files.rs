@@ -53,15 +53,21 @@ impl Drop for RecordFile {
 }
 
 impl RecordFile {
-    /// Opens `path` with flags of open(2), for the user alone but for what the umask takes.
+    /// Opens `path` with flags of open(2), for the user alone but for what the umask takes. A
+    /// symbolic link is not followed.
     pub fn open(session: Handle, path: &Path, flags: c_int) -> Result<RecordFile, c_int> {
         let name = c_path(path)?;
+        let flags = flags | libc::O_NOFOLLOW;
         let mut file = core::ptr::null_mut();
         // SAFETY: a path, and a place for the handle.
         let code = unsafe {
             crate::forebay_open(session.pointer(), name.as_ptr(), flags, 0o666, &mut file)
         };
-        if code == 0 { Ok(RecordFile(Handle::of(file))) } else { Err(code) }
+        match code {
+            0 => Ok(RecordFile(Handle::of(file))),
+            errno if errno == -libc::ELOOP => Err(is_link(path)),
+            code => Err(code),
+        }
     }
 
     /// Reads `bytes` bytes at `offset` to `to`: all, or `EIO` where the file is shorter.
@@ -198,7 +204,21 @@ impl RecordFile {
     }
 }
 
-fn io_error(errno: Errno, path: &Path) -> c_int {
+/// What is no file of a container's.
+fn is_link(path: &Path) -> c_int {
+    fail(
+        -libc::ELOOP,
+        format_args!(
+            "{} is a symbolic link, and a container follows none; remove it",
+            path.display()
+        ),
+    )
+}
+
+pub(crate) fn io_error(errno: Errno, path: &Path) -> c_int {
+    if errno == Errno::LOOP {
+        return is_link(path);
+    }
     failed(-errno.raw_os_error(), format_args!("{}", path.display()))
 }
 
@@ -211,7 +231,7 @@ impl Lock {
     /// Opens the file at `path`, and makes it with `is_new`; not locked yet.
     pub fn open(path: &Path, is_new: bool) -> Result<Lock, Errno> {
         let made = if is_new { OFlags::CREATE | OFlags::EXCL } else { OFlags::CREATE };
-        let flags = OFlags::RDWR | OFlags::CLOEXEC | made;
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | made;
         rustix::fs::open(path, flags, Mode::from_raw_mode(0o666)).map(Lock)
     }
 
@@ -222,7 +242,7 @@ impl Lock {
 
     /// Whether a container has the file at `path` for itself.
     pub fn is_owned(path: &Path) -> bool {
-        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let there = rustix::fs::open(path, flags, Mode::empty()).map(Lock);
         there.is_ok_and(|lock| !lock.try_own())
     }
@@ -244,7 +264,7 @@ impl Lock {
 
     /// Whether `path` is still this file.
     pub fn is_at(&self, path: &Path) -> bool {
-        let (mine, there) = (rustix::fs::fstat(&self.0), rustix::fs::stat(path));
+        let (mine, there) = (rustix::fs::fstat(&self.0), rustix::fs::lstat(path));
         matches!((mine, there), (Ok(mine), Ok(there))
             if (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino))
     }
@@ -255,6 +275,39 @@ impl Lock {
 pub(crate) struct Folder(pub PathBuf);
 
 impl Folder {
+    /// That of the container `name` in `directory`, wherever the process goes to from here.
+    pub fn of_name(directory: &Path, name: &str) -> Result<Folder, c_int> {
+        let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
+        let whole = std::path::absolute(directory).map_err(|error| {
+            let errno = error.raw_os_error().unwrap_or(libc::EINVAL);
+            failed(-errno, format_args!("the directory that {} is in", directory.display()))
+        })?;
+        Ok(Folder(whole.join(format!("{name}.records"))))
+    }
+
+    /// Sees that a folder is one, of this user or of root, and no link to another place.
+    pub fn check(path: &Path) -> Result<(), c_int> {
+        let status = rustix::fs::lstat(path).map_err(|errno| io_error(errno, path))?;
+        match rustix::fs::FileType::from_raw_mode(status.st_mode) {
+            rustix::fs::FileType::Directory => {}
+            rustix::fs::FileType::Symlink => return Err(is_link(path)),
+            _ => return Err(io_error(Errno::NOTDIR, path)),
+        }
+        let own = rustix::process::geteuid().as_raw();
+        if status.st_uid == own || status.st_uid == 0 {
+            return Ok(());
+        }
+        Err(fail(
+            -libc::EPERM,
+            format_args!(
+                "{} is of user {}, and a container of user {own} takes no folder of others; give \
+                 another name or directory",
+                path.display(),
+                status.st_uid
+            ),
+        ))
+    }
+
     /// What all that use the container share a lock of.
     pub fn lock(&self) -> PathBuf {
         self.0.join("lock")
@@ -273,7 +326,17 @@ impl Folder {
 
     /// Whether they do.
     pub fn is_kept(&self) -> bool {
-        rustix::fs::stat(self.mark()).is_ok()
+        rustix::fs::lstat(self.mark()).is_ok()
+    }
+
+    /// Removes what a failed open has made in a folder that it has made.
+    pub fn abandon(&self, shared: &Lock) {
+        shared.free();
+        // Another one may have come in.
+        if shared.try_own() {
+            Folder::remove(&self.mark());
+            self.clear();
+        }
     }
 
     /// A file of a writer: its `index`, `data`, `lock`, `order`, or a folder of `records`.
@@ -304,18 +367,18 @@ impl Folder {
 
     /// When its list of names was last changed.
     pub fn changed_ns(&self) -> Option<i128> {
-        let status = rustix::fs::stat(&self.0).ok()?;
+        let status = rustix::fs::lstat(&self.0).ok()?;
         Some(i128::from(status.st_mtime) * 1_000_000_000 + status.st_mtime_nsec as i128)
     }
 
-    /// Makes the folder, if it is not there.
-    pub fn make(path: &Path) -> Result<(), c_int> {
+    /// Makes the folder, if it is not there. Whether it was not.
+    pub fn make(path: &Path) -> Result<bool, c_int> {
         let name = c_path(path)?;
         // SAFETY: a path.
         match unsafe { libc::mkdir(name.as_ptr(), 0o777) } {
-            0 => Ok(()),
+            0 => Ok(true),
             _ => match crate::last_errno() {
-                libc::EEXIST => Ok(()),
+                libc::EEXIST => Folder::check(path).map(|()| false),
                 errno => Err(failed(-errno, format_args!("{}", path.display()))),
             },
         }
@@ -338,7 +401,15 @@ impl Folder {
     pub fn clear(&self) {
         for writer in self.writers().unwrap_or_default() {
             let records = self.of(writer, "records");
-            for entry in std::fs::read_dir(&records).into_iter().flatten().flatten() {
+            // What is behind a link is not the container's.
+            let is_there = Folder::check(&records).is_ok();
+            for entry in is_there
+                .then(|| std::fs::read_dir(&records))
+                .into_iter()
+                .flatten()
+                .flatten()
+                .flatten()
+            {
                 Folder::remove(&entry.path());
             }
             Folder::remove_folder(&records);
@@ -352,26 +423,39 @@ impl Folder {
 
     /// Brings the names in it to where a loss of power leaves them.
     pub fn sync(path: &Path) -> Result<(), c_int> {
-        let folder = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let synced = rustix::fs::open(path, folder, Mode::empty())
             .and_then(|folder| rustix::fs::fsync(&folder));
         synced.map_err(|errno| io_error(errno, path))
     }
 
-    /// Shares the lock of the folder, which is made if it is not there.
-    pub fn enter(&self) -> Result<Lock, c_int> {
+    /// Shares the lock of the folder, which is made if it is not there. Whether it was not.
+    pub fn enter(&self) -> Result<(Lock, bool), c_int> {
         // The last user may be removing everything: then it is made again.
         for _ in 0..1000 {
-            Folder::make(&self.0)?;
+            let is_made = match Folder::make(&self.0) {
+                // Removed between two looks.
+                Err(errno)
+                    if errno == -libc::ENOENT && self.0.parent().is_some_and(Path::is_dir) =>
+                {
+                    continue;
+                }
+                made => made?,
+            };
             let path = self.lock();
             let lock = match Lock::open(&path, false) {
                 Ok(lock) => lock,
                 Err(Errno::NOENT) => continue,
-                Err(errno) => return Err(io_error(errno, &path)),
+                Err(errno) => {
+                    if is_made {
+                        Folder::remove_folder(&self.0);
+                    }
+                    return Err(io_error(errno, &path));
+                }
             };
             lock.share().map_err(|errno| io_error(errno, &path))?;
             if lock.is_at(&path) {
-                return Ok(lock);
+                return Ok((lock, is_made));
             }
         }
         Err(fail(

@@ -143,7 +143,7 @@ fn open(
     let name = files::check_name(name)?;
     let _session = crate::handles::session(session)?;
     let directory = Path::new(std::ffi::OsStr::from_bytes(directory.to_bytes()));
-    let folder = Folder(directory.join(format!("{name}.records")));
+    let folder = Folder::of_name(directory, name)?;
     table::add(Store::open(Handle::of(session), folder, options)?)
 }
 

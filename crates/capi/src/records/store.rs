@@ -11,9 +11,11 @@ use crate::report::{code, fail};
 use core::ffi::c_int;
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What a caller wants of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +92,8 @@ pub(crate) struct Store {
     changed: Condvar,
     is_closing: AtomicBool,
     shared: Lock,
+    /// This process has made the folder.
+    is_made: bool,
 }
 
 /// Bytes that are summed and copied at a time: both find them in a cache.
@@ -102,22 +106,68 @@ const LARGE: usize = 16 << 20;
 /// How often a read begins again because its record was written by another process meanwhile.
 const TRIES: u32 = 100;
 
+/// How often a record that was not found is looked for in indexes that change all the time: one
+/// that is written again and again moves, and may be missed by a pass.
+const LOOKS: u32 = 4;
+
+/// How long a store that is full is waited for when a container is opened: what was removed just
+/// before gives its room back a moment later.
+const FULL: Duration = Duration::from_secs(3);
+const FULL_NAP: Duration = Duration::from_millis(50);
+
 /// A name that appears within this time after the folder was listed may not change its time.
 const TICK_NS: i128 = 1_000_000_000;
 
 impl Store {
-    /// Opens the container `name` in `directory`, and makes it if it is not there.
+    /// Opens the container of a folder, and makes it if it is not there.
     pub fn open(session: Handle, folder: Folder, options: Options) -> Result<Store, c_int> {
-        let shared = folder.enter()?;
+        let since = Instant::now();
+        loop {
+            let (shared, is_made) = folder.enter()?;
+            match Store::files(session, &folder, options) {
+                Ok(mine) => {
+                    let store = Store::over(session, folder, options, (mine, shared, is_made));
+                    let taken = store.take_in(&mut store.lock());
+                    return match taken {
+                        Ok(()) => Ok(store),
+                        Err(code) => {
+                            store.abandon();
+                            Err(code)
+                        }
+                    };
+                }
+                Err(code) => {
+                    if is_made {
+                        folder.abandon(&shared);
+                    }
+                    if code != -libc::ENOSPC || since.elapsed() >= FULL {
+                        return Err(code);
+                    }
+                    std::thread::sleep(FULL_NAP);
+                }
+            }
+        }
+    }
+
+    /// The files that this container writes.
+    fn files(session: Handle, folder: &Folder, options: Options) -> Result<Mine, c_int> {
         if options.is_kept {
             folder.keep()?;
         }
-        let unit = block_bytes();
-        let mine = Mine::open(session, &folder, unit)?;
+        let mine = Mine::open(session, folder, block_bytes())?;
         if !options.is_packed {
             Folder::make(&folder.of(mine.number, "records"))?;
         }
         Folder::sync(&folder.0)?;
+        Ok(mine)
+    }
+
+    fn over(
+        session: Handle,
+        folder: Folder,
+        options: Options,
+        (mine, shared, is_made): (Mine, Lock, bool),
+    ) -> Store {
         let mut order = Order::new(options.order);
         order.learn(read_trace(&folder, mine.number));
         let state = State {
@@ -136,7 +186,7 @@ impl Store {
             cannot_spill: false,
             mine,
         };
-        let store = Store {
+        Store {
             session,
             folder,
             options,
@@ -145,9 +195,8 @@ impl Store {
             changed: Condvar::new(),
             is_closing: AtomicBool::new(false),
             shared,
-        };
-        store.take_in(&mut store.lock())?;
-        Ok(store)
+            is_made,
+        }
     }
 
     /// What was there before comes first in the order of writes.
@@ -280,7 +329,8 @@ impl Store {
             packed
         } else {
             let path = self.folder.record(number, entry.file);
-            let flags = libc::O_CREAT | libc::O_EXCL | libc::O_RDWR;
+            // A kill may have left one whose slot was emptied.
+            let flags = libc::O_CREAT | libc::O_TRUNC | libc::O_RDWR;
             Arc::new(RecordFile::open(self.session, &path, flags)?)
         };
         let (mut sum, mut done) = (Sum::default(), 0);
@@ -310,8 +360,7 @@ impl Store {
             while state.writing.contains(&id) {
                 state = self.wait(state);
             }
-            self.look(&mut state)?;
-            let Some(found) = locate(&state, id) else { return Err(self.missing(&state, id)) };
+            let found = self.find(&mut state, id)?;
             let entry = found.version.entry;
             fits(&entry, bytes, element)?;
             match state.window.take(id, entry.version) {
@@ -328,7 +377,7 @@ impl Store {
                     return Ok(());
                 }
                 Ahead::Nothing => {
-                    let file = self.file_of(&mut state, &found)?;
+                    let Some(file) = self.file_there(&mut state, id, &found)? else { continue };
                     state.hold(&found);
                     drop(state);
                     let is_hit = file.is_in_memory(entry.offset, entry.bytes);
@@ -350,10 +399,7 @@ impl Store {
                 }
             }
         }
-        Err(fail(
-            -libc::EBUSY,
-            format_args!("record {id}: other processes write it faster than it can be read"),
-        ))
+        Err(busy(id))
     }
 
     /// Copies a record that was read ahead to the caller's memory.
@@ -407,6 +453,37 @@ impl Store {
         Ok(())
     }
 
+    /// Looks for a record.
+    fn find(&self, state: &mut State, id: u64) -> Result<Located, c_int> {
+        for _ in 0..LOOKS {
+            self.look(state)?;
+            if let Some(found) = locate(state, id) {
+                return Ok(found);
+            }
+            if state.peers.values().all(|peer| peer.is_settled) {
+                break;
+            }
+        }
+        Err(self.missing(state, id))
+    }
+
+    /// The file that has a version; `None` if it is gone: another process has written the record
+    /// again or dropped it, or the node lost the file. What there is now is to be looked for again.
+    fn file_there(
+        &self,
+        state: &mut State,
+        id: u64,
+        found: &Located,
+    ) -> Result<Option<Arc<RecordFile>>, c_int> {
+        match self.file_of(state, found) {
+            Err(errno) if errno == -libc::ENOENT => {
+                self.not_whole(state, id, found)?;
+                Ok(None)
+            }
+            file => file.map(Some),
+        }
+    }
+
     /// Whether a record is not what it was any more.
     fn has_changed(&self, state: &mut State, id: u64, found: &Located) -> bool {
         let _ = self.look(state);
@@ -443,6 +520,7 @@ impl Store {
     pub fn file_of(&self, state: &mut State, found: &Located) -> Result<Arc<RecordFile>, c_int> {
         let (entry, writer) = (&found.version.entry, found.writer);
         if entry.file != 0 {
+            Folder::check(&self.folder.of(writer, "records"))?;
             let path = self.folder.record(writer, entry.file);
             let file = RecordFile::open(self.session, &path, libc::O_RDWR);
             return file.map(Arc::new);
@@ -456,8 +534,7 @@ impl Store {
     /// Why a record cannot be read.
     fn missing(&self, state: &State, id: u64) -> c_int {
         let folder = self.folder.0.display();
-        let torn = state.torn();
-        if torn.contains(&id) {
+        if state.is_torn(id) {
             return fail(
                 code::TORN,
                 format_args!(
@@ -466,12 +543,9 @@ impl Store {
                 ),
             );
         }
-        let count = ids(state).len();
         fail(
             code::NO_RECORD,
-            format_args!(
-                "{folder}: record {id} was never written, or was dropped; {count} are there"
-            ),
+            format_args!("{folder}: record {id} was never written, or was dropped"),
         )
     }
 
@@ -482,11 +556,8 @@ impl Store {
         while state.writing.contains(&id) {
             state = self.wait(state);
         }
-        self.look(&mut state)?;
-        match locate(&state, id) {
-            Some(found) => Ok((found.version.entry.bytes, found.version.entry.element)),
-            None => Err(self.missing(&state, id)),
-        }
+        let entry = self.find(&mut state, id)?.version.entry;
+        Ok((entry.bytes, entry.element))
     }
 
     /// The records that are there, in ascending order.
@@ -500,31 +571,35 @@ impl Store {
     /// Waits until a record is where it survives a loss of power.
     pub fn sync(&self, id: u64, level: c_int, timeout_ms: i64) -> Result<(), c_int> {
         let _session = self.check()?;
-        let mut state = self.lock();
-        while state.writing.contains(&id) {
-            state = self.wait(state);
-        }
-        self.look(&mut state)?;
-        let Some(found) = locate(&state, id) else { return Err(self.missing(&state, id)) };
-        let file = self.file_of(&mut state, &found)?;
-        let entry = found.version.entry;
-        // The bytes before the index that says that they are there.
-        let index = match state.peers.get(&found.writer) {
-            Some(peer) => {
-                file.sync(level, timeout_ms)?;
-                peer.sync(level, timeout_ms)?;
-                return self.sync_names(&found);
+        for _ in 0..TRIES {
+            let mut state = self.lock();
+            while state.writing.contains(&id) {
+                state = self.wait(state);
             }
-            None => state.mine.index(),
-        };
-        state.hold(&found);
-        drop(state);
-        let synced = file.sync(level, timeout_ms).and_then(|()| index.sync(level, timeout_ms));
-        let synced = synced.and_then(|()| self.sync_names(&found));
-        let mut state = self.lock();
-        state.release(&found, &self.folder);
-        synced?;
-        state.mine.synced(id, entry.version, &self.folder)
+            let found = self.find(&mut state, id)?;
+            let Some(file) = self.file_there(&mut state, id, &found)? else { continue };
+            // The bytes before the index that says that they are there.
+            let (index, is_mine) = match state.peers.get(&found.writer) {
+                Some(peer) => (peer.index(), false),
+                None => (state.mine.index(), true),
+            };
+            state.hold(&found);
+            drop(state);
+            let synced = file.sync(level, timeout_ms).and_then(|()| index.sync(level, timeout_ms));
+            let synced = synced.and_then(|()| self.sync_names(&found));
+            let mut state = self.lock();
+            state.release(&found, &self.folder);
+            match synced {
+                Ok(()) if is_mine => {
+                    return state.mine.synced(id, found.version.entry.version, &self.folder);
+                }
+                // Another process has removed it meanwhile.
+                Err(errno)
+                    if errno == -libc::ENOENT && self.has_changed(&mut state, id, &found) => {}
+                synced => return synced,
+            }
+        }
+        Err(busy(id))
     }
 
     fn sync_names(&self, found: &Located) -> Result<(), c_int> {
@@ -541,10 +616,10 @@ impl Store {
         while state.writing.contains(&id) {
             state = self.wait(state);
         }
-        self.look(&mut state)?;
-        let is_torn = state.torn().contains(&id);
-        if locate(&state, id).is_none() && !is_torn {
-            return Err(self.missing(&state, id));
+        if let Err(code) = self.find(&mut state, id)
+            && !state.is_torn(id)
+        {
+            return Err(code);
         }
         let of_others = state
             .peers
@@ -583,7 +658,7 @@ impl Store {
         let _session = self.check()?;
         let mut buffer = Vec::new();
         for id in self.ids()? {
-            loop {
+            for _ in 0..TRIES {
                 let mut state = self.lock();
                 let Some(found) = locate(&state, id).filter(|found| !found.version.is_trusted)
                 else {
@@ -594,7 +669,7 @@ impl Store {
                 if buffer.try_reserve_exact(bytes).is_err() {
                     return Err(fail(-libc::ENOMEM, format_args!("record {id} of {bytes} bytes")));
                 }
-                let file = self.file_of(&mut state, &found)?;
+                let Some(file) = self.file_there(&mut state, id, &found)? else { continue };
                 state.hold(&found);
                 drop(state);
                 // SAFETY: room for so many bytes.
@@ -627,6 +702,15 @@ impl Store {
         let _state = self.lock();
         self.is_closing.store(true, Ordering::Release);
         self.tell();
+    }
+
+    /// Ends a container that could not be opened: records that were there before stay.
+    pub fn abandon(self) {
+        let Store { folder, state, shared, is_made, .. } = self;
+        drop(state);
+        if is_made {
+            folder.abandon(&shared);
+        }
     }
 
     /// Removes the files if this was the last user, and they are not to be kept.
@@ -701,38 +785,44 @@ impl State {
     /// Keeps the bytes of a version in place.
     pub fn hold(&mut self, found: &Located) {
         if found.writer == self.mine.number {
-            self.mine.hold(found.version.slot);
+            self.mine.hold(&found.version.entry);
         }
     }
 
     /// Ends that.
     pub fn release(&mut self, found: &Located, folder: &Folder) {
         if found.writer == self.mine.number {
-            self.mine.release(found.version.slot, folder);
+            self.mine.release(&found.version.entry, folder);
         }
     }
 
     /// Records whose last write is not whole.
     fn torn(&self) -> BTreeSet<u64> {
-        let mut torn = BTreeSet::new();
-        let ended = self.peers.values().filter(|peer| !peer.is_live);
-        let peers = ended.map(|peer| &peer.known);
-        for known in peers.chain([&self.mine.known]) {
-            for (&id, &version) in &known.torn {
-                let is_later = latest(self, id)
-                    .is_none_or(|found| version == 0 || version > found.version.entry.version);
-                if is_later {
-                    torn.insert(id);
-                }
-            }
+        let mut torn: BTreeSet<u64> =
+            self.ended().flat_map(|known| known.torn.keys()).copied().collect();
+        if !self.bad.is_empty() {
+            torn.extend(all_ids(self));
         }
-        let bad = |&id: &u64| {
-            latest(self, id).is_some_and(|found| {
-                self.bad.contains(&(found.writer, found.version.entry.version))
-            })
-        };
-        torn.extend(all_ids(self).into_iter().filter(bad));
+        torn.retain(|&id| self.is_torn(id));
         torn
+    }
+
+    /// What those say that write no more, but for this process.
+    fn ended(&self) -> impl Iterator<Item = &super::writers::Known> {
+        let ended = self.peers.values().filter(|peer| !peer.is_live);
+        ended.map(|peer| &peer.known).chain([&self.mine.known])
+    }
+
+    /// Whether the last write of a record is not whole.
+    fn is_torn(&self, id: u64) -> bool {
+        let last = latest(self, id);
+        let is_later = |&version: &u64| {
+            version == 0 || last.is_none_or(|found| version > found.version.entry.version)
+        };
+        let is_bad =
+            |found: Located| self.bad.contains(&(found.writer, found.version.entry.version));
+        self.ended().any(|known| known.torn.get(&id).is_some_and(is_later))
+            || last.is_some_and(is_bad)
     }
 }
 
@@ -766,6 +856,11 @@ fn all_ids(state: &State) -> BTreeSet<u64> {
 /// The records that can be read.
 fn ids(state: &State) -> BTreeSet<u64> {
     all_ids(state).into_iter().filter(|&id| locate(state, id).is_some()).collect()
+}
+
+fn busy(id: u64) -> c_int {
+    let text = format_args!("record {id}: other processes write it faster than it can be read");
+    fail(-libc::EBUSY, text)
 }
 
 /// Whether a record is what the caller has room for.
@@ -868,7 +963,11 @@ fn cache_bytes() -> u64 {
 
 /// The order in which an earlier user of a writer's files has read; empty if there is none.
 fn read_trace(folder: &Folder, writer: u32) -> Vec<u64> {
-    let Ok(bytes) = std::fs::read(folder.of(writer, "order")) else { return Vec::new() };
+    let mut bytes = Vec::new();
+    let read = plain_file().read(true).open(folder.of(writer, "order"));
+    if read.and_then(|mut file| file.read_to_end(&mut bytes)).is_err() {
+        return Vec::new();
+    }
     let (words, _) = bytes.as_chunks::<8>();
     let mut words = words.iter().map(|&word| u64::from_le_bytes(word));
     let sum = words.next();
@@ -888,7 +987,16 @@ fn write_trace(folder: &Folder, writer: u32, trace: &[u64]) {
     let words = [sum_of(trace)].into_iter().chain(trace.iter().copied());
     let bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
     // A hint for the next user; it is not missed.
-    let _ = std::fs::write(folder.of(writer, "order"), bytes);
+    let mut options = plain_file();
+    let options = options.write(true).create(true).truncate(true);
+    let _ = options.open(folder.of(writer, "order")).and_then(|mut file| file.write_all(&bytes));
+}
+
+/// Options to open a file that is no link.
+fn plain_file() -> std::fs::OpenOptions {
+    let mut options = std::fs::OpenOptions::new();
+    options.custom_flags(libc::O_NOFOLLOW);
+    options
 }
 
 impl Store {

@@ -67,7 +67,7 @@ pub(crate) fn add(store: Store) -> Result<*mut c_void, c_int> {
         Ok(helpers) => helpers,
         Err(code) => {
             if let Some(store) = Arc::into_inner(store) {
-                store.finish();
+                store.abandon();
             }
             return Err(code);
         }
@@ -79,9 +79,12 @@ pub(crate) fn add(store: Store) -> Result<*mut c_void, c_int> {
             return Ok(pointer(handle(Kind::Records, at, generation)));
         }
     }
-    let unused = Container::free();
-    unused.open.store(open, Ordering::Release);
-    unused.end();
+    // SAFETY: made above, and in no place of the table.
+    let Open { store, helpers } = *unsafe { Box::from_raw(open) };
+    helper::stop(&store, helpers);
+    if let Some(store) = Arc::into_inner(store) {
+        store.abandon();
+    }
     let text = format_args!(
         "{CONTAINERS} containers are open; close some of them with forebay_records_close()"
     );

@@ -29,6 +29,8 @@ pub(crate) struct Known {
     /// What each slot held when the index was read: its record, and what is known of that unless
     /// the slot is torn.
     slots: BTreeMap<u32, (u64, Option<Entry>)>,
+    /// Of these, the slots that say of a record that it was not written to its end.
+    attempts: BTreeMap<u64, Vec<u32>>,
 }
 
 impl Known {
@@ -54,6 +56,13 @@ impl Known {
         Ok(known)
     }
 
+    /// Adds records that an earlier pass over the index has seen, and this one has not.
+    fn keep(&mut self, earlier: Known) {
+        for (id, versions) in earlier.versions {
+            self.versions.entry(id).or_insert(versions);
+        }
+    }
+
     fn add(&mut self, slot: u32, found: Found) {
         let (id, entry) = match found {
             Found::Empty => return,
@@ -72,6 +81,9 @@ impl Known {
                 (entry.id, Some(entry))
             }
         };
+        if entry.is_none_or(|entry| entry.kind == Kind::Begun) {
+            self.attempts.entry(id).or_default().push(slot);
+        }
         self.slots.insert(slot, (id, entry));
     }
 }
@@ -79,39 +91,53 @@ impl Known {
 /// Another writer, of this process, another one, or one that has ended.
 #[derive(Debug)]
 pub(crate) struct Peer {
-    index: RecordFile,
+    index: Arc<RecordFile>,
     /// Opened with the first record that is read of it.
     data: Option<Arc<RecordFile>>,
     changes: u64,
     pub known: Known,
     /// A process writes as it: what is begun may become whole.
     pub is_live: bool,
+    /// Its index did not change while it was read: what is not in `known` is not there.
+    pub is_settled: bool,
 }
 
-/// How often an index is read again that changes meanwhile.
-const TRIES: u32 = 100;
+/// How often a look reads an index that changes meanwhile: each pass is over all of it, and beside
+/// a busy writer it changes in each.
+const PASSES: u32 = 2;
 
 impl Peer {
     /// `None` if it has no index yet.
     pub fn open(session: Handle, folder: &Folder, number: u32) -> Option<Peer> {
-        let index = RecordFile::open(session, &folder.of(number, "index"), libc::O_RDONLY).ok()?;
+        let path = folder.of(number, "index");
+        let index = Arc::new(RecordFile::open(session, &path, libc::O_RDONLY).ok()?);
         let known = Known::default();
-        Some(Peer { index, data: None, changes: 0, known, is_live: false })
+        Some(Peer { index, data: None, changes: 0, known, is_live: false, is_settled: false })
     }
 
     /// Looks whether its index has changed since, and reads it then.
     pub fn refresh(&mut self, folder: &Folder, number: u32) -> Result<(), c_int> {
-        for _ in 0..TRIES {
+        let mut earlier = None;
+        for pass in 0..=PASSES {
             let mut head = [0; SLOT];
             self.index.read_part(&mut head, 0)?;
             let changes = index::changes(&head).unwrap_or(0);
-            if changes == self.changes {
+            self.is_settled = changes == self.changes;
+            if self.is_settled || pass == PASSES {
                 break;
             }
             // A record may move to a slot that was read before, from one that is read later: then
             // the count was raised between the two.
-            self.known = Known::read(&self.index)?;
+            let now = Known::read(&self.index)?;
+            let before = core::mem::replace(&mut self.known, now);
+            earlier = (pass > 0).then_some(before);
             self.changes = changes;
+        }
+        if !self.is_settled
+            && let Some(earlier) = earlier
+        {
+            // It was there when this look had begun; whoever reads it looks at its sum.
+            self.known.keep(earlier);
         }
         let is_open = !self.known.torn.is_empty();
         self.is_live = is_open && Lock::is_owned(&folder.of(number, "lock"));
@@ -132,9 +158,9 @@ impl Peer {
         Ok(Arc::clone(self.data.insert(Arc::new(data))))
     }
 
-    /// Brings its index to where it survives a loss of power.
-    pub fn sync(&self, level: c_int, timeout_ms: i64) -> Result<(), c_int> {
-        self.index.sync(level, timeout_ms)
+    /// Its index, to be synced without the lock of the container.
+    pub fn index(&self) -> Arc<RecordFile> {
+        Arc::clone(&self.index)
     }
 }
 
@@ -153,10 +179,10 @@ pub(crate) struct Mine {
     /// The unit in which records of many bytes take room.
     unit: u64,
     next_file: u32,
-    /// Slots whose records are being read, and how often.
-    uses: HashMap<u32, u32>,
-    /// Slots that are freed once their records are not read any more.
-    doomed: BTreeMap<u32, Entry>,
+    /// Versions that are being read, as record and number, and how often.
+    uses: HashMap<(u64, u64), u32>,
+    /// Those that have no slot any more, and whose room is free once they are not read.
+    doomed: HashMap<(u64, u64), Entry>,
     /// Keeps others from writing as this writer.
     _lock: Lock,
 }
@@ -167,7 +193,22 @@ const PAGE: u64 = 4096;
 impl Mine {
     /// Takes a writer's files over that no container uses, or makes new ones.
     pub fn open(session: Handle, folder: &Folder, unit: u64) -> Result<Mine, c_int> {
-        let (number, lock) = Mine::lock(folder)?;
+        let (number, lock, is_new) = Mine::lock(folder)?;
+        let opened = Mine::open_as(session, folder, unit, (number, lock));
+        if opened.is_err() && is_new {
+            ["data", "index", "lock"]
+                .iter()
+                .for_each(|what| Folder::remove(&folder.of(number, what)));
+        }
+        opened
+    }
+
+    fn open_as(
+        session: Handle,
+        folder: &Folder,
+        unit: u64,
+        (number, lock): (u32, Lock),
+    ) -> Result<Mine, c_int> {
         let flags = libc::O_CREAT | libc::O_RDWR;
         let data = RecordFile::open(session, &folder.of(number, "data"), flags)?;
         let index = RecordFile::open(session, &folder.of(number, "index"), flags)?;
@@ -187,7 +228,7 @@ impl Mine {
             unit: unit.max(PAGE),
             next_file: entries().map(|entry| entry.file).max().unwrap_or(0) + 1,
             uses: HashMap::new(),
-            doomed: BTreeMap::new(),
+            doomed: HashMap::new(),
             index: Arc::new(index),
             data: Arc::new(data),
             known,
@@ -197,13 +238,14 @@ impl Mine {
         Ok(mine)
     }
 
-    fn lock(folder: &Folder) -> Result<(u32, Lock), c_int> {
+    /// A writer's number, its lock, and whether it is a new one.
+    fn lock(folder: &Folder) -> Result<(u32, Lock, bool), c_int> {
         let there = folder.writers()?;
         for &number in &there {
             if let Ok(lock) = Lock::open(&folder.of(number, "lock"), false)
                 && lock.try_own()
             {
-                return Ok((number, lock));
+                return Ok((number, lock, false));
             }
         }
         let mut number = there.last().map_or(0, |last| last + 1);
@@ -211,12 +253,9 @@ impl Mine {
             let path = folder.of(number, "lock");
             match Lock::open(&path, true) {
                 // Another one may have found it, and be quicker.
-                Ok(lock) if lock.try_own() => return Ok((number, lock)),
+                Ok(lock) if lock.try_own() => return Ok((number, lock, true)),
                 Ok(_) | Err(rustix::io::Errno::EXIST) => number += 1,
-                Err(errno) => {
-                    let errno = -errno.raw_os_error();
-                    return Err(crate::report::failed(errno, format_args!("{}", path.display())));
-                }
+                Err(errno) => return Err(super::files::io_error(errno, &path)),
             }
         }
     }
@@ -258,11 +297,11 @@ impl Mine {
     /// Takes room for a record, and says in the index that it is begun.
     pub fn begin(&mut self, mut entry: Entry, is_packed: bool) -> Result<Version, c_int> {
         entry.kind = Kind::Begun;
-        let (bytes, unit) = self.extent(entry.bytes);
         if is_packed {
+            let (bytes, unit) = self.extent(entry.bytes);
             let taken = self.space.take(bytes, unit);
             entry.offset = taken.ok_or_else(|| {
-                let text = format_args!("a record of {bytes} bytes has no room in a file");
+                let text = format_args!("a record of {} bytes has no room in a file", entry.bytes);
                 crate::report::fail(-libc::EFBIG, text)
             })?;
         } else {
@@ -275,7 +314,8 @@ impl Mine {
         match self.fill(slot, &entry.slot()) {
             Ok(()) => Ok(version),
             Err(code) => {
-                self.give_up(version);
+                self.empty_slot(&version);
+                self.give_room(&version.entry);
                 Err(code)
             }
         }
@@ -309,64 +349,73 @@ impl Mine {
 
     /// Frees the slots of attempts at a record, which is whole now.
     fn forget_torn(&mut self, id: u64, folder: &Folder) {
-        let slots = self.known.slots.iter().map(|(&slot, &(of, entry))| (slot, of, entry));
-        let is_old = |&(_, of, entry): &(u32, u64, Option<Entry>)| {
-            of == id && entry.is_none_or(|entry| entry.kind == Kind::Begun)
-        };
-        for (slot, _, entry) in slots.filter(is_old).collect::<Vec<_>>() {
-            match entry {
-                Some(entry) => {
+        for slot in self.known.attempts.remove(&id).unwrap_or_default() {
+            match self.known.slots.get(&slot) {
+                Some(&(_, Some(entry))) => {
                     let is_trusted = false;
                     self.free(Version { entry, slot, is_trusted, is_synced: false }, folder);
                 }
                 // What it had taken was free when the files were opened.
-                None if self.empty(slot).is_ok() => {
+                Some((_, None)) if self.empty(slot).is_ok() => {
                     self.known.slots.remove(&slot);
                     self.free.insert(slot);
                 }
-                None => {}
+                _ => {}
             }
         }
     }
 
-    /// Frees a slot and its room.
-    fn give_up(&mut self, version: Version) {
-        if self.empty(version.slot).is_ok() {
+    /// Empties the slot of a version. Whether the index does not name it any more.
+    fn empty_slot(&mut self, version: &Version) -> bool {
+        let is_empty = self.empty(version.slot).is_ok();
+        if is_empty {
             self.known.slots.remove(&version.slot);
             self.free.insert(version.slot);
         }
-        if version.entry.file == 0 && version.entry.kind != Kind::Dropped {
-            let (bytes, _) = self.extent(version.entry.bytes);
-            self.space.give(version.entry.offset, bytes);
+        is_empty || version.entry.kind == Kind::Begun
+    }
+
+    /// Gives the room of a version back.
+    fn give_room(&mut self, entry: &Entry) {
+        if entry.file == 0 && entry.kind != Kind::Dropped {
+            let (bytes, _) = self.extent(entry.bytes);
+            self.space.give(entry.offset, bytes);
         }
     }
 
-    /// Frees what a version takes, once no thread reads it.
+    /// Frees what a version takes: its slot now, its bytes once no thread reads them.
     pub fn free(&mut self, version: Version, folder: &Folder) {
-        if self.uses.contains_key(&version.slot) {
-            self.doomed.insert(version.slot, version.entry);
+        if self.empty_slot(&version) {
+            self.free_bytes(&version.entry, folder);
+        }
+    }
+
+    fn free_bytes(&mut self, entry: &Entry, folder: &Folder) {
+        let key = (entry.id, entry.version);
+        if self.uses.contains_key(&key) {
+            self.doomed.insert(key, *entry);
             return;
         }
-        if version.entry.file != 0 {
-            Folder::remove(&folder.record(self.number, version.entry.file));
+        if entry.file != 0 {
+            Folder::remove(&folder.record(self.number, entry.file));
         }
-        self.give_up(version);
+        self.give_room(entry);
     }
 
     /// Keeps the bytes of a version in place while they are read.
-    pub fn hold(&mut self, slot: u32) {
-        *self.uses.entry(slot).or_insert(0) += 1;
+    pub fn hold(&mut self, entry: &Entry) {
+        *self.uses.entry((entry.id, entry.version)).or_insert(0) += 1;
     }
 
     /// Ends that.
-    pub fn release(&mut self, slot: u32, folder: &Folder) {
-        let Some(uses) = self.uses.get_mut(&slot) else { return };
+    pub fn release(&mut self, entry: &Entry, folder: &Folder) {
+        let key = (entry.id, entry.version);
+        let Some(uses) = self.uses.get_mut(&key) else { return };
         *uses -= 1;
         if *uses == 0 {
-            self.uses.remove(&slot);
-            if let Some(entry) = self.doomed.remove(&slot) {
-                let is_trusted = true;
-                self.free(Version { entry, slot, is_trusted, is_synced: false }, folder);
+            self.uses.remove(&key);
+            if let Some(entry) = self.doomed.remove(&key) {
+                self.free_bytes(&entry, folder);
             }
         }
     }
@@ -395,8 +444,8 @@ impl Mine {
 
     /// A record is not needed any more. `by` says so of one that another writer has.
     pub fn forget(&mut self, id: u64, by: Option<Entry>, folder: &Folder) -> Result<(), c_int> {
-        let old = self.known.versions.remove(&id).unwrap_or_default();
-        old.into_iter().for_each(|version| self.free(version, folder));
+        let mut old = self.known.versions.remove(&id).unwrap_or_default();
+        old.retain(|version| self.empty_slot(version));
         self.known.torn.remove(&id);
         self.forget_torn(id, folder);
         if let Some(entry) = by {
@@ -406,6 +455,9 @@ impl Mine {
             let version = Version { entry, slot, is_trusted: true, is_synced: true };
             self.known.versions.insert(id, vec![version]);
         }
-        self.changed()
+        // Before the bytes are gone: other processes that miss them look again.
+        let told = self.changed();
+        old.iter().for_each(|version| self.free_bytes(&version.entry, folder));
+        told
     }
 }

@@ -534,3 +534,177 @@ fn a_kill_within_each_write_leaves_all_that_was_acknowledged() {
     assert!(torn_seen > 50, "{torn_seen}");
     lose_power(&place, settings, &writes, &history);
 }
+
+/// In a process of its own: the current directory is that of all threads.
+#[test]
+fn a_relative_directory_is_that_of_the_open() {
+    const SELF: &str = "records::container::tests::a_relative_directory_is_that_of_the_open";
+    const VARIABLE: &str = "FOREBAY_TEST_RELATIVE";
+    let Some(place) = std::env::var_os(VARIABLE) else {
+        let place = Place::new("relative");
+        let mut test = std::process::Command::new(std::env::current_exe().unwrap());
+        test.args([SELF, "--exact", "--test-threads=1"]).env(VARIABLE, &place.0);
+        assert!(test.status().unwrap().success());
+        return;
+    };
+    let place = PathBuf::from(place);
+    let (first, second) = (place.join("first"), place.join("second"));
+    for (directory, settings) in
+        [(".", Settings::default()), ("in", Settings::default().file_per_record())]
+    {
+        let open = || Container::<u64>::open(Path::new(directory), "c", settings, 1000).unwrap();
+        let mut opened = Vec::new();
+        for at in [&first, &second] {
+            fs::create_dir_all(at.join("in")).unwrap();
+            std::env::set_current_dir(at).unwrap();
+            opened.push(open());
+        }
+        let (mut other, mut one) = (opened.pop().unwrap(), opened.pop().unwrap());
+        put(&mut other, 1, 7);
+        put(&mut one, 1, 5);
+        expect(&mut one, 1, 5);
+        one.sync(1, None).unwrap();
+        drop(one);
+        assert!(!first.join(directory).join("c.records").exists(), "its own files are gone");
+        expect(&mut other, 1, 7);
+        assert_eq!(other.ids().unwrap(), [1]);
+    }
+}
+
+#[test]
+fn a_record_of_its_own_file_is_read_while_others_replace_and_drop_it() {
+    let place = Place::new("replace");
+    let settings = Settings::default().file_per_record().helpers(0);
+    let mut reader = place.open(settings);
+    let mut writer = place.open(settings);
+    put(&mut writer, 1, 0);
+    let is_done = std::sync::atomic::AtomicBool::new(false);
+    let order = std::sync::atomic::Ordering::Relaxed;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut round = 0;
+            while !is_done.load(order) {
+                put(&mut writer, 1, round % 20);
+                if round % 100 >= 50 {
+                    writer.forget(1).unwrap();
+                }
+                round += 1;
+            }
+            put(&mut writer, 1, 19);
+        });
+        let (mut reads, mut looks) = (0, 0);
+        while reads < 500 || looks < 2000 {
+            looks += 1;
+            match reader.read(1) {
+                Ok(()) => {
+                    let first = reader[0];
+                    assert!((0..20).any(|round| first == value(1, round, 0)));
+                    assert!(reader.iter().zip(0..).all(|(&found, at)| found == first + at));
+                    reads += 1;
+                }
+                Err(error) => assert_eq!(error.code, code::NO_RECORD, "{error}"),
+            }
+            if looks % 100 == 0 {
+                match reader.sync(1, None) {
+                    Ok(()) => {}
+                    Err(error) => assert_eq!(error.code, code::NO_RECORD, "{error}"),
+                }
+                assert_eq!(reader.check().unwrap(), []);
+            }
+        }
+        is_done.store(true, order);
+    });
+    // What is gone without a word is named.
+    expect(&mut reader, 1, 19);
+    for entry in fs::read_dir(place.file("w0001.records")).unwrap() {
+        fs::remove_file(entry.unwrap().path()).unwrap();
+    }
+    assert_eq!(reader.read(1).unwrap_err().code, code::TORN);
+    assert_eq!(reader.check().unwrap(), [1]);
+}
+
+#[test]
+fn a_version_that_is_read_by_others_keeps_its_bytes_and_not_its_slot() {
+    let place = Place::new("held");
+    let (mut one, mut other) = (place.open(Settings::default()), place.open(Settings::default()));
+    put(&mut one, 1, 1);
+    let held = {
+        let store = one.store.as_ref().unwrap();
+        let mut state = store.lock();
+        let found = crate::records::store::locate(&state, 1).unwrap();
+        state.hold(&found);
+        found
+    };
+    one.forget(1).unwrap();
+    assert_eq!(other.read(1).unwrap_err().code, code::NO_RECORD, "dropped for all");
+    put(&mut one, 2, 2);
+    let store = Arc::clone(one.store.as_ref().unwrap());
+    let mut state = store.lock();
+    let now = crate::records::store::locate(&state, 2).unwrap();
+    assert_ne!(now.version.entry.offset, held.version.entry.offset);
+    state.release(&held, store.folder());
+    drop(state);
+    drop(store);
+    put(&mut one, 3, 3);
+    expect(&mut other, 2, 2);
+    expect(&mut other, 3, 3);
+}
+
+#[test]
+fn links_are_not_followed_and_a_failed_open_leaves_nothing() {
+    use std::os::unix::fs::symlink;
+    let place = Place::new("links");
+    let open = |settings| Container::<u64>::open(&place.0, "c", settings, 10);
+    let (away, folder) = (place.0.join("away"), place.0.join("c.records"));
+    fs::create_dir(&away).unwrap();
+    fs::write(away.join("file"), "mine").unwrap();
+    let fails = |settings: Settings, link: &Path| {
+        let error = open(settings).unwrap_err();
+        let name = link.display().to_string();
+        assert!(error.code == -libc::ELOOP && error.message.contains(&name), "{error}");
+        assert_eq!(fs::read(away.join("file")).unwrap(), b"mine");
+        assert_eq!(fs::read_dir(&away).unwrap().count(), 1);
+    };
+    symlink(&away, &folder).unwrap();
+    fails(Settings::default(), &folder);
+    fs::remove_file(&folder).unwrap();
+    for name in ["lock", "kept", "w0000.index", "w0000.data", "w0000.records"] {
+        fs::create_dir(&folder).unwrap();
+        if name.starts_with('w') {
+            fs::write(folder.join("w0000.lock"), "").unwrap();
+        }
+        let link = folder.join(name);
+        let to = if name.ends_with("records") { away.clone() } else { away.join("file") };
+        symlink(to, &link).unwrap();
+        fails(Settings::default().keep().file_per_record(), &link);
+        fs::remove_dir_all(&folder).unwrap();
+    }
+    // A file where the folder is to be.
+    fs::write(&folder, "").unwrap();
+    assert_eq!(open(Settings::default()).unwrap_err().code, -libc::ENOTDIR);
+    fs::remove_file(&folder).unwrap();
+    let session = Handle::of(handles::begin_session().unwrap());
+    crate::forebay_end(session.pointer());
+    // Its files cannot be opened, as the session has ended.
+    let options = options_of(&DEFAULTS).unwrap();
+    let made = Store::open(session, Folder::of_name(&place.0, "c").unwrap(), options);
+    assert_eq!(made.unwrap_err(), code::CLOSED);
+    assert!(!folder.exists());
+}
+
+#[test]
+fn drops_take_no_longer_where_there_are_many_records() {
+    let place = Place::new("drops");
+    let settings = Settings::default().helpers(0);
+    let mut container = Container::<u64>::open(&place.0, "c", settings, 1).unwrap();
+    let time = |container: &mut Container<u64>, count: u64| {
+        (0..count).for_each(|id| container.write(id).unwrap());
+        let since = std::time::Instant::now();
+        (0..200).for_each(|id| container.forget(id).unwrap());
+        since.elapsed()
+    };
+    let few = time(&mut container, 200);
+    let many = time(&mut container, 20_000);
+    // It was a hundred times as long.
+    assert!(many < few * 20, "{few:?} {many:?}");
+}
