@@ -10,7 +10,7 @@ use rustix::fd::RawFd;
 /// Files that can be open at a time: 96 bytes each, once they were used.
 const FILES: usize = 1 << 16;
 /// Sessions that can be there at a time.
-const SESSIONS: usize = 256;
+const SESSIONS: usize = 1024;
 
 /// What a word of a place says beside the generation.
 const OPEN: u64 = 1 << 19;

@@ -344,11 +344,11 @@ static void bad(const char *path) {
     GIVES(forebay_flush(file, FOREBAY_STORE), -EINVAL, "flush pipe:");
     GIVES(forebay_wait(file, FOREBAY_STORE, 0), -EINVAL, "flush");
 
-    forebay_session *many[300];
+    forebay_session *many[1100];
     int count = 0;
-    while (count < 300 && forebay_start(0, &many[count]) == 0)
+    while (count < 1100 && forebay_start(0, &many[count]) == 0)
         count++;
-    CHECK(count == 255 && strstr(forebay_last_message(), "256 sessions"));
+    CHECK(count == 1023 && strstr(forebay_last_message(), "1024 sessions"));
     while (count > 0)
         CHECK(forebay_end(many[--count]) == 0);
     CHECK(forebay_end(session) == 0);
