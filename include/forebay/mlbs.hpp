@@ -43,8 +43,42 @@
 
 namespace forebay {
 
+namespace detail {
+
+/* The text of a failure that this header has found itself, and the library's last one before. */
+struct own_text {
+    char text[192];
+    char before[256];
+    bool is_last;
+};
+
+inline own_text &own() noexcept {
+    static thread_local own_text text{};
+    return text;
+}
+
+/* Keeps a text as that of the last failure; `code`. */
+template <class... Given> int fail(int code, const char *format, Given... given) noexcept {
+    own_text &text = own();
+    std::snprintf(text.text, sizeof text.text, format, given...);
+    std::snprintf(text.before, sizeof text.before, "%s", forebay_last_message());
+    text.is_last = true;
+    return code;
+}
+
+inline int closed() noexcept {
+    return fail(FOREBAY_E_CLOSED, "%s", "the container was closed, or moved to another object");
+}
+
+} // namespace detail
+
 /* What happened in the last call of this thread that failed. */
-inline const char *message() { return forebay_last_message(); }
+inline const char *message() {
+    const detail::own_text &own = detail::own();
+    const char *last = forebay_last_message();
+    const bool is_own = own.is_last && std::strncmp(last, own.before, sizeof own.before - 1) == 0;
+    return is_own ? own.text : last;
+}
 
 #if defined(__cpp_exceptions)
 /* A call that failed: what() is its message. */
@@ -147,10 +181,19 @@ public:
     }
     /* How many elements record `id` has, or a negative code. */
     std::int64_t record_size(std::uint64_t id) const {
-        if (status_ != 0)
-            return status_;
-        std::int64_t bytes = forebay_records_size(records_, id);
-        return bytes < 0 ? bytes : bytes / static_cast<std::int64_t>(sizeof(T));
+        std::int64_t bytes = 0;
+        const int code = with([&] {
+            bytes = forebay_records_size(records_, id);
+            return 0;
+        });
+        if (code != 0)
+            return code;
+        constexpr auto size = static_cast<std::int64_t>(sizeof(T));
+        if (bytes >= 0 && bytes % size != 0)
+            return detail::fail(FOREBAY_E_ELEMENT,
+                                "a record of %lld bytes has no whole number of elements of %zu bytes",
+                                static_cast<long long>(bytes), sizeof(T));
+        return bytes < 0 ? bytes : bytes / size;
     }
     /* Says which records will be read next, in this order. */
     int will_read(const std::uint64_t *ids, size_type count) {
@@ -162,7 +205,8 @@ public:
     }
     /* The records that are there. */
     int ids(std::vector<std::uint64_t> &found) const { return list(forebay_records_ids, found); }
-    /* The records that are not whole, after a look at all that an earlier process has written. */
+    /* The records whose last write is not whole, after a look at all that an earlier process has
+     * written. read() gives their last whole version, if there is one. */
     int torn(std::vector<std::uint64_t> &found) const { return list(forebay_records_check, found); }
     /* What happened so far. */
     int info(forebay_records_info &info) const {
@@ -186,11 +230,9 @@ public:
     int reserve(size_type count) {
         if (count <= capacity_)
             return 0;
-        if (count > max_size())
-            return -ENOMEM;
         void *made = nullptr;
-        if (posix_memalign(&made, alignment(), count * sizeof(T)) != 0)
-            return -ENOMEM;
+        if (count > max_size() || posix_memalign(&made, alignment(), count * sizeof(T)) != 0)
+            return detail::fail(-ENOMEM, "no memory for %zu elements of %zu bytes", count, sizeof(T));
         if (size_ > 0)
             std::memcpy(made, static_cast<const void *>(data_), size_ * sizeof(T));
         std::free(data_);
@@ -245,6 +287,7 @@ public:
 private:
     /* A session of its own: its end is that of the container. */
     int open(const hints &hints) {
+        detail::own().is_last = false;
         int code = forebay_start(0, &session_);
         if (code != 0)
             return code;
@@ -278,19 +321,27 @@ private:
         std::snprintf(name, sizeof name, "mlbs-%s-%ld-%u", host, static_cast<long>(getpid()), next++);
         return name;
     }
-    template <class Call> int with(Call call) const { return status_ != 0 ? status_ : call(); }
-    template <class Call> int list(Call call, std::vector<std::uint64_t> &found) const {
+    template <class Call> int with(Call call) const {
+        if (status_ == FOREBAY_E_CLOSED)
+            return detail::closed();
         if (status_ != 0)
-            return status_;
-        for (;;) {
-            auto room = static_cast<std::int64_t>(found.size());
-            std::int64_t count = call(records_, found.data(), room);
-            if (count < 0)
-                return static_cast<int>(count);
-            found.resize(static_cast<size_type>(count));
-            if (count <= room)
-                return 0;
-        }
+            return detail::fail(status_, "the container could not be made: %s",
+                                forebay_strerror(status_));
+        detail::own().is_last = false;
+        return call();
+    }
+    template <class Call> int list(Call call, std::vector<std::uint64_t> &found) const {
+        return with([&] {
+            for (;;) {
+                auto room = static_cast<std::int64_t>(found.size());
+                std::int64_t count = call(records_, found.data(), room);
+                if (count < 0)
+                    return static_cast<int>(count);
+                found.resize(static_cast<size_type>(count));
+                if (count <= room)
+                    return 0;
+            }
+        });
     }
     std::int64_t bytes() const noexcept { return static_cast<std::int64_t>(size_ * sizeof(T)); }
     /* That of a page: large elements are copied fastest. */

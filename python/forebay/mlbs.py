@@ -21,14 +21,17 @@ are plain files. Errors are `ForebayError`, an `OSError` with the library's code
 
 import array
 import ctypes
+import operator
 import os
 import pathlib
 import socket
 import weakref
 
 AUTO = 2**64 - 1
+HELPERS_MAX = 64
 ORDERS = {"fifo": 0, "lifo": 1, "detect": 2}
 LAYOUTS = {"packed": 0, "per-record": 1}
+CLOSED, ELEMENT = -10003, -10022
 
 
 class ForebayError(OSError):
@@ -117,10 +120,36 @@ def _checked(result):
     return result
 
 
-def _number(value, what):
-    if not 0 <= value < 2**64:
-        raise ValueError(f"{what} {value} is not in 0 to 2**64 - 1")
-    return value
+def _number(value, what, limit=2**64 - 1):
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{what} is {value!r}, and has to be a whole number") from None
+    if not 0 <= number <= limit:
+        raise ValueError(f"{what} {number} is not in 0 to {limit}")
+    return number
+
+
+def _path(value, what):
+    path = os.fsencode(value)
+    if b"\0" in path:
+        raise ValueError(f"{what} {value!r} has a zero byte")
+    return path
+
+
+def _milliseconds(timeout):
+    if timeout is None:
+        return -1
+    try:
+        seconds = float(timeout)
+    except OverflowError:
+        seconds = float("inf")
+    except (TypeError, ValueError):
+        raise TypeError(f"timeout is {timeout!r}, and has to be seconds or None") from None
+    if seconds != seconds:
+        raise ValueError("timeout is not a number")
+    # Longer than any process lives.
+    return int(min(max(seconds, 0.0), 1e9) * 1000)
 
 
 def _end(records, session, process):
@@ -154,7 +183,8 @@ class MLBStore(array.array):
 
     def __new__(cls, typecode, count=0, **hints):
         made = super().__new__(cls, typecode)
-        if made.itemsize * count:
+        count = _number(count, "count")
+        if count:
             made.frombytes(bytes(made.itemsize * count))
         return made
 
@@ -173,27 +203,28 @@ class MLBStore(array.array):
         keep=False,
     ):
         self._records = None
-        library = _functions()
         if order not in ORDERS or layout not in LAYOUTS:
             raise ValueError(f"order {order!r} is none of {list(ORDERS)}, or layout {layout!r} none of {list(LAYOUTS)}")
         options = _Options(
             ctypes.sizeof(_Options),
             _number(memory, "memory"),
             _number(fast, "fast"),
-            helpers,
+            _number(helpers, "helpers", HELPERS_MAX),
             ORDERS[order],
             LAYOUTS[layout],
             bool(keep),
         )
-        directory = directory or os.environ.get("FOREBAY_RECORDS") or "."
+        directory = _path(directory or os.environ.get("FOREBAY_RECORDS") or ".", "directory")
+        name = _path(name or _own_name(), "name")
+        library = _functions()
         session, records = ctypes.c_void_p(), ctypes.c_void_p()
         _checked(library.forebay_start(0, ctypes.byref(session)))
         try:
             _checked(
                 library.forebay_records_open(
                     session,
-                    os.fsencode(directory),
-                    os.fsencode(name or _own_name()),
+                    directory,
+                    name,
                     ctypes.byref(options),
                     ctypes.byref(records),
                 )
@@ -219,15 +250,15 @@ class MLBStore(array.array):
 
     def _open(self):
         if self._records is None:
-            raise ForebayError(-10003, "the container was closed")
+            raise ForebayError(CLOSED, "the container was closed")
         return self._records
 
     def _transfer(self, function, record):
-        records = self._open()
+        records, record = self._open(), _number(record, "record")
         # Exported, so that no other thread can move the elements meanwhile.
         with memoryview(self) as view:
             start, count = self.buffer_info()
-            _checked(function(records, _number(record, "record"), start, view.nbytes, self.itemsize))
+            _checked(function(records, record, start, view.nbytes, self.itemsize))
 
     def write(self, record):
         """Keeps all elements as a record. It survives the program when this returns."""
@@ -239,7 +270,7 @@ class MLBStore(array.array):
 
     def sync(self, record, timeout=None):
         """Waits until a record survives a loss of power, up to `timeout` seconds."""
-        limit = -1 if timeout is None else max(0, int(timeout * 1000))
+        limit = _milliseconds(timeout)
         _checked(_functions().forebay_records_sync(self._open(), _number(record, "record"), limit))
 
     def drop(self, record):
@@ -249,11 +280,17 @@ class MLBStore(array.array):
     def record_size(self, record):
         """How many elements a record has."""
         size = _functions().forebay_records_size(self._open(), _number(record, "record"))
-        return _checked(size) // self.itemsize
+        if _checked(size) % self.itemsize:
+            text = (
+                f"record {record} of {size} bytes has no whole number of elements of "
+                f"{self.itemsize} bytes; use the type that it was written with"
+            )
+            raise ForebayError(ELEMENT, text)
+        return size // self.itemsize
 
     def will_read(self, records):
         """Says which records will be read next, in this order."""
-        ids = array.array("Q", records)
+        ids = array.array("Q", [_number(record, "record") for record in records])
         _checked(_functions().forebay_records_will_read(self._open(), ids.buffer_info()[0], len(ids)))
 
     def _list(self, function):
@@ -268,7 +305,10 @@ class MLBStore(array.array):
         return self._list(_functions().forebay_records_ids)
 
     def torn(self):
-        """The records that are not whole, after a look at all that an earlier process has written."""
+        """The records whose last write is not whole, after a look at all that was written earlier.
+
+        `read` gives their last whole version, if there is one.
+        """
         return self._list(_functions().forebay_records_check)
 
     def info(self):
@@ -282,8 +322,7 @@ class MLBStore(array.array):
 
         BufferError as long as the elements are exported, to a NumPy array for instance.
         """
-        if count < 0:
-            raise ValueError(f"{count} elements")
+        count = _number(count, "count")
         if count < len(self):
             del self[count:]
         elif count > len(self):

@@ -188,12 +188,26 @@ void bad(const std::string &directory) {
         EXPECT(other.read(7) == FOREBAY_E_ELEMENT);
         EXPECT(std::strstr(forebay::message(), "elements of 8 bytes") != nullptr);
         EXPECT(store.close() == 0 && store.read(7) == FOREBAY_E_CLOSED && store[0] == 0.0);
+        EXPECT(std::strstr(forebay::message(), "was closed") != nullptr);
+        EXPECT(other.read(7) == FOREBAY_E_ELEMENT);
+        EXPECT(std::strstr(forebay::message(), "elements of 8 bytes") != nullptr);
+        EXPECT(store.record_size(7) == FOREBAY_E_CLOSED);
+        EXPECT(std::strstr(forebay::message(), "was closed") != nullptr);
+#if defined(__cpp_exceptions)
+        try {
+            forebay::check(store.write(1));
+            EXPECT(false);
+        } catch (const forebay::error &error) {
+            EXPECT(error.code() == FOREBAY_E_CLOSED && std::strstr(error.what(), "was closed"));
+        }
+#endif
     }
     hints.memory = 0;
     forebay::MLBStore<double> none(10, hints);
     EXPECT(none.status() == -EINVAL);
     EXPECT(std::strstr(forebay::message(), "memory_bytes is 0") != nullptr);
     EXPECT(none.write(1) == -EINVAL && none.size() == 0);
+    EXPECT(std::strstr(forebay::message(), "could not be made") != nullptr);
     hints.memory = 100;
     hints.fast = 0;
     EXPECT(forebay::MLBStore<double>(10, hints).status() == -EINVAL);
@@ -202,6 +216,7 @@ void bad(const std::string &directory) {
     EXPECT(small.write(1) == -EFBIG);
     EXPECT(std::strstr(forebay::message(), "its limits allow: 200 bytes") != nullptr);
     EXPECT(small.resize(std::size_t{1} << 62) == -ENOMEM && small.size() == 26);
+    EXPECT(std::strstr(forebay::message(), "no memory for 4611686018427387904") != nullptr);
     hints.fast = FOREBAY_RECORDS_AUTO;
     hints.name = "a/b";
     EXPECT(forebay::MLBStore<double>(10, hints).status() == -EINVAL);

@@ -64,6 +64,38 @@ def main(directory):
             except ValueError:
                 continue
             raise AssertionError(wrong)
+        for call, wrong in (
+            (lambda: single.write("x"), TypeError),
+            (lambda: single.write(1.5), TypeError),
+            (lambda: single.will_read(["x"]), TypeError),
+            (lambda: single.sync(2**64 - 1, "x"), TypeError),
+            (lambda: single.sync(2**64 - 1, float("nan")), ValueError),
+            (lambda: single.resize("x"), TypeError),
+            (lambda: MLBStore("d", [1, 2], directory=directory), TypeError),
+            (lambda: MLBStore("d", 1.0, directory=directory), TypeError),
+            (lambda: MLBStore("d", -1, directory=directory), ValueError),
+            (lambda: MLBStore("d", 1, directory=directory + "\0"), ValueError),
+            (lambda: MLBStore("d", 1, directory=directory, name="a\0b"), ValueError),
+            (lambda: MLBStore("d", 1, directory=directory, helpers=65), ValueError),
+            (lambda: MLBStore("d", 1, directory=directory, helpers=2**32), ValueError),
+            (lambda: MLBStore("d", 1, directory=directory, memory="x"), TypeError),
+        ):
+            try:
+                call()
+            except wrong as error:
+                assert len(str(error)) > 10, error
+                continue
+            raise AssertionError(wrong)
+        for limit in (None, float("inf"), 1e300, 2**70):
+            single.sync(2**64 - 1, limit)
+        with MLBStore("d", numpy.int64(3), directory=directory, helpers=numpy.uint8(0)) as sized:
+            assert len(sized) == 3 and sized.tolist() == [0.0, 0.0, 0.0]
+            sized.write(numpy.uint64(5))
+            assert sized.ids() == [5]
+        single.resize(3)
+        single.write(1)
+        with MLBStore("d", 5, directory=directory, name="named") as other:
+            assert "12 bytes" in fails(ELEMENT, other.record_size, 1)
     fails(CLOSED, single.write, 1)
     fails(-22, lambda: MLBStore("d", 5, directory=directory, memory=0))
     fails(-2, lambda: MLBStore("d", 5, directory=directory + "/none"))
