@@ -57,17 +57,19 @@ inline own_text &own() noexcept {
     return text;
 }
 
-/* Keeps a text as that of the last failure; `code`. */
-template <class... Given> int fail(int code, const char *format, Given... given) noexcept {
+/* Keeps what `put` writes to a text as that of the last failure; `code`. */
+template <class Put> int fail(int code, Put put) noexcept {
     own_text &text = own();
-    std::snprintf(text.text, sizeof text.text, format, given...);
+    put(text.text, sizeof text.text);
     std::snprintf(text.before, sizeof text.before, "%s", forebay_last_message());
     text.is_last = true;
     return code;
 }
 
 inline int closed() noexcept {
-    return fail(FOREBAY_E_CLOSED, "%s", "the container was closed, or moved to another object");
+    return fail(FOREBAY_E_CLOSED, [](char *to, std::size_t room) {
+        std::snprintf(to, room, "the container was closed, or moved to another object");
+    });
 }
 
 } // namespace detail
@@ -190,9 +192,10 @@ public:
             return code;
         constexpr auto size = static_cast<std::int64_t>(sizeof(T));
         if (bytes >= 0 && bytes % size != 0)
-            return detail::fail(FOREBAY_E_ELEMENT,
-                                "a record of %lld bytes has no whole number of elements of %zu bytes",
-                                static_cast<long long>(bytes), sizeof(T));
+            return detail::fail(FOREBAY_E_ELEMENT, [&](char *to, size_type room) {
+                std::snprintf(to, room, "a record of %lld bytes is no whole elements of %zu bytes",
+                              static_cast<long long>(bytes), sizeof(T));
+            });
         return bytes < 0 ? bytes : bytes / size;
     }
     /* Says which records will be read next, in this order. */
@@ -232,7 +235,9 @@ public:
             return 0;
         void *made = nullptr;
         if (count > max_size() || posix_memalign(&made, alignment(), count * sizeof(T)) != 0)
-            return detail::fail(-ENOMEM, "no memory for %zu elements of %zu bytes", count, sizeof(T));
+            return detail::fail(-ENOMEM, [&](char *to, size_type room) {
+                std::snprintf(to, room, "no memory for %zu elements of %zu bytes", count, sizeof(T));
+            });
         if (size_ > 0)
             std::memcpy(made, static_cast<const void *>(data_), size_ * sizeof(T));
         std::free(data_);
@@ -325,8 +330,10 @@ private:
         if (status_ == FOREBAY_E_CLOSED)
             return detail::closed();
         if (status_ != 0)
-            return detail::fail(status_, "the container could not be made: %s",
-                                forebay_strerror(status_));
+            return detail::fail(status_, [&](char *to, size_type room) {
+                std::snprintf(to, room, "the container could not be made: %s",
+                              forebay_strerror(status_));
+            });
         detail::own().is_last = false;
         return call();
     }

@@ -102,9 +102,10 @@ pub(crate) struct Peer {
     pub is_settled: bool,
 }
 
-/// How often a look reads an index that changes meanwhile: each pass is over all of it, and beside
-/// a busy writer it changes in each.
-const PASSES: u32 = 2;
+/// How often a look reads an index that changes meanwhile: beside a busy writer it changes in each
+/// pass. Twice at least, and as often as this many bytes take.
+const PASSES: core::ops::RangeInclusive<u64> = 2..=100;
+const LOOK_BYTES: u64 = 1 << 20;
 
 impl Peer {
     /// `None` if it has no index yet.
@@ -118,12 +119,14 @@ impl Peer {
     /// Looks whether its index has changed since, and reads it then.
     pub fn refresh(&mut self, folder: &Folder, number: u32) -> Result<(), c_int> {
         let mut earlier = None;
-        for pass in 0..=PASSES {
+        let whole = LOOK_BYTES / self.index.size()?.max(1);
+        let passes = whole.clamp(*PASSES.start(), *PASSES.end());
+        for pass in 0..=passes {
             let mut head = [0; SLOT];
             self.index.read_part(&mut head, 0)?;
             let changes = index::changes(&head).unwrap_or(0);
             self.is_settled = changes == self.changes;
-            if self.is_settled || pass == PASSES {
+            if self.is_settled || pass == passes {
                 break;
             }
             // A record may move to a slot that was read before, from one that is read later: then

@@ -187,6 +187,12 @@ void bad(const std::string &directory) {
         forebay::MLBStore<float> other(20, hints);
         EXPECT(other.read(7) == FOREBAY_E_ELEMENT);
         EXPECT(std::strstr(forebay::message(), "elements of 8 bytes") != nullptr);
+        struct Odd {
+            char bytes[3];
+        };
+        forebay::MLBStore<Odd> odd(1, hints);
+        EXPECT(odd.record_size(7) == FOREBAY_E_ELEMENT);
+        EXPECT(std::strstr(forebay::message(), "80 bytes is no whole elements of 3") != nullptr);
         EXPECT(store.close() == 0 && store.read(7) == FOREBAY_E_CLOSED && store[0] == 0.0);
         EXPECT(std::strstr(forebay::message(), "was closed") != nullptr);
         EXPECT(other.read(7) == FOREBAY_E_ELEMENT);

@@ -708,3 +708,40 @@ fn drops_take_no_longer_where_there_are_many_records() {
     // It was a hundred times as long.
     assert!(many < few * 20, "{few:?} {many:?}");
 }
+
+#[test]
+fn a_reader_beside_a_busy_writer_looks_twice_and_finds_what_is_there() {
+    let place = Place::new("busy");
+    let settings = Settings::default().helpers(0);
+    let open = || Container::<u64>::open(&place.0, "c", settings, 1).unwrap();
+    let (mut writer, mut reader) = (open(), open());
+    const RECORDS: u64 = 40_000;
+    for id in 0..RECORDS {
+        writer[0] = id;
+        writer.write(id).unwrap();
+    }
+    let since = std::time::Instant::now();
+    reader.read(RECORDS - 1).unwrap();
+    let pass = since.elapsed();
+    let is_done = std::sync::atomic::AtomicBool::new(false);
+    let order = std::sync::atomic::Ordering::Relaxed;
+    let mut longest = Duration::ZERO;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for id in (0..8).cycle().take_while(|_| !is_done.load(order)) {
+                writer[0] = id;
+                writer.write(id).unwrap();
+            }
+        });
+        for turn in 0..30 {
+            let id = if turn % 3 == 0 { turn % 8 } else { turn * 1000 };
+            let since = std::time::Instant::now();
+            let read = reader.read(id);
+            longest = longest.max(since.elapsed());
+            assert_eq!((read, reader[0]), (Ok(()), id));
+        }
+        is_done.store(true, order);
+    });
+    // It was a hundred passes.
+    assert!(longest < pass * 30, "{longest:?} {pass:?}");
+}
