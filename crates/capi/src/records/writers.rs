@@ -139,7 +139,7 @@ impl Peer {
         if !self.is_settled
             && let Some(earlier) = earlier
         {
-            // It was there when this look had begun; whoever reads it looks at its sum.
+            // It was there when this look had begun; a reader looks at its sum.
             self.known.keep(earlier);
         }
         let is_open = !self.known.torn.is_empty();
