@@ -736,6 +736,49 @@ extern "C" fn forebay_pin(file: *mut c_void, offset: i64, bytes: i64, tier: c_in
                      capacity"
                 ),
             ),
+            services::pin::QUOTA => fail(
+                -libc::EDQUOT,
+                format_args!(
+                    "{FUNCTION}(): {asked} bytes in tier {tier}, of which this run has a quota of \
+                     {most} and has pinned {pinned}; unpin what is not needed, or raise the quota \
+                     (--quota of forebay run, or quota of the tier in the configuration)"
+                ),
+            ),
+            services::pin::QUOTA_ROOM => fail(
+                -libc::EAGAIN,
+                format_args!(
+                    "{FUNCTION}(): not all of {} could be brought to tier {tier}: the run uses \
+                     {pinned} bytes of its quota of {most} there, and none became free for seconds; \
+                     unpin what is not needed, or raise the quota (--quota of forebay run); nothing \
+                     is pinned by this call",
+                    Named(fd)
+                ),
+            ),
+            services::pin::UNSERVED => fail(
+                -libc::EAGAIN,
+                format_args!(
+                    "{FUNCTION}(): not all of {} could be brought to tier {tier}: the node manager, \
+                     which makes room, is stopped or dead (`forebay status` says more); nothing is \
+                     pinned by this call",
+                    Named(fd)
+                ),
+            ),
+            errno if errno == -libc::EBADF => failed(
+                errno,
+                format_args!(
+                    "{FUNCTION}(): {}: the store has bytes of it that would be read; open it for \
+                     reading, too (O_RDWR)",
+                    Named(fd)
+                ),
+            ),
+            errno if errno == -libc::EINVAL => failed(
+                errno,
+                format_args!(
+                    "{FUNCTION}(): {}: {bytes} bytes from {offset} on are more than one pin can \
+                     say; pin less than 128 TiB at a time, within the first PiB",
+                    Named(fd)
+                ),
+            ),
             errno if errno == -libc::ENOENT => fail(
                 errno,
                 format_args!(

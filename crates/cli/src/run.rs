@@ -22,7 +22,7 @@ use forebay_node::status::Observer;
 use forebay_node::{Config, Connection};
 use forebay_placement::schema::{Mode, Trigger};
 use forebay_pool::calls::{Calls, Wanted};
-use forebay_pool::layout::{FOLLOWS, LAYOUT_VERSION};
+use forebay_pool::layout::{FOLLOWS, JOBS_MAX, LAYOUT_VERSION};
 use forebay_pool::message::Message;
 use forebay_pool::spans::Spans;
 use rustix::fd::{AsRawFd, OwnedFd};
@@ -237,8 +237,12 @@ fn begin(
                     && arguments.reserve.is_none()
                     && quotas.is_empty()
                     && !is_noted;
-                let many = "too many runs at once under one node manager";
-                return if plain { Ok(Begun::Job(None)) } else { Err(many.to_owned()) };
+                let many = format!(
+                    "{JOBS_MAX} runs are under this node manager, and no more can have a quota, \
+                     a reservation, a mode or a trigger of their own, or be recorded: wait until \
+                     one has ended, or run it without those options"
+                );
+                return if plain { Ok(Begun::Job(None)) } else { Err(many) };
             }
             Some(_) | None if signals::early().is_some() => return Ok(Begun::Signalled),
             Some(_) | None => {}

@@ -11,6 +11,7 @@ use clap::Args;
 use forebay_client::{Advice, OpenFlags, Session};
 use forebay_node::log::shown;
 use forebay_pool::layout::FileFlags;
+use forebay_pool::pins::Pin;
 use forebay_pool::{Entry, FileId, Identity};
 use rustix::fs::{CWD, Mode};
 use rustix::io::Errno;
@@ -182,9 +183,24 @@ impl Records {
 
     /// Bytes that the tiers have of a file.
     fn resident(&self, pool: &Pool, identity: Identity) -> u64 {
-        let records = self.0.get(&identity).into_iter().flatten();
-        let still = records.filter(|file| pool.segment.file(**file).identity() == identity);
-        still.map(|file| resident(pool, *file)).sum()
+        self.still(pool, identity).map(|file| resident(pool, file)).sum()
+    }
+
+    /// Whether a program has pinned something of a file.
+    fn has_pins(&self, pool: &Pool, identity: Identity) -> bool {
+        let segment = &pool.segment;
+        let is_now = |pin: &Pin| {
+            segment.header().has_file(pin.file)
+                && segment.file(pin.file).generation.load(Ordering::Acquire) == pin.generation
+        };
+        let pins: Vec<_> = segment.pins().filter(is_now).map(|pin| pin.file).collect();
+        self.still(pool, identity).any(|file| pins.contains(&file))
+    }
+
+    /// The records that are still of a file.
+    fn still(&self, pool: &Pool, identity: Identity) -> impl Iterator<Item = FileId> {
+        let records = self.0.get(&identity).into_iter().flatten().copied();
+        records.filter(move |file| pool.segment.file(*file).identity() == identity)
     }
 }
 
@@ -229,6 +245,14 @@ impl Dropped {
                 }
             }
             let left = records.resident(pool, *identity);
+            if left > 0 && records.has_pins(pool, *identity) {
+                errors.push(format!(
+                    "{}: {} stay in the tiers: a program has pinned some of it (`forebay explain` \
+                     shows what); end it, or have it unpin that first",
+                    shown(path),
+                    bytes(left)
+                ));
+            }
             self.files += usize::from(left < before);
             self.bytes += before.saturating_sub(left);
         }

@@ -28,8 +28,29 @@ pub enum PinRefused {
     JobLimit(Pinned),
     /// All jobs together would have.
     TierLimit(Pinned),
+    /// More would be pinned of the tier than the quota of the job for which the file counts.
+    Quota(Pinned),
+    /// The quota of that job had no room for seconds: `pinned` is what it uses of it.
+    QuotaRoom(Pinned),
+    /// The node manager is stopped or dead, and makes no room.
+    Unserved,
     /// Something else.
     Failed(Errno),
+}
+
+/// Why a block is not where it was to be brought.
+#[derive(Clone, Copy, Debug)]
+enum Missing {
+    /// Quotas had no room for seconds.
+    Quota,
+    /// Something else.
+    Other(Errno),
+}
+
+impl From<Errno> for Missing {
+    fn from(errno: Errno) -> Missing {
+        Missing::Other(errno)
+    }
 }
 
 /// What is pinned of a tier, in bytes.
@@ -65,7 +86,8 @@ impl OpenFile<'_> {
     /// `handle`, and with the process.
     ///
     /// # Errors
-    /// See [`PinRefused`]; `AGAIN` if not all could be brought up. Nothing is pinned then.
+    /// See [`PinRefused`]; `AGAIN` if not all could be brought up; `BADF` if the store has some of
+    /// it, and the file is not open for reading. Nothing is pinned then.
     pub fn pin(&self, offset: u64, bytes: u64, tier: u32, handle: u32) -> Result<(), PinRefused> {
         let segment = &self.session.segment;
         let tiers = segment.header().tiers_in_use();
@@ -90,15 +112,18 @@ impl OpenFile<'_> {
             NotPinned::TierLimit(Room { pinned, most }) => {
                 PinRefused::TierLimit(Pinned { asked, pinned: pinned * unit, most: most * unit })
             }
+            NotPinned::Quota(Room { pinned, most }) => {
+                PinRefused::Quota(Pinned { asked, pinned: pinned * unit, most: most * unit })
+            }
         };
         let marker = self.note_pin(&blocks, tier, handle)?.map_err(refused)?;
         segment.confirm_pin(marker, self.session.owner()).map_err(refused)?;
         // Many at a time, while this thread brings up what the node manager has not.
         self.want_staged(blocks.start, (blocks.end - blocks.start).min(64) as u32);
         let brought = blocks.clone().try_for_each(|block| self.bring_for_pin(block, tier));
-        if let Err(errno) = brought {
+        if let Err(missing) = brought {
             segment.unpin(marker, self.session.owner());
-            return Err(errno.into());
+            return Err(self.why_not_brought(missing, asked, tier));
         }
         match self.record.has(FileFlags::DIRECT) {
             true => {
@@ -126,15 +151,53 @@ impl OpenFile<'_> {
     }
 
     /// Sees to it that a block which is pinned is in `tier` or a faster one, if it is anywhere.
-    fn bring_for_pin(&self, block: u64, tier: TierId) -> Result<(), Errno> {
+    fn bring_for_pin(&self, block: u64, tier: TierId) -> Result<(), Missing> {
         for _ in 0..TRIES {
             let inside = self.enter_for(Need::Whole(Access::Read))?;
             if self.record.has(FileFlags::DIRECT) || inside.is_pinned_there(block, tier)? {
                 return Ok(());
             }
+            let is_counted = match tier.is_ram() {
+                true => self.session.await_quota_for_pin(self.record),
+                // By way of RAM: one block at a time may be there beyond the quota.
+                false => {
+                    self.session.segment.claim_quota(self.record, TierId::RAM, PAGES_PER_BUCKET)
+                }
+            };
+            if !is_counted && tier.is_ram() {
+                return Err(Missing::Quota);
+            }
+            if !is_counted {
+                let segment = &self.session.segment;
+                segment.note_quota(self.record, TierId::RAM, PAGES_PER_BUCKET);
+            }
             inside.bring_up_pinned(block)?;
+            drop(inside);
+            if !is_counted && !self.session.await_within_quota(self.record) {
+                return Err(Missing::Quota);
+            }
         }
-        Err(Errno::AGAIN)
+        Err(Missing::Other(Errno::AGAIN))
+    }
+
+    /// What to say of blocks that could not be brought to a tier.
+    fn why_not_brought(&self, missing: Missing, asked: u64, tier: TierId) -> PinRefused {
+        let segment = &self.session.segment;
+        let lacks_room = matches!(missing, Missing::Quota | Missing::Other(Errno::AGAIN));
+        if lacks_room && (!segment.manager_is_alive() || segment.manager_is_stopped()) {
+            return PinRefused::Unserved;
+        }
+        let page = segment.page_bytes() as u64;
+        let quota = segment.quota_job(self.record).map(|job| &job.quota[tier]);
+        match (missing, quota.and_then(|quota| Some((quota.used(), quota.limit()?)))) {
+            (Missing::Quota, Some((used, limit))) => PinRefused::QuotaRoom(Pinned {
+                asked,
+                pinned: u64::from(used) * page,
+                most: u64::from(limit) * page,
+            }),
+            (Missing::Quota, None) => PinRefused::Failed(Errno::AGAIN),
+            (Missing::Other(errno), _) => PinRefused::Failed(errno),
+        }
     }
 }
 
@@ -163,7 +226,8 @@ impl EnteredFile<'_> {
         Ok(held.tier() <= tier && is_filled)
     }
 
-    /// Brings a block to RAM from a lower tier, or from the store.
+    /// Brings a block to RAM from a lower tier, or from the store. What that takes of a
+    /// quota the caller has counted.
     ///
     /// # Errors
     /// `AGAIN` if there is no room; `BADF` if the store has it, and the file is not open for
@@ -172,7 +236,7 @@ impl EnteredFile<'_> {
         let segment = &self.session.segment;
         let entry = segment.entry_or_insert(self.record, block, self.owner).ok_or(Errno::AGAIN)?;
         if let Entry::Resident { .. } = Entry::decode(entry.load(Ordering::Acquire)) {
-            return self.bring_up(entry, block).map_err(|errno| match errno {
+            return self.bring_up_counted(entry, block).map_err(|errno| match errno {
                 Errno::NOSPC => Errno::AGAIN,
                 errno => errno,
             });
@@ -183,7 +247,7 @@ impl EnteredFile<'_> {
         // Room first: what stages a block takes what there is.
         let bucket = self.session.room(self.owner).ok_or(Errno::AGAIN)?;
         segment.free_bucket(bucket);
-        self.stage_in(block, true);
+        self.stage_in_counted(block, true);
         Ok(())
     }
 }

@@ -146,6 +146,12 @@ pub mod pin {
     pub const TIER_LIMIT: i32 = 2;
     /// The file is used through the kernel.
     pub const BY_KERNEL: i32 = 3;
+    /// More would be pinned of the tier than the quota of the job.
+    pub const QUOTA: i32 = 4;
+    /// The job's quota of the tier had no room for seconds; `pinned` is what it uses.
+    pub const QUOTA_ROOM: i32 = 5;
+    /// The node manager is stopped or dead, and makes no room.
+    pub const UNSERVED: i32 = 6;
 }
 
 /// A flush that was asked for: what [`crate::Flush`] has.

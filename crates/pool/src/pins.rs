@@ -63,6 +63,8 @@ pub enum NotPinned {
     JobLimit(Room),
     /// All jobs together would have pinned more of the tier than leaves room for what is written.
     TierLimit(Room),
+    /// More would be pinned of the tier than the job for which the file counts may have of it.
+    Quota(Room),
 }
 
 /// What is pinned of a tier, in blocks.
@@ -196,6 +198,25 @@ impl Segment {
         (u64::from(buckets) * share / 1000, u64::from(free) * ALL_PERMILLE / 1000)
     }
 
+    /// What is pinned of the tier of `pin` in files that count for the same job as its file, where
+    /// that job has a quota of the tier.
+    fn pinned_of_quota(&self, pin: &Pin) -> Option<Room> {
+        let record = |pin: &Pin| {
+            let record = self.header().has_file(pin.file).then(|| self.file(pin.file))?;
+            (record.generation.load(Ordering::Acquire) == pin.generation).then_some(record)
+        };
+        let job = self.quota_job(record(pin)?)?;
+        let most = u64::from(job.quota[pin.tier].limit()? / PAGES_PER_BUCKET);
+        let number = job.number.load(Ordering::Relaxed);
+        let counts = |other: &Pin| {
+            let of_job = |record: &FileRecord| record.quota_job.load(Ordering::Relaxed) == number;
+            other.tier == pin.tier && record(other).is_some_and(of_job)
+        };
+        let of_job = self.pins().filter(counts);
+        let pinned = of_job.fold(0, |all: u64, pin| all.saturating_add(pin.count));
+        Some(Room { pinned, most })
+    }
+
     /// Notes for `owner`'s process that blocks of `file` stay in `tier` or a faster one, until
     /// [`Segment::unpin`]. `handle` is whose pin it is within the process. Blocks that are
     /// elsewhere are not brought there. [`Segment::confirm_pin`] follows. The caller has a shared
@@ -230,10 +251,11 @@ impl Segment {
     /// `owner`'s process, which has no shared lock.
     ///
     /// # Errors
-    /// [`NotPinned::JobLimit`], [`NotPinned::TierLimit`]; the pin is given up then. Of two
-    /// processes that ask for the last room at the same time both may be refused.
+    /// [`NotPinned::JobLimit`], [`NotPinned::Quota`], [`NotPinned::TierLimit`]; the pin is given up
+    /// then. Of two processes that ask for the last room at the same time both may be refused.
     pub fn confirm_pin(&self, marker: Marker, owner: Owner) -> Result<(), NotPinned> {
-        let Some(Pin { count, tier, .. }) = self.pin_of(marker.description) else { return Ok(()) };
+        let Some(pin) = self.pin_of(marker.description) else { return Ok(()) };
+        let Pin { count, tier, .. } = pin;
         let count_of = |pins: &mut dyn Iterator<Item = Pin>| {
             let of_tier = pins.filter(|pin| pin.tier == tier);
             of_tier.fold(0, |all: u64, pin| all.saturating_add(pin.count))
@@ -243,9 +265,11 @@ impl Segment {
         let mine = count_of(&mut self.pins_of_job(job));
         let all = count_of(&mut self.pins());
         let room = |most, all: u64| Room { pinned: all.saturating_sub(count), most };
-        let refused = match (mine > of_job, all > of_all) {
-            (true, _) => NotPinned::JobLimit(room(of_job, mine)),
-            (_, true) => NotPinned::TierLimit(room(of_all, all)),
+        let quota = self.pinned_of_quota(&pin).filter(|quota| quota.pinned > quota.most);
+        let refused = match (mine > of_job, quota, all > of_all) {
+            (true, ..) => NotPinned::JobLimit(room(of_job, mine)),
+            (_, Some(quota), _) => NotPinned::Quota(room(quota.most, quota.pinned)),
+            (.., true) => NotPinned::TierLimit(room(of_all, all)),
             _ => return Ok(()),
         };
         self.unpin(marker, owner);
@@ -356,6 +380,27 @@ mod tests {
         segment.file(mine).generation.fetch_add(1, Ordering::SeqCst);
         let mut pins = Pins::default();
         assert_eq!((pins.limit_now(&segment, mine, 0), segment.pinned_to(mine, 0)), (None, None));
+    }
+
+    #[test]
+    fn what_is_pinned_of_a_jobs_files_keeps_to_its_quota() {
+        let segment = segment();
+        let me = process(&segment);
+        let (mine, other) = (file(&segment, 7, me), file(&segment, 8, me));
+        let number = segment.begin_job(1, 0).unwrap();
+        segment.job(number).unwrap().set_quota(RAM, 4 * u64::from(PAGES_PER_BUCKET) + 1);
+        segment.file(mine).quota_job.store(number, Ordering::Relaxed);
+        let all = |pinned| Err(NotPinned::Quota(Room { pinned, most: 4 }));
+        assert_eq!(pinned(&segment, (mine, 0..5), RAM, 1, me), all(0));
+        assert_eq!(segment.pins().count(), 0, "one that is refused is given up");
+        pinned(&segment, (mine, 0..3), RAM, 1, me).unwrap();
+        assert_eq!(pinned(&segment, (mine, 7..9), RAM, 1, me), all(3));
+        pinned(&segment, (mine, 9..10), RAM, 1, me).unwrap();
+        pinned(&segment, (mine, 3..20), TierId::new(1), 1, me).unwrap();
+        pinned(&segment, (other, 0..5), RAM, 1, me).unwrap();
+        // What another file in the same record had pinned counts for none.
+        segment.file(mine).generation.fetch_add(1, Ordering::SeqCst);
+        pinned(&segment, (mine, 0..4), RAM, 1, me).unwrap();
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! than the program.
 
 use crate::c_library::link;
-use crate::harness::{LIMIT, Setup, Site, USUAL, kill, wait_for};
+use crate::harness::{LIMIT, Setup, Site, Steps, USUAL, kill, wait_for};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::path::Path;
@@ -62,6 +62,27 @@ fn bad_pins_are_named_and_pin_nothing() {
     let Some(site) = site() else { return };
     run(&site, "$BIN/pins bad $PWD/file");
     assert_eq!(site.run_plainly("$BIN/pins plain $PWD/file").expect(0).stdout, "done\n");
+}
+
+#[test]
+fn pins_keep_to_the_quotas_of_their_run() {
+    let Some(site) = site() else { return };
+    let quotas = ["--quota", "ram=4MiB", "--quota", "nvme=4MiB"];
+    let steps = Steps::with(&site, &quotas, "$BIN/pins quota $PWD/file");
+    assert_eq!(steps.end().expect(0).stdout, "done\n");
+}
+
+#[test]
+fn an_order_to_drop_what_is_pinned_says_that_it_stays() {
+    let Some(site) = site() else { return };
+    let (file, mark) = (site.store.join("file"), site.out.join("mark"));
+    let (file, mark_) = (file.to_str().unwrap(), mark.to_str().unwrap());
+    let run_of = stays(&site, &["stay", file, mark_], &mark);
+    let said = site.end(site.forebay(&["stage-out", "--drop", file])).expect(1);
+    assert!(said.stderr.contains("8.00 MiB") && said.stderr.contains("pinned"), "{said:?}");
+    assert_eq!(pinned(&site), 8 << 20);
+    kill(program_of(&run_of, "pins"), Signal::KILL);
+    run_of.end();
 }
 
 #[test]

@@ -146,7 +146,7 @@ static void bad(const char *path) {
     GIVES(forebay_pin(file, -1, 1, 0), -EINVAL, "-1");
     GIVES(forebay_pin(file, 0, -4096, 0), -EINVAL, "-4096");
     GIVES(forebay_pin(file, INT64_MAX, 1, 0), -EINVAL, "no part of a file");
-    GIVES(forebay_pin(file, 0, INT64_MAX, 0), -EINVAL, "nvalid");
+    GIVES(forebay_pin(file, 0, INT64_MAX, 0), -EINVAL, "less than 128 TiB");
     GIVES(forebay_pin(file, INT64_MAX - 1, 1, 0), -EINVAL, "nvalid");
     CHECK(forebay_pin(file, (int64_t)1 << 49, 1, 0) == 0 && forebay_unpin(file, 0, 0) == 1);
     GIVES(forebay_pin(file, 0, 1, 2), -ENOENT, "no tier 2");
@@ -170,6 +170,31 @@ static void bad(const char *path) {
     GIVES(forebay_pin(file, 0, 1, 0), FOREBAY_E_NOT_BUFFERED, "kernel");
     CHECK(munmap(map, 4096) == 0 && forebay_close(file) == 0);
     GIVES(forebay_pin(file, 0, 1, 0), FOREBAY_E_CLOSED, "closed");
+    CHECK(forebay_end(session) == 0);
+}
+
+/* In a run that has a quota of 4 MiB of each tier: pins keep to it, and wait for its room. */
+static void quota(const char *path) {
+    forebay_file *file = opened(path);
+    fill(file, 0, 12 * MIB, 4);
+    CHECK(forebay_wait(file, FOREBAY_STORE, 60000) == 0);
+    GIVES(forebay_pin(file, 0, 8 * MIB, 0), -EDQUOT, "quota");
+    GIVES(forebay_pin(file, 0, 4 * MIB + 1, 1), -EDQUOT, "has pinned 0");
+    CHECK(forebay_unpin(file, 0, 0) == 0);
+    CHECK(forebay_pin(file, 0, 4 * MIB, 0) == 0);
+    CHECK(there(file, 0, 4 * MIB, 0) == 4 * MIB);
+    CHECK(there(file, 0, 12 * MIB, 0) <= 4 * MIB + BLOCK);
+    GIVES(forebay_pin(file, 8 * MIB, 1, 0), -EDQUOT, "has pinned 4194304");
+    /* RAM is used up by pins: what goes to the next tier is there for a block at a time. */
+    CHECK(forebay_pin(file, 8 * MIB, 4 * MIB, 1) == 0);
+    CHECK(there(file, 8 * MIB, 4 * MIB, 1) == 4 * MIB);
+    CHECK(there(file, 0, 4 * MIB, 0) == 4 * MIB);
+    CHECK(there(file, 0, 12 * MIB, 0) <= 4 * MIB + BLOCK);
+    CHECK(there(file, 0, 12 * MIB, 1) <= 8 * MIB + BLOCK);
+    same(file, 0, 12 * MIB, 4);
+    CHECK(forebay_unpin(file, 0, 0) == 2);
+    CHECK(forebay_pin(file, 4 * MIB, 4 * MIB, 0) == 0);
+    CHECK(there(file, 4 * MIB, 4 * MIB, 0) == 4 * MIB);
     CHECK(forebay_end(session) == 0);
 }
 
@@ -247,6 +272,8 @@ int main(int argc, char **argv) {
         plain(path);
     else if (!strcmp(part, "forks"))
         forks(path, other);
+    else if (!strcmp(part, "quota"))
+        quota(path);
     else if (!strcmp(part, "press"))
         press(path, 64 * MIB);
     else if (!strcmp(part, "stay"))

@@ -13,8 +13,17 @@ use rustix::fs::Advice;
 impl EnteredFile<'_> {
     /// Brings a block from the store to RAM, clean; `again`: it has been read before. False if that
     /// is not possible now.
-    #[inline(never)]
     pub(crate) fn stage_in(&self, block: u64, again: bool) -> bool {
+        self.stage_in_as(block, again, false)
+    }
+
+    /// The same of a block that the caller has counted as used of its job's quota of RAM.
+    pub(crate) fn stage_in_counted(&self, block: u64, again: bool) -> bool {
+        self.stage_in_as(block, again, true)
+    }
+
+    #[inline(never)]
+    fn stage_in_as(&self, block: u64, again: bool, is_counted: bool) -> bool {
         let record = self.record;
         let bytes = self.session.segment.bucket_bytes();
         let start = block * bytes as u64;
@@ -37,7 +46,7 @@ impl EnteredFile<'_> {
         let is_small = block == 0 && record.size.load(Ordering::Acquire) <= bytes as u64 / 2;
         // Its job reads on from the store where it has used up what it may have of RAM.
         let counted = if is_small { pages } else { PAGES_PER_BUCKET };
-        if !segment.claim_quota(record, TierId::RAM, counted) {
+        if !is_counted && !segment.claim_quota(record, TierId::RAM, counted) {
             segment.want_room();
             return false;
         }

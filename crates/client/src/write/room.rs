@@ -426,34 +426,61 @@ impl Session {
     /// Waits until the job of a file may take another bucket of RAM, and counts it, while the node
     /// manager makes room in what the job has. False when it does not.
     fn await_quota(&self, record: &FileRecord) -> bool {
+        self.await_quota_as(record, false)
+    }
+
+    /// The same for a pin, which waits also where another thread has waited in vain: nothing takes
+    /// its place.
+    pub(crate) fn await_quota_for_pin(&self, record: &FileRecord) -> bool {
+        self.await_quota_as(record, true)
+    }
+
+    /// Waits until the job of a file uses no more of RAM than it may: what is beyond that goes to a
+    /// lower tier. False if it does not.
+    pub(crate) fn await_within_quota(&self, record: &FileRecord) -> bool {
+        let is_within = || {
+            let quota = self.segment.quota_job(record).map(|job| &job.quota[TierId::RAM]);
+            quota.is_none_or(|quota| quota.limit().is_none_or(|limit| quota.used() <= limit))
+        };
+        self.await_freed(record, is_within).is_ok()
+    }
+
+    fn await_quota_as(&self, record: &FileRecord, is_pin: bool) -> bool {
         let claims = || self.segment.claim_quota(record, TierId::RAM, BUCKET_PAGES);
         if claims() {
             return true;
         }
-        // Changes with each bucket that the job gives up.
-        let freed = || {
-            let job = self.segment.quota_job(record);
-            job.map_or(0, |job| {
-                1 << 32 | u64::from(job.quota[TierId::RAM].base.load(Ordering::SeqCst))
-            })
-        };
-        let mut seen = freed();
         // Nothing has become free since a thread here waited in vain.
-        if self.quota_in_vain.load(Ordering::Relaxed) == seen {
+        if !is_pin && self.quota_in_vain.load(Ordering::Relaxed) == self.freed_of_quota(record) {
             self.segment.want_room();
             return false;
         }
         self.counters().backpressure.fetch_add(1, Ordering::Relaxed);
+        let Err(seen) = self.await_freed(record, claims) else { return true };
+        self.quota_in_vain.store(seen, Ordering::Relaxed);
+        claims()
+    }
+
+    /// Changes with each bucket of RAM that the job of a file gives up.
+    fn freed_of_quota(&self, record: &FileRecord) -> u64 {
+        let job = self.segment.quota_job(record);
+        job.map_or(0, |job| 1 << 32 | u64::from(job.quota[TierId::RAM].base.load(Ordering::SeqCst)))
+    }
+
+    /// Waits until `is_enough`, while the node manager makes room in what the job of a file may
+    /// have of RAM. When it has made none for long: what [`Session::freed_of_quota`] was.
+    fn await_freed(&self, record: &FileRecord, is_enough: impl Fn() -> bool) -> Result<(), u64> {
+        let mut seen = self.freed_of_quota(record);
         let made = &self.segment.header().room_made;
         let mut idle_ms = 0;
         while idle_ms < ROOM_TIMEOUT.as_ms() {
             let before = made.load(Ordering::Acquire);
-            if claims() {
-                return true;
+            if is_enough() {
+                return Ok(());
             }
             self.segment.want_room();
             futex::wait(made, before, ROOM_LOOK.as_ms());
-            let now = freed();
+            let now = self.freed_of_quota(record);
             // Others may have got the room that was made.
             idle_ms = if now == seen { idle_ms + ROOM_LOOK.as_ms() } else { 0 };
             seen = now;
@@ -461,8 +488,7 @@ impl Session {
                 break;
             }
         }
-        self.quota_in_vain.store(seen, Ordering::Relaxed);
-        claims()
+        Err(seen)
     }
 
     /// Whether RAM gets room although nothing moves that is not on its way.

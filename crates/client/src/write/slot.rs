@@ -71,6 +71,16 @@ impl EnteredFile<'_> {
     /// the device's, or `IO`, if bytes that only the slot has cannot be read as they were written.
     #[cold]
     pub(crate) fn bring_up(&self, entry: &AtomicU64, block: u64) -> Result<(), Errno> {
+        self.bring_up_counted(entry, block)?;
+        self.session.segment.note_quota(self.record, TierId::RAM, PAGES_PER_BUCKET);
+        Ok(())
+    }
+
+    /// The same of a block that the caller has counted as used of its job's quota of RAM.
+    ///
+    /// # Errors
+    /// Those of [`EnteredFile::bring_up`].
+    pub(crate) fn bring_up_counted(&self, entry: &AtomicU64, block: u64) -> Result<(), Errno> {
         // There may be no room for seconds: no lock is held meanwhile.
         let mut taken = Some(self.ram_bucket().ok_or(Errno::NOSPC)?);
         let result = self.bring_up_to(entry, block, &mut taken);
@@ -96,7 +106,6 @@ impl EnteredFile<'_> {
         let another = || Some((TierId::RAM, segment.take_bucket(self.owner)?));
         let fresh = self.fresh(block, || taken.take().or_else(another));
         let (_, fresh) = fresh.ok_or(Errno::NOSPC)?;
-        segment.note_quota(self.record, TierId::RAM, PAGES_PER_BUCKET);
         fresh.raise(entry, held, self.session).map(drop).map_err(|(errno, _)| errno)
     }
 
