@@ -174,10 +174,11 @@ static void bad(const char *path) {
 }
 
 /* In a run that has a quota of 4 MiB of each tier: pins keep to it, and wait for its room. */
-static void quota(const char *path) {
+static void quota(const char *path, int is_stored) {
     forebay_file *file = opened(path);
     fill(file, 0, 12 * MIB, 4);
-    CHECK(forebay_wait(file, FOREBAY_STORE, 60000) == 0);
+    if (is_stored)
+        CHECK(forebay_wait(file, FOREBAY_STORE, 60000) == 0);
     GIVES(forebay_pin(file, 0, 8 * MIB, 0), -EDQUOT, "quota");
     GIVES(forebay_pin(file, 0, 4 * MIB + 1, 1), -EDQUOT, "has pinned 0");
     CHECK(forebay_unpin(file, 0, 0) == 0);
@@ -195,7 +196,7 @@ static void quota(const char *path) {
     CHECK(forebay_unpin(file, 0, 0) == 2);
     CHECK(forebay_pin(file, 4 * MIB, 4 * MIB, 0) == 0);
     CHECK(there(file, 4 * MIB, 4 * MIB, 0) == 4 * MIB);
-    CHECK(forebay_end(session) == 0);
+    CHECK(forebay_close(file) == 0);
 }
 
 static void plain(const char *path) {
@@ -273,7 +274,8 @@ int main(int argc, char **argv) {
     else if (!strcmp(part, "forks"))
         forks(path, other);
     else if (!strcmp(part, "quota"))
-        quota(path);
+        for (int is_stored = 0; is_stored < 2; is_stored++)
+            quota(path, is_stored);
     else if (!strcmp(part, "press"))
         press(path, 64 * MIB);
     else if (!strcmp(part, "stay"))

@@ -8,7 +8,7 @@ use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering};
 use forebay_placement::{Destination, Piece, PolicyId, Request};
 use forebay_pool::BucketId;
-use forebay_pool::clock::Timer;
+use forebay_pool::clock::{self, Timer};
 use forebay_pool::guards::FreshBucket;
 use forebay_pool::layout::*;
 use forebay_pool::{Owner, futex};
@@ -472,8 +472,9 @@ impl Session {
     fn await_freed(&self, record: &FileRecord, is_enough: impl Fn() -> bool) -> Result<(), u64> {
         let mut seen = self.freed_of_quota(record);
         let made = &self.segment.header().room_made;
-        let mut idle_ms = 0;
-        while idle_ms < ROOM_TIMEOUT.as_ms() {
+        // By the clock: room that is made for others wakes this thread, too.
+        let mut since = clock::monotonic_ns();
+        while clock::monotonic_ns().saturating_sub(since) < ROOM_TIMEOUT.as_ns() {
             let before = made.load(Ordering::Acquire);
             if is_enough() {
                 return Ok(());
@@ -481,9 +482,10 @@ impl Session {
             self.segment.want_room();
             futex::wait(made, before, ROOM_LOOK.as_ms());
             let now = self.freed_of_quota(record);
-            // Others may have got the room that was made.
-            idle_ms = if now == seen { idle_ms + ROOM_LOOK.as_ms() } else { 0 };
-            seen = now;
+            if now != seen {
+                // Others may have got the room that was made.
+                (seen, since) = (now, clock::monotonic_ns());
+            }
             if !self.segment.manager_is_alive() || self.segment.manager_is_stopped() {
                 break;
             }

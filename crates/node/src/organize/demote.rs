@@ -232,6 +232,10 @@ impl Demoter {
         if !segment.has_quotas(tier) {
             return;
         }
+        let bases = || -> Vec<u32> {
+            segment.jobs().map(|job| job.quota[tier].base.load(Ordering::SeqCst)).collect()
+        };
+        let before = bases();
         segment.recount_quotas(tier);
         let page = segment.page_bytes() as u64;
         let unit = segment.bucket_bytes() as u64;
@@ -255,9 +259,10 @@ impl Demoter {
             victims.append(self.choose(blocks, &hierarchy, Which::SparseOf(number)));
             self.empty(victims, limit);
             segment.recount_quotas(tier);
-            if tier.is_ram() {
-                node.post_room();
-            }
+        }
+        // Only then: a waiter that is woken asks for the next round.
+        if tier.is_ram() && bases() != before {
+            node.post_room();
         }
     }
 
