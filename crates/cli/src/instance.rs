@@ -42,11 +42,7 @@ impl InstanceArguments {
             || self.durability.is_some()
     }
 
-    /// The configuration they name, to start something.
-    pub fn load(&self) -> Result<Config, String> {
-        self.load_for(Predictors::Needed)
-    }
-
+    /// The configuration they name.
     fn load_for(&self, predictors: Predictors) -> Result<Config, String> {
         let loaded = match &self.config {
             Some(file) => Config::load_for(file, &self.backing, predictors),
