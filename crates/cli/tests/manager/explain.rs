@@ -112,7 +112,7 @@ fn a_flag_changes_what_it_names_and_it_is_said_where_everything_comes_from() {
     ];
     assert_eq!(in_force.map(str::trim).collect::<Vec<_>>(), expected, "{said}");
     has(&said, r#""policy": {"name": "max-locality", "from": "configuration"}"#);
-    has(&said, r#""mode": null, "trigger": "on-exit"}], "tiers""#);
+    has(&said, r#""mode": null, "trigger": "on-exit", "pinned": 0, "quotas": []}], "tiers""#);
 }
 
 /// Every key of the object is in the page about it.
