@@ -157,20 +157,11 @@ impl<T: Element> Container<T> {
             let options: Options = options_of(&settings.0)?;
             let name = files::c_path(Path::new(name))?;
             let name = files::check_name(&name)?;
-            let session = handles::begin_session()?;
             let folder = Folder::of_name(directory, name)?;
-            let made = Store::open(Handle::of(session), folder, options).map(Arc::new);
-            let made = made.and_then(|store| match helper::start(&store) {
-                Ok(helpers) => Ok((helpers, store)),
-                Err(code) => {
-                    if let Some(store) = Arc::into_inner(store) {
-                        store.abandon();
-                    }
-                    Err(code)
-                }
-            });
-            match made {
-                Ok((helpers, store)) => Ok((session, helpers, store)),
+            let session = handles::begin_session()?;
+            let made = Store::open(Handle::of(session), folder, options);
+            match made.and_then(helper::begin) {
+                Ok((store, helpers)) => Ok((session, helpers, store)),
                 Err(code) => {
                     crate::forebay_end(session);
                     Err(code)
@@ -285,17 +276,10 @@ impl<T: Element> Drop for Container<T> {
         let (Some(store), helpers) = (self.store.take(), std::mem::take(&mut self.helpers)) else {
             return;
         };
-        if store.check_process().is_err() {
-            // As in `table.rs`.
-            std::mem::forget((store, helpers));
-            return;
+        if helper::finish(store, helpers) {
+            let session: *mut c_void = self.session.pointer();
+            crate::forebay_end(session);
         }
-        helper::stop(&store, helpers);
-        if let Some(store) = Arc::into_inner(store) {
-            store.finish();
-        }
-        let session: *mut c_void = self.session.pointer();
-        crate::forebay_end(session);
     }
 }
 

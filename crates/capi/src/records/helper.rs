@@ -28,7 +28,7 @@ enum Work {
 }
 
 /// Starts the helpers of a container. The program's signal handlers do not run on them.
-pub(crate) fn start(store: &Arc<Store>) -> Result<Vec<JoinHandle<()>>, c_int> {
+fn start(store: &Arc<Store>) -> Result<Vec<JoinHandle<()>>, c_int> {
     let mut helpers = Vec::new();
     let before = block_signals();
     for _ in 0..store.options().helpers {
@@ -56,6 +56,40 @@ pub(crate) fn stop(store: &Store, helpers: Vec<JoinHandle<()>>) {
         // A helper returns nothing.
         let _ = helper.join();
     }
+}
+
+/// Starts the helpers of a container that was just opened, or gives up what it has made.
+pub(crate) fn begin(store: Store) -> Result<(Arc<Store>, Vec<JoinHandle<()>>), c_int> {
+    let store = Arc::new(store);
+    match start(&store) {
+        Ok(helpers) => Ok((store, helpers)),
+        Err(code) => {
+            abandon(store);
+            Err(code)
+        }
+    }
+}
+
+/// Gives up what a container has made that is not opened after all. Its helpers have ended.
+pub(crate) fn abandon(store: Arc<Store>) {
+    if let Some(store) = Arc::into_inner(store) {
+        store.abandon();
+    }
+}
+
+/// Ends a container that no call uses any more: its helpers, and then its files. False in a child
+/// of `fork`, which has none of its threads and may not remove its files: nothing is done there.
+pub(crate) fn finish(store: Arc<Store>, helpers: Vec<JoinHandle<()>>) -> bool {
+    if store.check_process().is_err() {
+        std::mem::forget((store, helpers));
+        return false;
+    }
+    stop(&store, helpers);
+    // The helpers had the others.
+    if let Some(store) = Arc::into_inner(store) {
+        store.finish();
+    }
+    true
 }
 
 fn block_signals() -> MaybeUninit<libc::sigset_t> {

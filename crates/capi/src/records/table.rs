@@ -45,16 +45,7 @@ impl Container {
         }
         // SAFETY: made by `add`, and taken out of the table here.
         let Open { store, helpers } = *unsafe { Box::from_raw(open) };
-        if store.check_process().is_err() {
-            // A child of fork() has none of its threads, and may not remove its files.
-            std::mem::forget((store, helpers));
-            return;
-        }
-        helper::stop(&store, helpers);
-        // The helpers had the others.
-        if let Some(store) = Arc::into_inner(store) {
-            store.finish();
-        }
+        helper::finish(store, helpers);
     }
 }
 
@@ -62,16 +53,7 @@ static CONTAINERS_OPEN: [Container; CONTAINERS] = [const { Container::free() }; 
 
 /// Starts the helpers of a container; its handle.
 pub(crate) fn add(store: Store) -> Result<*mut c_void, c_int> {
-    let store = Arc::new(store);
-    let helpers = match helper::start(&store) {
-        Ok(helpers) => helpers,
-        Err(code) => {
-            if let Some(store) = Arc::into_inner(store) {
-                store.abandon();
-            }
-            return Err(code);
-        }
-    };
+    let (store, helpers) = helper::begin(store)?;
     let open = Box::into_raw(Box::new(Open { store, helpers }));
     for (at, container) in CONTAINERS_OPEN.iter().enumerate() {
         let fill = || container.open.store(open, Ordering::Release);
@@ -82,9 +64,7 @@ pub(crate) fn add(store: Store) -> Result<*mut c_void, c_int> {
     // SAFETY: made above, and in no place of the table.
     let Open { store, helpers } = *unsafe { Box::from_raw(open) };
     helper::stop(&store, helpers);
-    if let Some(store) = Arc::into_inner(store) {
-        store.abandon();
-    }
+    helper::abandon(store);
     let text = format_args!(
         "{CONTAINERS} containers are open; close some of them with forebay_records_close()"
     );
