@@ -103,18 +103,17 @@ impl OpenFile<'_> {
         }
         let unit = segment.bucket_bytes() as u64;
         let asked = (blocks.end - blocks.start).saturating_mul(unit);
+        let in_bytes = |Room { pinned, most }: Room| Pinned {
+            asked,
+            pinned: pinned * unit,
+            most: most * unit,
+        };
         let refused = |refused| match refused {
             NotPinned::NoDescription => PinRefused::Failed(Errno::NFILE),
             NotPinned::TooLong => PinRefused::Failed(Errno::INVAL),
-            NotPinned::JobLimit(Room { pinned, most }) => {
-                PinRefused::JobLimit(Pinned { asked, pinned: pinned * unit, most: most * unit })
-            }
-            NotPinned::TierLimit(Room { pinned, most }) => {
-                PinRefused::TierLimit(Pinned { asked, pinned: pinned * unit, most: most * unit })
-            }
-            NotPinned::Quota(Room { pinned, most }) => {
-                PinRefused::Quota(Pinned { asked, pinned: pinned * unit, most: most * unit })
-            }
+            NotPinned::JobLimit(room) => PinRefused::JobLimit(in_bytes(room)),
+            NotPinned::TierLimit(room) => PinRefused::TierLimit(in_bytes(room)),
+            NotPinned::Quota(room) => PinRefused::Quota(in_bytes(room)),
         };
         let marker = self.note_pin(&blocks, tier, handle)?.map_err(refused)?;
         segment.confirm_pin(marker, self.session.owner()).map_err(refused)?;

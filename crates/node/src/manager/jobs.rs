@@ -14,6 +14,7 @@ use forebay_pool::free_map::USED;
 use forebay_pool::layout::*;
 use forebay_pool::message::Message;
 use forebay_pool::opens::Opens;
+use forebay_pool::pins::Pins;
 use forebay_pool::{Entry, Owner, clock, liveness};
 use rustix::fd::{AsFd, AsRawFd};
 use std::collections::{HashMap, HashSet};
@@ -108,7 +109,8 @@ impl Beginning {
 /// Frees up to `most` buckets whose blocks the store has. Returns how many.
 fn drop_clean(node: &Node, owner: Owner, most: u32) -> u32 {
     let segment = &node.segment;
-    let mut freed = 0;
+    let (mut freed, mut pins) = (0, Pins::default());
+    pins.look(segment);
     for bucket in node.tiers().flat_map(|tier| whole_buckets_of(segment, tier)) {
         let Some(meta) = segment.bucket(bucket) else { continue };
         let file = meta.file.load(Ordering::Relaxed);
@@ -124,7 +126,7 @@ fn drop_clean(node: &Node, owner: Owner, most: u32) -> u32 {
         let Some(place) = segment.entry(segment.file(file), block) else { continue };
         let locked = segment.lock_block_within(place, owner, &mut Backoff::spent());
         let Ok(Some(locked)) = locked else { continue };
-        let is_pinned = segment.pinned_to(file, block).is_some();
+        let is_pinned = pins.limit_now(segment, file, block).is_some();
         if !is_pinned && locked.meta().pending_under_lock() == 0 {
             segment.discard_block(place, locked);
             freed += 1;
