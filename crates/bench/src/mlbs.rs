@@ -34,19 +34,18 @@ const PAPER_KERNEL_S: f64 = 1800.0;
 /// Least that a RAM tier takes.
 const RAM_MIN: f64 = 16.0 * 262_144.0;
 
-/// Tables II and III: the ratio, seconds of I/O on Lustre, burst buffer, Data Elevator and MLBS,
-/// and the speed-up by MLBS, expected and actual.
-const TABLE: [(u64, [f64; 4], [f64; 2]); 10] = [
-    (50, [864.8, 323.2, 335.9, 6.1], [1.43, 1.43]),
-    (40, [1088.9, 390.6, 403.5, 7.4], [1.55, 1.55]),
-    (30, [1483.3, 531.3, 542.9, 9.9], [1.76, 1.76]),
-    (20, [2275.7, 815.0, 846.4, 15.0], [2.16, 2.15]),
-    (15, [3041.5, 1082.2, 1115.5, 19.9], [2.56, 2.55]),
-    (10, [4716.8, 1624.9, 1655.7, 189.1], [3.41, 3.13]),
-    (5, [9488.8, 3143.3, 3223.3, 1242.2], [3.59, 3.59]),
-    (3, [16066.4, 5235.6, 5293.4, 2999.4], [3.41, 3.64]),
-    (2, [24185.8, 7894.1, 8083.3, 5307.4], [3.29, 3.60]),
-    (1, [48910.0, 15491.2, 15803.1, 12077.5], [3.27, 3.62]),
+/// Table II: the ratio, and seconds of I/O on Lustre, burst buffer, Data Elevator and MLBS.
+const TABLE: [(u64, [f64; 4]); 10] = [
+    (50, [864.8, 323.2, 335.9, 6.1]),
+    (40, [1088.9, 390.6, 403.5, 7.4]),
+    (30, [1483.3, 531.3, 542.9, 9.9]),
+    (20, [2275.7, 815.0, 846.4, 15.0]),
+    (15, [3041.5, 1082.2, 1115.5, 19.9]),
+    (10, [4716.8, 1624.9, 1655.7, 189.1]),
+    (5, [9488.8, 3143.3, 3223.3, 1242.2]),
+    (3, [16066.4, 5235.6, 5293.4, 2999.4]),
+    (2, [24185.8, 7894.1, 8083.3, 5307.4]),
+    (1, [48910.0, 15491.2, 15803.1, 12077.5]),
 ];
 
 /// Table IV: what the paper's grids are. I/O takes this share of the time on Lustre and on the
@@ -367,7 +366,7 @@ fn cases(bench: &Bench<'_>, say: &mut dyn FnMut(&str)) -> Result<Vec<(Case, Pape
     let scaled = simulation(1, 1).record_bytes() / (4.0 * GIB) * 4.0;
     let passes = (paper_s * scaled / pass_s).round().max(1.0) as u64;
     let mut cases = Vec::new();
-    for (ratio, io, _) in TABLE {
+    for (ratio, io) in TABLE {
         let wall = io.map(|io| PAPER_KERNEL_S + io);
         cases.push((simulation(ratio, passes), [1, 2, 3].map(|system| wall[0] / wall[system])));
     }

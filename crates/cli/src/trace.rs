@@ -79,7 +79,7 @@ pub struct Tracer {
     every: Duration,
     command: String,
     is_told: bool,
-    /// The run's mode says that nothing is buffered.
+    /// Nothing is buffered, as the run's mode says, or that of all directories.
     is_bypassed: bool,
     ledger: Ledger,
     /// Once the command is started.
@@ -90,8 +90,6 @@ struct UnderWay {
     spans: Spans,
     config: Config,
     begin_ns: u64,
-    /// Nothing is buffered.
-    is_bypassed: bool,
     /// When the command ended.
     end_ns: Option<u64>,
     speeds: Speeds,
@@ -171,11 +169,11 @@ impl Tracer {
 
     /// The command is about to be started.
     pub fn begin(&mut self, spans: Spans, config: &Config, runtime: &Runtime) {
+        self.is_bypassed |= config.backing.iter().all(|backing| backing.mode == Mode::Bypass);
         self.under_way = Some(UnderWay {
             spans,
             config: config.clone(),
             begin_ns: clock::realtime_ns(),
-            is_bypassed: self.is_bypassed || config.backing.iter().all(|b| b.mode == Mode::Bypass),
             end_ns: None,
             speeds: Speeds::default(),
             observer: None,
@@ -236,7 +234,7 @@ impl Tracer {
     fn said(&self, at: &UnderWay) -> (Story, Said) {
         let end_ns = at.end_ns.unwrap_or_else(clock::realtime_ns).max(at.begin_ns);
         let story = Story::of(&at.spans, at.begin_ns, end_ns);
-        let said = match at.is_bypassed {
+        let said = match self.is_bypassed {
             true => Said::of_bypassed(),
             false => Said::of(&story, &self.ledger, at.speeds),
         };

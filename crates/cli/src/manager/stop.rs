@@ -43,20 +43,21 @@ pub(super) fn nothing_to_stop(config: &Config, named: &Runtime) -> Result<String
     if named.has_left() {
         said.push_str("; an earlier one has left data, which `forebay recover` drains");
     }
-    said.push_str(&what_runs(&Runtime::all()?, Some(config)));
+    said.push_str(&what_runs(&served(&Runtime::all()?), Some(config)));
     Ok(said)
 }
 
-/// A line for each of these instances that is served, and what to do. `config` is what was asked
-/// for.
-fn what_runs(instances: &[Runtime], config: Option<&Config>) -> String {
-    let (mut said, mut running) = (String::new(), 0);
-    for runtime in instances {
-        let Ok(observer) = Observer::of(&runtime.pool) else { continue };
-        if !observer.is_served() {
-            continue;
-        }
-        running += 1;
+/// Those of these instances that are served.
+fn served(instances: &[Runtime]) -> Vec<(&Runtime, Observer)> {
+    let observed = |runtime: &Runtime| Observer::of(&runtime.pool).ok();
+    let all = instances.iter().filter_map(|runtime| Some((runtime, observed(runtime)?)));
+    all.filter(|(_, observer)| observer.is_served()).collect()
+}
+
+/// A line for each of these instances, and what to do. `config` is what was asked for.
+fn what_runs(running: &[(&Runtime, Observer)], config: Option<&Config>) -> String {
+    let mut said = String::new();
+    for (runtime, observer) in running {
         let (instance, pid) = (&runtime.instance, observer.manager());
         said.push_str(&format!(
             "\n  instance {instance} runs (node manager {pid}): {}",
@@ -66,7 +67,7 @@ fn what_runs(instances: &[Runtime], config: Option<&Config>) -> String {
             said.push_str(", with another configuration or other options");
         }
     }
-    said.push_str(match running {
+    said.push_str(match running.len() {
         0 => "\nNone runs.",
         1 => "\n`forebay stop` without options ends it.",
         _ => "\n`forebay stop --instance NAME` ends one of them, `forebay stop --all` all.",
@@ -117,7 +118,7 @@ pub fn stop(arguments: &StopArguments) -> Result<ExitCode, String> {
 /// The instance of this name.
 fn named(name: &str) -> Result<Runtime, String> {
     let all = Runtime::all()?;
-    let none = format!("no instance {name}{}", what_runs(&all, None));
+    let none = format!("no instance {name}{}", what_runs(&served(&all), None));
     all.into_iter().find(|runtime| runtime.instance == name).ok_or(none)
 }
 
@@ -127,13 +128,12 @@ pub(super) fn stop_instance(arguments: &InstanceArguments) -> Result<ExitCode, S
         true => vec![arguments.runtime_to_end()?.1],
         false => Runtime::all()?,
     };
-    let is_served =
-        |runtime: &&Runtime| Observer::of(&runtime.pool).is_ok_and(|observer| observer.is_served());
-    let running = instances.iter().filter(is_served).count();
-    if running > 1 {
+    let running = served(&instances);
+    if running.len() > 1 {
         // They may serve jobs that have nothing to do with each other.
-        return Err(format!("{running} node managers run{}", what_runs(&instances, None)));
+        return Err(format!("{} node managers run{}", running.len(), what_runs(&running, None)));
     }
+    drop(running);
     let no_other = || match arguments.is_given() {
         true => Err(nothing_to_stop(&arguments.runtime_to_end()?.0, &instances[0])?),
         false => Ok(()),
