@@ -84,6 +84,8 @@ pub(crate) struct Node {
     pub draining: AtomicBool,
     /// How often RAM's demoter was woken because blocks became clean, and no writer asked.
     pub cleaned: AtomicU32,
+    /// Free bytes of RAM that writers' bursts will take, as its demoter has seen.
+    pub kept_free: AtomicU64,
     /// Nothing happens: threads wait until they are woken.
     pub resting: AtomicBool,
     /// Threads shall end.
@@ -231,9 +233,11 @@ impl Node {
                 // What is set aside no other job fills or empties.
                 let count =
                     count.saturating_sub(self.header().set_aside[tier].load(Ordering::Relaxed));
+                let kept = if tier.is_ram() { self.kept_free.load(Ordering::Relaxed) } else { 0 };
                 TierSnapshot {
                     capacity: u64::from(count) * bucket,
                     free,
+                    kept,
                     ..TierSnapshot::default()
                 }
             })

@@ -16,6 +16,9 @@ pub struct TierSnapshot {
     pub capacity: u64,
     /// Bytes of it that are free.
     pub free: u64,
+    /// Free bytes that writers' bursts will take: nothing is to come up for their sake. See
+    /// [`crate::room::Headroom`].
+    pub kept: u64,
     /// Bytes that may not leave it: pins, reservations.
     pub pinned: u64,
     /// Bytes that the backing store does not have yet.

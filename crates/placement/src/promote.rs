@@ -49,7 +49,7 @@ impl Level {
         let share = |fraction: f64| (tier.capacity as f64 * fraction.clamp(0.0, 1.0)) as u64;
         let low = share(marks.low).min(share(marks.high));
         Self {
-            is_roomy: tier.free > share(marks.high).max(low),
+            is_roomy: tier.free.saturating_sub(tier.kept) > share(marks.high).max(low),
             wants_room: tier.free < low || tier.free == 0,
             coldest,
         }

@@ -1,5 +1,6 @@
 //! The data organizer's decision to make room: how many bytes, and where they go.
 
+use crate::rounds::WAIT_MAX_MS;
 use crate::{Hierarchy, TierSnapshot};
 
 /// Fractions of a tier's capacity that steer how much of it is kept free.
@@ -51,8 +52,8 @@ const TURNS: u64 = 4;
 pub struct Pressure {
     /// Room was asked for since the last look.
     pub asked: bool,
-    /// Writers have waited for room lately.
-    pub is_pressed: bool,
+    /// Bytes that are kept free because writers have waited for room lately, see [`Headroom`].
+    pub headroom: Option<u64>,
     /// Bytes that plans want to be free, as [`in_turns`] has it.
     pub planned: u64,
 }
@@ -63,28 +64,111 @@ pub fn in_turns(tier: &TierSnapshot, planned: u64, unit: u64) -> u64 {
     planned.min(tier.free.saturating_add((tier.capacity / TURNS).max(unit)))
 }
 
-/// Bytes that are to be free on a tier for those that press: what plans want, one bucket for a
-/// writer that has found none, and where writers wait, who come in bursts, all the room that may be
-/// kept.
+/// The room that a tier keeps for writers that come in bursts: as much as the high watermark says,
+/// and where they wait all the same, twice as much the next time, up to three quarters of the tier.
+/// So what a program computes between two writes is the time in which the tier below takes the
+/// last one, whatever its size.
 ///
 /// ```
+/// use forebay_placement::room::{Headroom, Watermarks};
+/// use forebay_placement::TierSnapshot;
+///
+/// let mut headroom = Headroom::default();
+/// let mut look = |now_ms, waits, free| {
+///     let tier = TierSnapshot { capacity: 100, free, ..TierSnapshot::default() };
+///     headroom.look(now_ms, waits, true, &tier, Watermarks::default(), 1)
+/// };
+/// assert_eq!(look(0, 0, 0), None, "no writer has waited");
+/// assert_eq!(look(10, 1, 0), Some(25));
+/// assert_eq!(look(20, 3, 10), Some(25), "there was less than that: more would not have helped");
+/// assert_eq!(look(30, 3, 25), Some(25));
+/// assert_eq!(look(40, 4, 0), Some(50), "a writer has found 25, and has waited");
+/// assert_eq!(look(5_050, 4, 50), None, "none comes any more");
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Headroom {
+    /// Waits of writers that have been seen.
+    waits: u64,
+    /// When a writer last waited, or took more than the high watermark.
+    used_at_ms: Option<u64>,
+    bytes: u64,
+    kept: u64,
+    /// Nearly so much was free since it was last enlarged.
+    is_reached: bool,
+    /// So much was free since a writer last took more than the high watermark.
+    is_full: bool,
+}
+
+impl Headroom {
+    /// Bytes that are to be free, as of a look at the tier at `now_ms`; `None` if no writer has
+    /// waited within the last [`WAIT_MAX_MS`]. `waits`: how often writers have begun to wait so
+    /// far. `moves_down`: what leaves goes to another tier; what would go to the store leaves the
+    /// readers without it, so no more than the watermark is kept free then.
+    pub fn look(
+        &mut self,
+        now_ms: u64,
+        waits: u64,
+        moves_down: bool,
+        tier: &TierSnapshot,
+        marks: Watermarks,
+        unit: u64,
+    ) -> Option<u64> {
+        let unit = unit.max(1);
+        let share = |of: f64| (tier.capacity as f64 * of.clamp(0.0, 1.0)) as u64 / unit * unit;
+        let high = share(marks.high);
+        let most = if moves_down { share(HEADROOM_MAX).max(high) } else { high };
+        let has_waited = std::mem::replace(&mut self.waits, waits) != waits;
+        if has_waited && self.is_reached {
+            (self.bytes, self.is_reached) = (self.bytes.saturating_mul(2), false);
+        }
+        self.bytes = self.bytes.clamp(high, most);
+        let takes_more = self.is_full && tier.free <= self.bytes - high && self.bytes > high;
+        let is_full = tier.free >= self.bytes;
+        // Nearly so much is enough: a device that is just fast enough never gets there.
+        self.is_reached |= tier.free >= self.bytes / 4 * 3;
+        self.is_full = is_full || self.is_full && !takes_more;
+        if has_waited || takes_more {
+            self.used_at_ms = Some(now_ms);
+        }
+        let is_pressed = |at_ms: &u64| now_ms.saturating_sub(*at_ms) < WAIT_MAX_MS;
+        if self.used_at_ms.as_ref().is_some_and(is_pressed) {
+            self.kept = self.bytes - high;
+            return Some(self.bytes);
+        }
+        *self = Headroom { waits, ..Headroom::default() };
+        None
+    }
+}
+
+impl Headroom {
+    /// Bytes beyond the high watermark that the last look has said are kept free: for
+    /// [`TierSnapshot::kept`].
+    pub fn kept(&self) -> u64 {
+        self.kept
+    }
+}
+
+/// The most of a tier that is kept free for bursts of writers.
+const HEADROOM_MAX: f64 = 0.75;
+
+/// Bytes that are to be free on a tier for those that press: what plans want, one bucket for a
+/// writer that has found none, and where writers wait, who come in bursts, what is kept for them.
+///
+/// ```
+/// use forebay_placement::TierSnapshot;
 /// use forebay_placement::room::{Pressure, in_turns, wanted};
-/// use forebay_placement::{TierSnapshot, Watermarks};
 ///
 /// let tier = TierSnapshot { capacity: 100, free: 2, ..TierSnapshot::default() };
-/// let wanted = |pressure| wanted(&tier, Watermarks::default(), pressure, 1);
+/// let wanted = |pressure| wanted(pressure, 1);
 /// assert_eq!(wanted(Pressure::default()), 0);
 /// assert_eq!(wanted(Pressure { asked: true, ..Pressure::default() }), 1);
-/// assert_eq!(wanted(Pressure { is_pressed: true, ..Pressure::default() }), 25);
+/// assert_eq!(wanted(Pressure { headroom: Some(25), ..Pressure::default() }), 25);
 /// let planned = in_turns(&tier, 90, 1);
 /// assert_eq!(wanted(Pressure { planned, ..Pressure::default() }), 27);
 /// ```
-pub fn wanted(tier: &TierSnapshot, marks: Watermarks, pressure: Pressure, unit: u64) -> u64 {
-    let unit = unit.max(1);
-    let high = (tier.capacity as f64 * marks.high.clamp(0.0, 1.0)) as u64;
-    let asked = if pressure.asked { unit } else { 0 };
-    let pressed = if pressure.is_pressed { high / unit * unit } else { 0 };
-    pressure.planned.max(asked).max(pressed)
+pub fn wanted(pressure: Pressure, unit: u64) -> u64 {
+    let asked = if pressure.asked { unit.max(1) } else { 0 };
+    pressure.planned.max(asked).max(pressure.headroom.unwrap_or(0))
 }
 
 /// Bytes that can be taken of a tier for what nothing is to leave it for: [`room_needed`] still
@@ -197,6 +281,51 @@ mod tests {
         let marks = Watermarks { low: 1.0, high: 1.0 };
         assert_eq!(room_needed(tier(u64::MAX, 0), marks, u64::MAX, u64::MAX - 1), u64::MAX);
         assert_eq!(room_needed(tier(1, 2), marks, u64::MAX, 1), 0, "more free than there is");
+    }
+
+    /// Bursts of any size, with pauses in which the tier below keeps up: after a few of them no
+    /// writer waits any more, where three quarters of the tier are enough.
+    #[test]
+    fn writers_in_bursts_soon_find_enough_room() {
+        let marks = Watermarks::default();
+        for capacity in [4_u64, 16, 100, 1000] {
+            for burst in 1..=capacity * 3 / 4 {
+                let (mut headroom, mut free, mut waits, mut now_ms) =
+                    (Headroom::default(), 0, 0, 0);
+                let mut waited_last = None;
+                for round in 0..40 {
+                    let missing = burst.saturating_sub(free);
+                    if missing > 0 {
+                        waits += 1;
+                        waited_last = Some(round);
+                    }
+                    free = free.saturating_sub(burst);
+                    // The demoter looks when it is woken, and again when it has made room.
+                    for _ in 0..2 {
+                        now_ms += 1;
+                        let seen = tier(capacity, free);
+                        let kept = headroom.look(now_ms, waits, true, &seen, marks, 1);
+                        assert!(kept.is_none_or(|kept| kept <= capacity * 3 / 4), "{kept:?}");
+                        free += room_needed(seen, marks, kept.unwrap_or(0), 1);
+                    }
+                }
+                assert!(
+                    waited_last.is_none_or(|last| last < 6),
+                    "{capacity} {burst}: {waited_last:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn where_the_store_is_next_no_more_than_the_watermark_is_kept() {
+        let (mut headroom, marks) = (Headroom::default(), Watermarks::default());
+        for waits in 1..50 {
+            let kept = headroom.look(waits, waits, false, &tier(100, 25), marks, 1);
+            assert_eq!((kept, headroom.kept()), (Some(25), 0));
+        }
+        let kept = headroom.look(50, 50, true, &tier(100, 25), marks, 1);
+        assert_eq!((kept, headroom.kept()), (Some(50), 25), "there is another tier now");
     }
 
     /// All hierarchies of up to three tiers with 0, 1 or 2 bytes free.

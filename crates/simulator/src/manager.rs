@@ -17,10 +17,10 @@ use forebay_placement::organizer::{Event as Happened, Settings, Task as Decided,
 use forebay_placement::promote::{
     self, Level, Rise, asked, exchanges, exchanges_at_once, pairs, promoted, rise,
 };
-use forebay_placement::room::{Pressure, in_turns, wanted};
+use forebay_placement::room::{Headroom, Pressure, in_turns, wanted};
 use forebay_placement::rounds::{
     Ages, DRAIN_LOOK_MS, LOOK_MS, LOOK_PRESSED_MS, PLACER_LOOK_MS, PLACER_PATIENCE,
-    PROMOTER_REST_MS, RIPE_MS, WAIT_MAX_MS, is_ripe, sync_passes,
+    PROMOTER_REST_MS, RIPE_MS, is_ripe, sync_passes,
 };
 use forebay_placement::schema::{Settings as FileSettings, Trigger as FileTrigger};
 use forebay_placement::{Destination, Hierarchy, PolicyId, destination, pace};
@@ -132,9 +132,11 @@ struct Worker {
     freed: u32,
     is_awaited: bool,
     has_worked: bool,
-    /// What it saw of waiting writers, and when.
-    waits: u32,
-    waited_ns: Option<u64>,
+    headroom: Headroom,
+    /// Writers have waited for room lately, as of its last look.
+    is_pressed: bool,
+    /// Until when the promoter rests.
+    rests_ns: Option<u64>,
     /// Tells the pause that it is in from earlier ones.
     pause: u64,
     /// How often in a row the tier that it places to had no room.
@@ -166,6 +168,8 @@ pub(crate) struct Manager {
     /// Tiers in which blocks became hot, and uses from which they do.
     hot: BTreeSet<usize>,
     promotes_at: Vec<u32>,
+    /// Free bytes of RAM that writers' bursts will take.
+    pub kept_free: u64,
     /// When each tier's device is free again, and last the store's.
     free_ns: Vec<u64>,
 }
@@ -185,8 +189,9 @@ impl Manager {
             freed: 0,
             is_awaited: false,
             has_worked: false,
-            waits: 0,
-            waited_ns: None,
+            headroom: Headroom::default(),
+            is_pressed: false,
+            rests_ns: None,
             pause: 0,
             in_vain: 0,
             given_up: 0,
@@ -198,6 +203,7 @@ impl Manager {
             planned: vec![0; levels],
             clean: vec![0; levels],
             promotes_at: vec![1; levels],
+            kept_free: 0,
             free_ns: vec![0; levels + 1],
             ..Self::default()
         }
@@ -471,17 +477,21 @@ impl Simulation {
         if Level::of(&snapshot, marks, 0).is_roomy {
             (level + 1..self.levels.len()).for_each(|below| self.manager.promotes_at[below] = 1);
         }
-        let waits = self.manager.waits;
+        let waits = u64::from(self.manager.waits);
+        let moves_down = destination(&hierarchy, level, unit) != Destination::Store;
         let state = &mut self.manager.workers[worker];
-        if state.waits != waits {
-            (state.waits, state.waited_ns) = (waits, Some(now_ns));
+        let headroom = state.headroom.look(now_ns / MS, waits, moves_down, &snapshot, marks, unit);
+        let is_pressed = headroom.is_some();
+        let kept = state.headroom.kept();
+        state.is_pressed = is_pressed;
+        if level == 0 {
+            self.manager.kept_free = kept;
         }
-        let is_pressed = state.waited_ns.is_some_and(|at_ns| now_ns - at_ns < WAIT_MAX_MS * MS);
         let planned = std::mem::take(&mut self.manager.planned[level]) * unit;
         let planned = in_turns(&snapshot, planned, unit);
-        let pressure =
-            Pressure { asked: asked && level == 0, is_pressed: is_pressed && level == 0, planned };
-        let wanted = wanted(&snapshot, marks, pressure, unit);
+        let headroom = headroom.filter(|_| level == 0);
+        let pressure = Pressure { asked: asked && level == 0, headroom, planned };
+        let wanted = wanted(pressure, unit);
         let settings = Settings { marks, unit, moves_down: true };
         let event = Happened::Space { tier: level, wanted };
         let bytes: u64 = organize(&event, &hierarchy, &settings)
@@ -536,8 +546,7 @@ impl Simulation {
     }
 
     fn demoter_pause(&self, worker: usize) -> Option<u64> {
-        let waited = self.manager.workers[worker].waited_ns;
-        let lately = waited.is_some_and(|at_ns| self.now_ns() - at_ns < WAIT_MAX_MS * MS);
+        let lately = self.manager.workers[worker].is_pressed;
         // When all have ended nothing is left but the drain.
         (!self.ended).then_some(if lately { LOOK_PRESSED_MS } else { LOOK_MS } * MS)
     }
@@ -784,12 +793,12 @@ impl Simulation {
         let state = &mut self.manager.workers[worker];
         if std::mem::take(&mut state.has_worked) {
             // Uses in the pause wake no thread; they are seen behind it.
-            state.waited_ns = Some(now_ns + PROMOTER_REST_MS * MS);
+            state.rests_ns = Some(now_ns + PROMOTER_REST_MS * MS);
         }
         if self.ended || self.manager.hot.is_empty() {
             return Some(None);
         }
-        if let Some(rests_ns) = state.waited_ns.filter(|rests_ns| *rests_ns > now_ns) {
+        if let Some(rests_ns) = state.rests_ns.filter(|rests_ns| *rests_ns > now_ns) {
             return Some(Some(rests_ns - now_ns));
         }
         let Some(level) = self.manager.hot.pop_first() else { return Some(None) };

@@ -18,7 +18,7 @@ use forebay_placement::leave::{
 };
 use forebay_placement::organizer::{Event, Task, organize};
 use forebay_placement::promote::Level;
-use forebay_placement::room::{Pressure, in_turns, room_needed, wanted};
+use forebay_placement::room::{Headroom, Pressure, in_turns, room_needed, wanted};
 use forebay_placement::{Destination, Hierarchy, TierSnapshot, destination, rounds};
 use forebay_pool::BucketId;
 use forebay_pool::backoff::Backoff;
@@ -35,8 +35,6 @@ use std::time::Instant;
 const LOOK: Timer = Timer::ms(rounds::LOOK_MS);
 /// The same while writers wait now and then.
 const LOOK_PRESSED: Timer = Timer::ms(rounds::LOOK_PRESSED_MS);
-/// For how long a writer waits for room at most, while none is made.
-const WAIT_MAX: Timer = Timer::ms(rounds::WAIT_MAX_MS);
 
 /// Which buckets of a tier are looked at: what leaves the others makes no room there.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -75,10 +73,10 @@ pub(crate) struct Demoter {
     /// What programs have pinned, as of the last look.
     pins: Pins,
     coldest: Coldest,
-    /// How often writers had begun to wait for room at the last look, and when that was seen to
-    /// have changed.
-    waits: u64,
-    waited_at: Option<Instant>,
+    headroom: Headroom,
+    since: Instant,
+    /// Writers have waited for room lately, as of the last look.
+    is_pressed: bool,
 }
 
 impl Demoter {
@@ -94,8 +92,9 @@ impl Demoter {
             blocks: Vec::new(),
             pins: Pins::default(),
             coldest: Coldest::default(),
-            waits: 0,
-            waited_at: None,
+            headroom: Headroom::default(),
+            since: Instant::now(),
+            is_pressed: false,
             node: Arc::clone(node),
         }
     }
@@ -110,7 +109,7 @@ impl Demoter {
             let asked = wanted.wrapping_sub(answered) > by_flushes.wrapping_sub(cleaned);
             (answered, cleaned) = (wanted, by_flushes);
             if self.make_room(asked) == 0 {
-                let look = if self.waits_lately() { LOOK_PRESSED } else { LOOK };
+                let look = if self.is_pressed { LOOK_PRESSED } else { LOOK };
                 let look = self.node.wait_ms(look.as_ms());
                 futex::wait(&self.node.header().room_wanted, wanted, look);
             }
@@ -140,14 +139,16 @@ impl Demoter {
         }
         let planned = u64::from(header.room_planned.swap(0, Ordering::Relaxed)) * unit;
         let planned = in_turns(&snapshot, planned, unit);
-        let is_pressed = self.has_writer_waiting();
+        let headroom = self.headroom(&hierarchy, &snapshot);
+        let is_pressed = headroom.is_some();
+        self.is_pressed = is_pressed;
         // Programs wait for room in RAM only.
         let pressure = Pressure {
             asked: asked && self.tier.is_ram(),
-            is_pressed: is_pressed && self.tier.is_ram(),
+            headroom: headroom.filter(|_| self.tier.is_ram()),
             planned,
         };
-        let wanted = wanted(&snapshot, self.node.watermarks(), pressure, unit);
+        let wanted = wanted(pressure, unit);
         let event = Event::Space { tier: self.tier.index(), wanted };
         let tasks = organize(&event, &hierarchy, &self.node.organizer_settings());
         let bytes: u64 = tasks
@@ -362,17 +363,19 @@ impl Demoter {
         dirty.retain(|found| given.binary_search(found).is_err());
     }
 
-    /// Whether a writer has begun to wait for room so lately that it may wait still.
-    fn has_writer_waiting(&mut self) -> bool {
+    /// What is kept free for writers that wait now and then; `None` if none has waited lately.
+    fn headroom(&mut self, hierarchy: &Hierarchy, tier: &TierSnapshot) -> Option<u64> {
+        let unit = self.node.segment.bucket_bytes() as u64;
         let waits = self.node.counted(|counters| &counters.backpressure);
-        if waits != self.waits {
-            (self.waits, self.waited_at) = (waits, Some(Instant::now()));
+        let below = destination(hierarchy, self.tier.index(), unit);
+        let moves_down = below != Destination::Store;
+        let now_ms = self.since.elapsed().as_millis() as u64;
+        let marks = self.node.watermarks();
+        let headroom = self.headroom.look(now_ms, waits, moves_down, tier, marks, unit);
+        if self.tier.is_ram() {
+            self.node.kept_free.store(self.headroom.kept(), Ordering::Relaxed);
         }
-        self.waits_lately()
-    }
-
-    fn waits_lately(&self) -> bool {
-        self.waited_at.is_some_and(|at| at.elapsed() < WAIT_MAX.as_duration())
+        headroom
     }
 
     /// Tells those that wait for the tier's room: programs for RAM, of a file tier its placer.

@@ -24,6 +24,7 @@ impl Simulation {
             tiers[level] = TierSnapshot {
                 capacity,
                 free: capacity.saturating_sub(shelf.used),
+                kept: if level == 0 { self.manager.kept_free } else { 0 },
                 dirty: shelf.dirty,
                 read_bandwidth: seen(tier.device.read_bandwidth),
                 write_bandwidth: seen(tier.device.write_bandwidth),
