@@ -140,10 +140,16 @@ fn measure() -> Limits {
     Limits { cold: least(&all(false, &mut to)), hot: least(&all(true, &mut to)) }
 }
 
+static LIMITS: OnceLock<Limits> = OnceLock::new();
+
 /// What this machine's copies are like; measured by the first caller.
 pub(crate) fn limits() -> Limits {
-    static LIMITS: OnceLock<Limits> = OnceLock::new();
     *LIMITS.get_or_init(measure)
+}
+
+/// Whether copies of so many bytes will need that, and it was not measured yet.
+pub(crate) fn is_unknown(bytes: u64) -> bool {
+    bytes >= SIZES[0] as u64 && LIMITS.get().is_none()
 }
 
 /// Copies from a buffer of this library to the caller's memory. `is_hot`: the source was written a

@@ -178,6 +178,12 @@ impl RecordFile {
         self.hint(3, offset, bytes);
     }
 
+    /// Keeps a range in RAM for as long as the file is open. False where nothing is buffered, or
+    /// too much is pinned already.
+    pub fn pin(&self, offset: u64, bytes: u64) -> bool {
+        crate::forebay_pin(self.0.pointer(), offset as i64, bytes as i64, 0) == 0
+    }
+
     fn hint(&self, hint: c_int, offset: u64, bytes: u64) {
         if bytes > 0 {
             crate::forebay_hint(self.0.pointer(), hint, offset as i64, bytes as i64);
@@ -186,17 +192,32 @@ impl RecordFile {
 
     /// Whether all of a range is in the RAM tier. False plainly.
     pub fn is_in_memory(&self, offset: u64, bytes: u64) -> bool {
+        self.all_extents(offset, bytes, |tier| tier == 0)
+    }
+
+    /// Whether all of a range is in some tier. False plainly.
+    pub fn is_in_tiers(&self, offset: u64, bytes: u64) -> bool {
+        self.all_extents(offset, bytes, |tier| tier >= 0)
+    }
+
+    /// Whether all of a range lies where it is said, in few extents. False plainly.
+    fn all_extents(&self, offset: u64, bytes: u64, is_there: impl Fn(c_int) -> bool) -> bool {
         if crate::session::services().is_none() {
             return false;
         }
-        let mut extents = [forebay_client::services::ExtentNow::default(); 1];
-        // SAFETY: room for one.
+        let mut extents = [forebay_client::services::ExtentNow::default(); 16];
+        let room = extents.len();
+        // SAFETY: room for so many.
         let count = unsafe {
             let to = extents.as_mut_ptr().cast();
-            crate::forebay_placement(self.0.pointer(), offset as i64, bytes as i64, to, 1)
+            let (offset, bytes) = (offset as i64, bytes as i64);
+            crate::forebay_placement(self.0.pointer(), offset, bytes, to, room as c_int)
         };
-        let [extent] = extents;
-        bytes == 0 || (count == 1 && extent.tier == 0 && extent.bytes as u64 == bytes)
+        let found = usize::try_from(count).ok().and_then(|count| extents.get(..count));
+        found.is_some_and(|extents| {
+            let end: u64 = extents.iter().map(|extent| extent.bytes as u64).sum();
+            end == bytes && extents.iter().all(|extent| is_there(extent.tier))
+        })
     }
 
     fn named(&self) -> crate::kernel::Named {

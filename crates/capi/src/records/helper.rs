@@ -2,6 +2,7 @@
 //! limits, and take part in large copies. They belong to the container: opening it starts them, and
 //! closing it waits for them.
 
+use super::copy;
 use super::store::{Located, State, Store, get, locate};
 use crate::report::failed;
 use core::ffi::c_int;
@@ -119,6 +120,13 @@ fn run(store: &Store) {
             continue;
         }
         let Some(work) = next(store, &mut state) else {
+            if copy::is_unknown(state.largest) {
+                // Now, or the first read of one waits for it.
+                drop(state);
+                copy::limits();
+                state = store.lock();
+                continue;
+            }
             state = store.wait(state);
             continue;
         };
@@ -135,7 +143,11 @@ fn run(store: &Store) {
                 if let Ok(file) = file
                     && !file.is_in_memory(entry.offset, entry.bytes)
                 {
-                    if let Some((offset, bytes)) = after {
+                    // What a lower tier has is as fast from there, and its device has this
+                    // record to read first.
+                    if let Some((offset, bytes)) = after
+                        && !file.is_in_tiers(offset, bytes)
+                    {
                         file.announce(offset, bytes);
                     }
                     // SAFETY: the buffer has room for all of the record.
@@ -220,7 +232,8 @@ fn load(state: &mut State) -> Option<Work> {
     Some(Work::Load(found, buffer))
 }
 
-/// The record after one that is loaded, if it is in the same file: it may come to RAM meanwhile.
+/// The record after one that is loaded, if it is in the same file: it may come from
+/// the store meanwhile.
 fn following(state: &State, found: &Located) -> Option<(u64, u64)> {
     let entry = found.version.entry;
     let mut ids = state.order.ahead().skip_while(|&id| id != entry.id).skip(1);

@@ -69,6 +69,8 @@ pub(crate) struct State {
     /// A copy that helpers may take part in.
     pub copying: Option<Arc<Shared>>,
     chooser: Chooser,
+    /// Bytes of the largest record that was written.
+    pub largest: u64,
     /// Nothing can be left to the store: its files are scratch by a rule, or it has failed.
     pub cannot_spill: bool,
 }
@@ -183,6 +185,7 @@ impl Store {
             buffered_bytes: 0,
             copying: None,
             chooser: Chooser::default(),
+            largest: 0,
             cannot_spill: false,
             mine,
         };
@@ -291,6 +294,7 @@ impl Store {
         state.writing.remove(&id);
         if done.is_ok() {
             state.counts.writes += 1;
+            state.largest = state.largest.max(bytes);
             state.window.forget(id);
             state.order.wrote(id);
             state.note_buffered(id, version, bytes);

@@ -182,6 +182,8 @@ pub(crate) struct Mine {
     /// The unit in which records of many bytes take room.
     unit: u64,
     next_file: u32,
+    /// So many bytes of the index stay in RAM, or what else had to be is refused.
+    pinned: u64,
     /// Versions that are being read, as record and number, and how often.
     uses: HashMap<(u64, u64), u32>,
     /// Those that have no slot any more, and whose room is free once they are not read.
@@ -189,6 +191,11 @@ pub(crate) struct Mine {
     /// Keeps others from writing as this writer.
     _lock: Lock,
 }
+
+/// Bytes of an index that are pinned at once: a block.
+const PINNED: u64 = 256 << 10;
+/// The most that is pinned: of 65,536 records.
+const PINNED_MAX: u64 = 4 << 20;
 
 /// The unit in which small records take room.
 const PAGE: u64 = 4096;
@@ -230,6 +237,7 @@ impl Mine {
             space: Space::around(used),
             unit: unit.max(PAGE),
             next_file: entries().map(|entry| entry.file).max().unwrap_or(0) + 1,
+            pinned: 0,
             uses: HashMap::new(),
             doomed: HashMap::new(),
             index: Arc::new(index),
@@ -237,6 +245,9 @@ impl Mine {
             known,
             _lock: lock,
         };
+        // Before there are helpers: the first message to the manager makes the table of
+        // descriptors larger, for which the kernel lets a process with several threads wait.
+        mine.pin(0);
         mine.changed()?;
         Ok(mine)
     }
@@ -272,10 +283,20 @@ impl Mine {
         self.index.write_all(bytes, u64::from(slot) * SLOT as u64)
     }
 
+    /// Keeps the index in RAM up to a byte: each record changes it four times, which is to cost
+    /// copies in memory alone.
+    fn pin(&mut self, at: u64) {
+        while self.pinned <= at && self.pinned < PINNED_MAX {
+            let is_pinned = self.index.pin(self.pinned, PINNED);
+            self.pinned = if is_pinned { self.pinned + PINNED } else { u64::MAX };
+        }
+    }
+
     /// Fills an empty slot.
-    fn fill(&self, slot: u32, bytes: &[u8; SLOT]) -> Result<(), c_int> {
+    fn fill(&mut self, slot: u32, bytes: &[u8; SLOT]) -> Result<(), c_int> {
         let (first, rest) = bytes.split_at(index::FIRST);
         let at = u64::from(slot) * SLOT as u64;
+        self.pin(at);
         self.index.write_all(rest, at + index::FIRST as u64)?;
         self.index.write_all(first, at)
     }
