@@ -5,14 +5,17 @@
  *
  *     adjoint WAY FOLDER KERNEL EDGE STEPS RATIO PASSES [MEMORY]
  *
- * WAY: "files", one for each record, written and read where FOLDER is; or "records", a container of
+ * WAY: "files", one for each record, written and read where FOLDER is; "streams", the same by two
+ * threads at a time; or "records", a container of
  * MLBS in FOLDER that reads MEMORY bytes ahead. KERNEL: "dense" computes PASSES times over a part of the array that a core's cache holds; "wave"
  * is a step of the acoustic wave equation, of eighth order in space, on a cube of EDGE points each
  * way (section V.D; PASSES is 1). A sum over all bits of each record shows that what is read is what was
  * written; it counts as computing.
  * One line comes out, in microseconds, END of CLOCK_REALTIME:
  *
- *     WRITE_US,READ_US,END,KERNEL_US,WALL_US
+ *     WRITE_US,READ_US,END,KERNEL_US,WALL_US,CALLS_US
+ *
+ * CALLS_US is what a write and a read take that nothing has held up: the medians of both.
  */
 #include <algorithm>
 #include <cerrno>
@@ -24,8 +27,10 @@
 #include <cstring>
 #include <fcntl.h>
 #include <memory>
+#include <numeric>
 #include <span>
 #include <string>
+#include <thread>
 #include <unistd.h>
 #include <vector>
 
@@ -53,14 +58,31 @@ std::int64_t us(Clock::duration time)
 	return std::chrono::duration_cast<std::chrono::microseconds>(time).count();
 }
 
-/* Adds the time that it lives to a sum. */
+/* What calls of one kind have taken. */
+class Calls {
+	std::vector<Clock::duration> times;
+
+public:
+	void add(Clock::duration time) { times.push_back(time); }
+	Clock::duration sum() const { return std::accumulate(times.begin(), times.end(), Clock::duration()); }
+	Clock::duration median()
+	{
+		if (times.empty())
+			return {};
+		auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
+		std::nth_element(times.begin(), middle, times.end());
+		return *middle;
+	}
+};
+
+/* Adds the time that it lives to calls. */
 class Timed {
-	Clock::duration &sum;
+	Calls &calls;
 	Clock::time_point since = Clock::now();
 
 public:
-	explicit Timed(Clock::duration &sum) : sum(sum) {}
-	~Timed() { sum += Clock::now() - since; }
+	explicit Timed(Calls &calls) : calls(calls) {}
+	~Timed() { calls.add(Clock::now() - since); }
 };
 
 /* Where the array and its records are. */
@@ -75,6 +97,7 @@ public:
 class Files final : public Store {
 	std::string folder;
 	std::vector<float> memory;
+	std::size_t streams;
 
 	int open(std::size_t id, int flags) const
 	{
@@ -85,25 +108,38 @@ class Files final : public Store {
 		return fd;
 	}
 
-	template <typename Move> void each_piece(int fd, Move move)
+	template <typename Move> void each_piece(int fd, std::size_t done, std::size_t end, Move move)
 	{
 		auto *bytes = reinterpret_cast<char *>(memory.data());
-		std::size_t length = memory.size() * sizeof(float);
-		for (std::size_t done = 0; done < length;) {
-			ssize_t n = move(fd, bytes + done, std::min(PIECE, length - done), done);
+		while (done < end) {
+			ssize_t n = move(fd, bytes + done, std::min(PIECE, end - done), done);
 			if (n <= 0)
 				fail("a record", n < 0 ? errno : ENODATA);
 			done += static_cast<std::size_t>(n);
 		}
+	}
+
+	template <typename Move> void all(int fd, Move move)
+	{
+		std::size_t length = memory.size() * sizeof(float), part = (length + streams - 1) / streams;
+		std::vector<std::thread> others;
+		for (std::size_t at = part; at < length; at += part)
+			others.emplace_back([=, this] { each_piece(fd, at, std::min(length, at + part), move); });
+		each_piece(fd, 0, std::min(length, part), move);
+		for (auto &other : others)
+			other.join();
 		if (close(fd) != 0)
 			fail("close", errno);
 	}
 
 public:
-	Files(std::string folder, std::size_t length) : folder(std::move(folder)), memory(length) {}
+	Files(std::string folder, std::size_t length, std::size_t streams)
+		: folder(std::move(folder)), memory(length), streams(streams)
+	{
+	}
 	std::span<float> array() override { return memory; }
-	void write(std::size_t id) override { each_piece(open(id, O_WRONLY | O_CREAT | O_TRUNC), pwrite); }
-	void read(std::size_t id) override { each_piece(open(id, O_RDONLY), pread); }
+	void write(std::size_t id) override { all(open(id, O_WRONLY | O_CREAT | O_TRUNC), pwrite); }
+	void read(std::size_t id) override { all(open(id, O_RDONLY), pread); }
 };
 
 #ifdef WITH_MLBS
@@ -117,6 +153,8 @@ class Records final : public Store {
 		hints.directory = folder;
 		hints.memory = memory;
 		hints.order = FOREBAY_ORDER_LIFO;
+		/* While one waits for a device the request of the other is there already. */
+		hints.helpers = 2;
 		return hints;
 	}
 
@@ -212,7 +250,7 @@ std::uint64_t sum_of(std::span<const float> array)
 }
 
 struct Times {
-	Clock::duration write{}, read{}, kernel{};
+	Calls write, read, kernel;
 };
 
 /* Both phases. Returns the correlation, so that no compiler leaves anything out. */
@@ -271,8 +309,8 @@ int main(int count, char **word)
 	std::size_t edge = std::strtoul(word[4], nullptr, 10), length = edge * edge * edge;
 	std::size_t steps = std::strtoul(word[5], nullptr, 10), ratio = std::strtoul(word[6], nullptr, 10);
 	std::unique_ptr<Store> store;
-	if (way == "files")
-		store = std::make_unique<Files>(folder, length);
+	if (way == "files" || way == "streams")
+		store = std::make_unique<Files>(folder, length, way == "files" ? 1 : 2);
 #ifdef WITH_MLBS
 	else if (way == "records")
 		store = std::make_unique<Records>(folder, length,
@@ -296,8 +334,10 @@ int main(int count, char **word)
 		return 1;
 	}
 	auto end = std::chrono::system_clock::now().time_since_epoch();
-	std::printf("%lld,%lld,%lld,%lld,%lld\n", (long long)us(times.write), (long long)us(times.read),
+	std::printf("%lld,%lld,%lld,%lld,%lld,%lld\n", (long long)us(times.write.sum()),
+		    (long long)us(times.read.sum()),
 		    (long long)std::chrono::duration_cast<std::chrono::microseconds>(end).count(),
-		    (long long)us(times.kernel), (long long)us(wall));
+		    (long long)us(times.kernel.sum()), (long long)us(wall),
+		    (long long)us(times.write.median() + times.read.median()));
 	return 0;
 }

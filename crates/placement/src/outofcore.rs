@@ -61,7 +61,8 @@ pub struct Terms {
 pub struct Beyond {
     /// The share of the bytes that stay in DRAM and need no layer behind it, 0 to 1.
     pub resident: f64,
-    /// How much longer the kernel takes beside the movers, as a share of its time: at least 0.
+    /// How much longer the kernel takes than in the reference, as a share of its time: what it
+    /// loses beside the movers. Below zero where something else has disturbed the reference.
     pub kernel_loss: f64,
 }
 
@@ -83,7 +84,7 @@ impl Terms {
 
     /// The time with what equation (3) leaves out.
     pub fn time_with(&self, beyond: Beyond) -> f64 {
-        let kernel_s = self.kernel_s * (1.0 + beyond.kernel_loss.max(0.0));
+        let kernel_s = self.kernel_s * (1.0 + beyond.kernel_loss).max(0.0);
         let through_s = self.io_s * (1.0 - beyond.resident.clamp(0.0, 1.0));
         asynchronous_s(kernel_s + self.copy_s, through_s)
     }
