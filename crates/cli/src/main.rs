@@ -23,6 +23,7 @@ mod holders;
 mod instance;
 mod lost;
 mod manager;
+mod model;
 mod movements;
 mod named;
 mod picture;
@@ -95,6 +96,8 @@ enum Command {
     BenchPeer(bench::PeerArguments),
     /// Find this machine's devices, measure them, and write a configuration
     Profile(profile::ProfileArguments),
+    /// Show what a model of I/O says, beside the tables of its paper
+    Model(model::ModelArguments),
     /// Simulate a cluster, and compare ways of buffering on it
     Simulate(simulate::SimulateArguments),
     /// Show the node managers of this user: tiers, clients, files not yet on the store
@@ -196,6 +199,7 @@ fn main() -> ExitCode {
         Command::BenchPeer(arguments) => bench::peer(&arguments),
         Command::Profile(arguments) => profile::profile(&arguments),
         Command::Explain(arguments) => explain::explain(&arguments),
+        Command::Model(arguments) => model::model(&arguments),
         Command::Simulate(arguments) => simulate::simulate(&arguments),
         Command::Status(arguments) => status::status(&arguments),
         Command::Predictor(arguments) => predictor::predictor(&arguments),
