@@ -27,6 +27,7 @@ mod model;
 mod movements;
 mod named;
 mod picture;
+mod ping_pong;
 mod predictor;
 mod profile;
 mod progress_bar;

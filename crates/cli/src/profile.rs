@@ -33,6 +33,13 @@ pub struct ProfileArguments {
     /// Measure for 6 seconds: good enough to tell a disk from an NVMe
     #[arg(long, conflicts_with = "seconds")]
     quick: bool,
+    /// Measure messages between MPI ranks instead, and print them as part of a configuration:
+    /// mpiexec -n 2 forebay profile --mpi
+    #[arg(long, conflicts_with_all = ["write", "dir", "backing", "seconds", "quick"])]
+    mpi: bool,
+    /// The library of MPI, where it is not found
+    #[arg(long, value_name = "FILE", requires = "mpi")]
+    mpi_library: Option<PathBuf>,
 }
 
 /// What `--quick` means.
@@ -43,6 +50,9 @@ const MEMORY_SHARE: u32 = 8;
 
 /// Finds and measures this machine's devices, and says so.
 pub fn profile(arguments: &ProfileArguments) -> Result<ExitCode, String> {
+    if arguments.mpi {
+        return crate::ping_pong::ping_pong(arguments.mpi_library.as_deref());
+    }
     arguments.write.iter().try_for_each(|file| crate::check_folder(file))?;
     if let Some(file) = arguments.write.as_ref().filter(|file| file.exists()) {
         return Err(format!("{} exists; remove it or name another", file.display()));

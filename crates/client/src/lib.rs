@@ -74,7 +74,7 @@ pub use open::{OpenFlags, inode_and_mount};
 pub use open_file::OpenFile;
 pub use opening::PathAt;
 pub use pinning::{PinRefused, Pinned};
-pub use placement::{hierarchy, hotness_of, policy_of, question};
+pub use placement::{device_of, hierarchy, hotness_of, network_of, policy_of, question};
 pub use range::{Advice, AllocateMode};
 pub use safety::{Awaited, Extent, Flush, Level, Progress, Unsafe};
 pub use session::{Front, Session};

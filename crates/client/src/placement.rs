@@ -5,6 +5,8 @@ use crate::later::{Later, Zeros};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use forebay_device::Direction;
+use forebay_placement::collective::{Device, Link, Network};
 use forebay_placement::hotness::Score;
 use forebay_placement::schema::Settings;
 use forebay_placement::{
@@ -194,4 +196,33 @@ fn with_speed(speed: &DeviceSpeed) -> TierSnapshot {
         latency_ns: in_steps(&speed.latency_ns),
         ..TierSnapshot::default()
     }
+}
+
+/// One direction of a tier's or a store's device, for [`forebay_placement::collective`]; `None` if
+/// its speed is not known. Other users of the device are not counted.
+pub fn device_of(speed: &DeviceSpeed, direction: Direction) -> Option<Device> {
+    let (bandwidth, seek_ns) = match direction {
+        Direction::Read => (&speed.read_bandwidth, &speed.read_seek_ns),
+        Direction::Write => (&speed.write_bandwidth, &speed.write_seek_ns),
+    };
+    let number = |number: &AtomicU64| number.load(Ordering::Relaxed) as f64;
+    let device = Device {
+        bandwidth: number(bandwidth),
+        seek_s: number(seek_ns) / 1e9,
+        latency_s: number(&speed.latency_ns) / 1e9,
+    };
+    device.known()
+}
+
+/// Messages between ranks of MPI programs, as far as the configuration says.
+pub fn network_of(segment: &Segment) -> Network {
+    let link = |speed: &LinkSpeed| match speed.bandwidth.load(Ordering::Relaxed) {
+        0 => Link::default(),
+        bandwidth => Link {
+            start_s: speed.latency_ns.load(Ordering::Relaxed) as f64 / 1e9,
+            byte_s: 1.0 / bandwidth as f64,
+        },
+    };
+    let header = segment.header();
+    Network { between: link(&header.between_nodes), within: link(&header.within_node) }
 }

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use forebay_node::config::{
-    Backing, Config, Emulate, Flush, Group, Hosts, Mode, Movers, Placement, Speed, Tier, TierKind,
-    Trigger,
+    Backing, Config, Emulate, Flush, Group, Hosts, MessageSpeed, Messages, Mode, Movers, Placement,
+    Speed, Tier, TierKind, Trigger,
 };
 use forebay_placement::evict::Eviction;
 use forebay_placement::exposure::Exposed;
@@ -103,10 +103,14 @@ pin_limit = "37.5%"
 [node]
 cores = "0"
 nice = 7
+[mpi]
+between = { latency = "5.39ms", bandwidth = "29.85MB/s" }
+within = { latency = "400ns", bandwidth = "8GB/s" }
 [[backing]]
 path = "pfs"
 mode = "bypass"
 latency = "5ms"
+seek = "8ms"
 stripe = "1MiB"
 emulate = { bandwidth = "23MB/s", latency = "4.16ms", shared = "device" }
 [[tier]]
@@ -115,6 +119,7 @@ kind = "ram"
 capacity = 67_200_000
 bandwidth = { read = "12GB/s", write = "9GB/s" }
 latency = "90ns"
+seek = { write = "20ns" }
 [[tier]]
 name = "nvme"
 kind = "file"
@@ -170,7 +175,12 @@ emulate = { latency = "60us" }
                 latency_ns: 4_160_000,
             }),
             shared: Some(site.path("device")),
-            speed: Speed { read_bandwidth: 0, write_bandwidth: 0, latency_ns: 5_000_000 },
+            speed: Speed {
+                latency_ns: 5_000_000,
+                read_seek_ns: 8_000_000,
+                write_seek_ns: 8_000_000,
+                ..Speed::default()
+            },
             stripe: 1 << 20,
         }],
         tiers: vec![
@@ -183,6 +193,8 @@ emulate = { latency = "60us" }
                     read_bandwidth: 12_000_000_000,
                     write_bandwidth: 9_000_000_000,
                     latency_ns: 90,
+                    read_seek_ns: 0,
+                    write_seek_ns: 20,
                 },
                 quota: 0,
             },
@@ -205,6 +217,10 @@ emulate = { latency = "60us" }
         rules: Vec::new(),
         group: Group::default(),
         movers: Movers { cores: vec![0], nice: 7 },
+        messages: Messages {
+            between: MessageSpeed { latency_ns: 5_390_000, bandwidth: 29_850_000 },
+            within: MessageSpeed { latency_ns: 400, bandwidth: 8_000_000_000 },
+        },
         automatic: false,
     };
     assert_eq!(site.load(text).unwrap(), expected);
@@ -355,13 +371,13 @@ fn unknown_keys() {
     site.refuses(
         &with("\nzeta = 1\nalpha = 2"),
         &format!(
-            "site.toml:2: zeta: {tail} page_size, flush, placement, backing, tier, group, node, rule, schema\n\
-             site.toml:3: alpha: {tail} page_size, flush, placement, backing, tier, group, node, rule, schema"
+            "site.toml:2: zeta: {tail} page_size, flush, placement, backing, tier, group, node, mpi, rule, schema\n\
+             site.toml:3: alpha: {tail} page_size, flush, placement, backing, tier, group, node, mpi, rule, schema"
         ),
     );
     site.refuses(
         &with("automatic = true"),
-        &format!("site.toml:1: automatic: {tail} page_size, flush, placement, backing, tier, group, node, rule, schema"),
+        &format!("site.toml:1: automatic: {tail} page_size, flush, placement, backing, tier, group, node, mpi, rule, schema"),
     );
     site.refuses(
         &with("[flush]\ninterval = \"1s\""),
@@ -370,13 +386,13 @@ fn unknown_keys() {
     site.refuses(
         &then("[[backing]]\npath = \"bb\"\nmod = \"bypass\""),
         &format!(
-            "site.toml:9: backing[1].mod: {tail} path, mode, bandwidth, latency, emulate, stripe"
+            "site.toml:9: backing[1].mod: {tail} path, mode, bandwidth, latency, seek, emulate, stripe"
         ),
     );
     site.refuses_among_others(
         &file_tier("name = \"nvme\"\nsize = 1"),
         &format!(
-            "site.toml:9: tier[1].size: {tail} name, kind, path, capacity, quota, bandwidth, latency, emulate"
+            "site.toml:9: tier[1].size: {tail} name, kind, path, capacity, quota, bandwidth, latency, seek, emulate"
         ),
     );
     let tier = "name='nvme'\nkind='file'\npath='nvme'\ncapacity='64MiB'\n";
@@ -506,6 +522,19 @@ fn impossible_sizes() {
         let said = site.load(&format!("{}\n[node]\n{node}\n", with(""))).unwrap_err().to_string();
         let key = node.split(' ').next().unwrap();
         assert!(said.contains(&format!("node.{key}: {message}")), "{said}");
+    }
+    for (mpi, message) in [
+        ("within = \"fast\"", "within: is of type string; give a table such as { latency"),
+        ("within = { latency = \"1us\" }", "within.bandwidth: missing; add bandwidth = ..."),
+        ("between = { bandwidth = \"1GB/s\" }", "between.latency: missing; add latency = ..."),
+        (
+            "between = { bandwidth = 0, latency = \"1us\" }",
+            "between.bandwidth: 0 is zero; give a bandwidth such as \"10GB/s\"",
+        ),
+        ("among = 1", "among: unknown key; known here: between, within"),
+    ] {
+        let said = site.load(&format!("{}\n[mpi]\n{mpi}\n", with(""))).unwrap_err().to_string();
+        assert!(said.contains(&format!("mpi.{message}")), "{said}");
     }
     let read = "cannot be read; give a size such as \"2GiB\", or a share such as \"50%\"";
     for (quota, message) in [
@@ -924,6 +953,7 @@ fn speeds_are_said_or_emulated_or_as_usual() {
         read_bandwidth,
         write_bandwidth,
         latency_ns,
+        ..Speed::default()
     };
     assert_eq!(config.tiers[0].known_speed(), speed(10_000_000_000, 10_000_000_000, 100));
     assert_eq!(config.tiers[1].known_speed(), speed(1_000_000, 2_000_000_000, 7_000));

@@ -33,7 +33,7 @@ mod sections;
 pub use block::{BucketMeta, IndexNode, SlotChecksums, SparsePages};
 pub use client::{ClientSlot, Counter, Counters, slot_state};
 pub use description::{Description, description_state};
-pub use device::{DeviceSpeed, Emulation, SparseHeader, StoreHeader, TierHeader, markers};
+pub use device::{DeviceSpeed, Emulation, LinkSpeed, SparseHeader, StoreHeader, TierHeader, markers};
 pub use file::{FileRecord, LENGTHENER_LEFT, file_state};
 pub use header::{Header, retirement};
 pub use job::{FOLLOWS, JobQuota, JobRecord, job_state, reserved_for};
@@ -51,7 +51,7 @@ pub use forebay_placement::{NodeId, TIERS_MAX, TierId};
 /// The first bytes of every segment.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FOREBAY\0");
 /// Raised with every change of these files that changes a layout.
-pub const LAYOUT_VERSION: u32 = 29;
+pub const LAYOUT_VERSION: u32 = 30;
 
 /// Words of the answers that processes wait for which want blocks of other nodes: 64 in each.
 pub const OTHERS_WORDS: usize = 16;

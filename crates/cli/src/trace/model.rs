@@ -324,6 +324,7 @@ mod tests {
             read_bandwidth: speed,
             write_bandwidth: speed,
             latency_ns: 1,
+            ..Speed::default()
         });
         let now = |read, write| SpeedStatus { read_bandwidth: read, write_bandwidth: write };
         assert_eq!(measured(now(500, 500), none, assumed), [None, None]);

@@ -1,9 +1,11 @@
 //! `forebay profile` measures, leaves nothing behind, and writes a configuration that runs.
 
-use crate::harness::{Site, USUAL, kill, wait_for};
+use crate::harness::{self, Site, USUAL, kill, wait_for, works};
+use forebay_node::Config;
 use rustix::process::Signal;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 fn is_empty(folder: &Path) -> bool {
@@ -57,6 +59,53 @@ fn it_says_what_it_leaves_out_and_why() {
     assert!(ran.stdout.contains("[[backing]]"), "the slowest is the backing store: {ran:?}");
     let none = site.end(site.forebay(&["profile", "--dir", gone.to_str().unwrap()])).expect(125);
     assert!(none.stderr.contains("nothing can be measured"), "{none:?}");
+}
+
+/// With each MPI that is there, and what it prints is a part of a configuration.
+#[test]
+fn messages_of_mpi_are_measured() {
+    let beside =
+        harness::python_with("sys").map(|python| Path::new(&python).with_file_name("mpiexec"));
+    let beside = beside.map(|launcher| launcher.to_string_lossy().into_owned());
+    let usual = ["mpiexec.mpich", "mpiexec.openmpi"].map(str::to_owned);
+    let launchers = beside.into_iter().chain(usual);
+    let there: Vec<_> = launchers.filter(|launcher| works(&[launcher, "--version"])).collect();
+    if there.is_empty() {
+        return harness::skip("neither MPICH nor Open MPI");
+    }
+    let site = Site::new(&USUAL);
+    for launcher in there {
+        let mut command = Command::new(&launcher);
+        if launcher.ends_with("openmpi") {
+            command.args(["--allow-run-as-root", "--oversubscribe"]);
+        }
+        command.args(["-n", "3", env!("CARGO_BIN_EXE_forebay"), "profile", "--mpi"]);
+        let ran = site.end(command).expect(0);
+        assert!(ran.stdout.contains("# Messages within a node, measured"), "{ran:?}");
+        assert_eq!(ran.stdout.matches("[mpi]").count(), 1, "one rank speaks: {ran:?}");
+        let file = site.root().join("mpi.toml");
+        let usual = fs::read_to_string(&site.config).unwrap();
+        fs::write(&file, format!("{usual}\n{}", ran.stdout)).unwrap();
+        let messages = Config::load(&file, &[]).unwrap_or_else(|e| panic!("{e}")).messages;
+        // Between a slow loopback and more than any memory.
+        let within = messages.within;
+        assert!((50..50_000_000).contains(&within.latency_ns), "{messages:?}");
+        assert!((10_000_000..1_000_000_000_000).contains(&within.bandwidth), "{messages:?}");
+        assert_eq!(messages.between.bandwidth, 0, "{messages:?}");
+    }
+}
+
+#[test]
+fn what_is_no_rank_of_mpi_is_told_how_to_be_one() {
+    let site = Site::new(&USUAL);
+    let alone = site.end(site.forebay(&["profile", "--mpi"])).expect(125);
+    assert!(alone.stderr.contains("mpiexec -n 2 forebay profile --mpi"), "{alone:?}");
+    for (library, why) in [("/no/such/libmpi.so", "is not found"), ("libc.so.6", "is neither of")] {
+        let mut command = site.forebay(&["profile", "--mpi", "--mpi-library", library]);
+        command.env("PMI_RANK", "0");
+        let refused = site.end(command).expect(125);
+        assert!(refused.stderr.contains(why), "{refused:?}");
+    }
 }
 
 #[test]

@@ -27,6 +27,7 @@
 mod errors;
 mod group;
 mod machine;
+mod messages;
 mod movers;
 mod mpi;
 mod places;
@@ -44,6 +45,7 @@ pub use errors::Errors;
 pub use forebay_placement::schema::Trigger;
 use forebay_pool::layout::STORES_MAX;
 pub use group::{Consistency, Group, Hosts};
+pub use messages::{MessageSpeed, Messages};
 pub use movers::Movers;
 pub use predictors::{Predictors, load_predictor};
 pub use schema::XSD;
@@ -170,6 +172,7 @@ impl Config {
             rules: Vec::new(),
             group: Group::default(),
             movers: Movers::default(),
+            messages: Messages::default(),
             automatic: true,
         };
         let mut places = Places::default();

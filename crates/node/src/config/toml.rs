@@ -3,6 +3,7 @@
 use super::errors::Errors;
 use super::group::Group;
 use super::machine::whole_of;
+use super::messages::Messages;
 use super::movers::Movers;
 use super::places::{Places, TierPlaces};
 use super::quota::{quota_of, whole_quota};
@@ -37,11 +38,31 @@ const PERIOD_MIN: Duration = Duration::from_millis(1);
 const HALF_LIFE_MIN: Duration = Duration::from_secs(1);
 const HALF_LIFE_MAX: Duration = Duration::from_secs(24 * 3600);
 
-pub(super) const ROOT_KEYS: &[&str] =
-    &["page_size", "flush", "placement", "backing", "tier", "group", "node", "rule", "schema"];
+pub(super) const ROOT_KEYS: &[&str] = &[
+    "page_size",
+    "flush",
+    "placement",
+    "backing",
+    "tier",
+    "group",
+    "node",
+    "mpi",
+    "rule",
+    "schema",
+];
 /// `automatic` is not for people: it says that [`Config::automatic`] wrote the text.
-pub(super) const CANONICAL_KEYS: &[&str] =
-    &["page_size", "flush", "placement", "backing", "tier", "group", "node", "rule", "automatic"];
+pub(super) const CANONICAL_KEYS: &[&str] = &[
+    "page_size",
+    "flush",
+    "placement",
+    "backing",
+    "tier",
+    "group",
+    "node",
+    "mpi",
+    "rule",
+    "automatic",
+];
 const FLUSH_KEYS: &[&str] = &["trigger", "period", "max_age", "bandwidth", "durability", "journal"];
 const PLACEMENT_KEYS: &[&str] = &[
     "policy",
@@ -56,13 +77,14 @@ const PLACEMENT_KEYS: &[&str] = &[
     "give_back",
     "pin_limit",
 ];
-const BACKING_KEYS: &[&str] = &["path", "mode", "bandwidth", "latency", "emulate", "stripe"];
+const BACKING_KEYS: &[&str] =
+    &["path", "mode", "bandwidth", "latency", "seek", "emulate", "stripe"];
 const TIER_KEYS: &[&str] =
-    &["name", "kind", "path", "capacity", "quota", "bandwidth", "latency", "emulate"];
+    &["name", "kind", "path", "capacity", "quota", "bandwidth", "latency", "seek", "emulate"];
 const EMULATE_KEYS: &[&str] = &["bandwidth", "latency"];
 /// Those of a store: a tier is one manager's.
 const EMULATE_STORE_KEYS: &[&str] = &["bandwidth", "latency", "shared"];
-const BANDWIDTH_KEYS: &[&str] = &["read", "write"];
+const WAYS: &[&str] = &["read", "write"];
 
 /// The text of a configuration and what is needed to name a place in it.
 pub(super) struct Text<'t> {
@@ -89,6 +111,7 @@ impl Text<'_> {
             root.read("placement", Placement::default(), errors, |e| e.placement(errors));
         let group = root.read("group", Group::default(), errors, |e| e.group(errors));
         let movers = root.read("node", Movers::default(), errors, |e| e.movers(errors));
+        let messages = root.read("mpi", Messages::default(), errors, |e| e.messages(errors));
         let automatic = root.read("automatic", false, errors, |e| e.boolean());
 
         let mut places = Places::default();
@@ -118,6 +141,7 @@ impl Text<'_> {
                 rules: Vec::new(),
                 group,
                 movers,
+                messages,
                 automatic,
             };
             return Ok((config, places));
@@ -131,8 +155,18 @@ impl Text<'_> {
         let raw = errors.or(self.rules(&root), Vec::new());
         let (rules, of_rules) = errors.or(rules::read(&raw, &tiers), Default::default());
         (places.rules, places.predictors) = (of_rules.paths, of_rules.predictors);
-        let config =
-            Config { page_size, flush, placement, backing, tiers, rules, group, movers, automatic };
+        let config = Config {
+            page_size,
+            flush,
+            placement,
+            backing,
+            tiers,
+            rules,
+            group,
+            movers,
+            messages,
+            automatic,
+        };
         let place = root.get("flush").map(|entry| entry.place());
         let place = place.as_deref().unwrap_or("flush");
         if !config.tiers.is_empty() {
@@ -202,7 +236,9 @@ impl Table<'_> {
         let (read_bandwidth, write_bandwidth) =
             self.get("bandwidth").map_or(Ok((0, 0)), |entry| entry.bandwidths())?;
         let latency_ns = self.get("latency").map_or(Ok(0), |entry| entry.duration_ns("50us"))?;
-        Ok(Speed { read_bandwidth, write_bandwidth, latency_ns })
+        let (read_seek_ns, write_seek_ns) =
+            self.get("seek").map_or(Ok((0, 0)), |entry| entry.seeks())?;
+        Ok(Speed { read_bandwidth, write_bandwidth, latency_ns, read_seek_ns, write_seek_ns })
     }
 
     /// A `[[rule]]`, of which the keys are taken that are `known`.
@@ -371,7 +407,7 @@ impl Value<'_> {
     }
 
     /// A number of bytes: a bare integer, or a string of a number, a unit and `suffix`.
-    fn bytes(&self, suffix: &str, expected: &str) -> reader::Result<u64> {
+    pub(super) fn bytes(&self, suffix: &str, expected: &str) -> reader::Result<u64> {
         let bytes = match self.value {
             DeValue::Integer(n) => u64::from_str_radix(n.as_str(), n.radix()).ok(),
             DeValue::String(s) => s
@@ -444,7 +480,7 @@ impl Value<'_> {
         given.map_err(|why| self.error(format_args!("{}: {why}", self.shown())))
     }
 
-    fn duration_ns(&self, example: &str) -> reader::Result<u64> {
+    pub(super) fn duration_ns(&self, example: &str) -> reader::Result<u64> {
         let expected = format!("a time such as \"{example}\"");
         let value = self.value.as_str().ok_or_else(|| self.wrong_type(&expected))?;
         quantity(value, TIME_UNITS).ok_or_else(|| {
@@ -583,6 +619,18 @@ impl Value<'_> {
         Ok(path)
     }
 
+    /// Nanoseconds of reads and of writes.
+    fn seeks(&self) -> reader::Result<(u64, u64)> {
+        const EXAMPLE: &str = "8ms";
+        if !self.value.is_table() {
+            let both = self.duration_ns(EXAMPLE)?;
+            return Ok((both, both));
+        }
+        let section = self.table(WAYS, "a time such as \"8ms\"")?;
+        let one = |key| section.get(key).map_or(Ok(0), |e| e.duration_ns(EXAMPLE));
+        Ok((one("read")?, one("write")?))
+    }
+
     /// Bandwidth of reads and of writes.
     fn bandwidths(&self) -> reader::Result<(u64, u64)> {
         let example = "a bandwidth such as \"23MB/s\"";
@@ -590,7 +638,7 @@ impl Value<'_> {
             let both = self.bytes("/s", example)?;
             return Ok((both, both));
         }
-        let section = self.table(BANDWIDTH_KEYS, example)?;
+        let section = self.table(WAYS, example)?;
         let one = |key| section.get(key).map_or(Ok(0), |e| e.bytes("/s", example));
         Ok((one("read")?, one("write")?))
     }

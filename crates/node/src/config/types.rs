@@ -1,6 +1,7 @@
 //! What a configuration says, and how it is written as text.
 
 use super::group::Group;
+use super::messages::Messages;
 use super::movers::Movers;
 use super::units::Size;
 use forebay_device::Properties;
@@ -60,6 +61,8 @@ pub struct Config {
     pub group: Group,
     /// Where the manager's threads run that move data. It does not belong to the identity, either.
     pub movers: Movers,
+    /// How fast messages of MPI programs are. Not of the identity, either.
+    pub messages: Messages,
     /// Forebay chose the tiers itself, so they do not belong to the identity of the instance.
     pub automatic: bool,
 }
@@ -222,6 +225,10 @@ pub struct Speed {
     pub write_bandwidth: u64,
     /// Nanoseconds until the first byte.
     pub latency_ns: u64,
+    /// Nanoseconds that a read elsewhere takes of the device's time before bytes move.
+    pub read_seek_ns: u64,
+    /// The same of a write.
+    pub write_seek_ns: u64,
 }
 
 /// A rule of the buffering schema.
@@ -260,7 +267,13 @@ impl Speed {
     const STORE: Speed = Speed::both_ways(500_000_000, 5_000_000);
 
     const fn both_ways(bandwidth: u64, latency_ns: u64) -> Speed {
-        Speed { read_bandwidth: bandwidth, write_bandwidth: bandwidth, latency_ns }
+        Speed {
+            read_bandwidth: bandwidth,
+            write_bandwidth: bandwidth,
+            latency_ns,
+            read_seek_ns: 0,
+            write_seek_ns: 0,
+        }
     }
 
     /// What is known here, else there.
@@ -270,6 +283,8 @@ impl Speed {
             read_bandwidth: first(self.read_bandwidth, other.read_bandwidth),
             write_bandwidth: first(self.write_bandwidth, other.write_bandwidth),
             latency_ns: first(self.latency_ns, other.latency_ns),
+            read_seek_ns: first(self.read_seek_ns, other.read_seek_ns),
+            write_seek_ns: first(self.write_seek_ns, other.write_seek_ns),
         }
     }
 
@@ -278,6 +293,7 @@ impl Speed {
             read_bandwidth: emulate.read_bandwidth,
             write_bandwidth: emulate.write_bandwidth,
             latency_ns: emulate.latency_ns,
+            ..Speed::default()
         });
         said.or(emulated).or(otherwise)
     }
@@ -369,6 +385,7 @@ impl Config {
     pub fn canonical(&self) -> String {
         let mut text = self.text(true);
         self.write_movers(&mut text);
+        self.messages.write(&mut text);
         self.write_group(&mut text);
         text
     }
@@ -569,6 +586,10 @@ fn write_speed(text: &mut String, speed: Speed) {
     }
     if speed.latency_ns > 0 {
         let _ = writeln!(text, "latency = \"{}ns\"", speed.latency_ns);
+    }
+    let (read, write) = (speed.read_seek_ns, speed.write_seek_ns);
+    if read > 0 || write > 0 {
+        let _ = writeln!(text, "seek = {{ read = \"{read}ns\", write = \"{write}ns\" }}");
     }
 }
 

@@ -210,6 +210,7 @@ pub fn serve(
     stores.for_each(|store| store.left_to_manager.store(leaves, Ordering::Relaxed));
     let shares = u32::from(node.config.shares_files());
     node.header().shares_files.store(shares, Ordering::Release);
+    node.config.messages.set(node.header());
     note_mounts(&node);
     note_markers(&node);
     keep_configs(&node)?;

@@ -81,6 +81,12 @@ fn write_speed(text: &mut String, speed: Speed) {
     let (read, write) = (bandwidth(speed.read_bandwidth), bandwidth(speed.write_bandwidth));
     let _ = writeln!(text, "bandwidth = {{ read = \"{read}\", write = \"{write}\" }}");
     let _ = writeln!(text, "latency = \"{}\"", latency(speed.latency_ns));
+    let seeks = [("read", speed.read_seek_ns), ("write", speed.write_seek_ns)];
+    let seeks = seeks.iter().filter(|(_, ns)| *ns > 0);
+    let seeks: Vec<_> = seeks.map(|(way, ns)| format!("{way} = \"{}\"", latency(*ns))).collect();
+    if !seeks.is_empty() {
+        let _ = writeln!(text, "seek = {{ {} }}", seeks.join(", "));
+    }
 }
 
 /// A bandwidth to three digits, as configurations have it.
@@ -117,12 +123,17 @@ mod tests {
     use forebay_tiers::measure::{Order, Probe, Sample};
     use std::fs;
 
+    /// Random requests have half of the bandwidth.
     fn measured(path: &Path, kind: Kind, bandwidth: f64) -> Measured {
         let place =
             Place { path: path.to_owned(), kind, device: "ext4 on \"x\"".into(), free: 1 << 30 };
         let row = |order, direction, bytes, round_ns| Row {
             probe: Probe { order, direction, bytes, at_once: 1 },
-            runs: vec![Sample { bandwidth, round_ns, bytes: 1 }],
+            runs: vec![Sample {
+                bandwidth: if order == Order::Random { bandwidth / 2.0 } else { bandwidth },
+                round_ns,
+                bytes: 1,
+            }],
         };
         let rows = vec![
             row(Order::Sequential, Direction::Write, 1 << 20, 0),
@@ -157,13 +168,15 @@ mod tests {
         let names: Vec<_> = config.tiers.iter().map(|tier| tier.name.as_str()).collect();
         assert_eq!(names, ["ram", "nvme", "nvme-2", "ssd"], "fastest first");
         assert_eq!(config.backing[0].path, store.place.path);
-        let speed = |read_bandwidth, latency_ns| Speed {
+        let speed = |read_bandwidth, latency_ns, seek_ns| Speed {
             read_bandwidth,
             write_bandwidth: read_bandwidth,
             latency_ns,
+            read_seek_ns: seek_ns,
+            write_seek_ns: seek_ns,
         };
-        assert_eq!(config.tiers[1].speed, speed(2_350_000_000, 50_000));
-        assert_eq!(config.backing[0].speed, speed(123_000_000, 50_000));
+        assert_eq!(config.tiers[1].speed, speed(2_350_000_000, 50_000, 1_750));
+        assert_eq!(config.backing[0].speed, speed(123_000_000, 50_000, 33_200));
         assert_eq!(config.tiers[1].capacity, 256 << 20);
         let reasons: Vec<_> = left_out.iter().map(|left_out| left_out.why.as_str()).collect();
         assert_eq!(

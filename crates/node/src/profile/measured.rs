@@ -3,6 +3,7 @@
 use super::mounts::Place;
 use crate::config::Speed;
 use forebay_device::Direction;
+use forebay_placement::collective::Device;
 use forebay_tiers::measure::{Order, Probe, Sample};
 
 /// One probe's runs.
@@ -55,6 +56,7 @@ impl Measured {
             });
             rows.map(|row| row.bandwidths()[1] as u64).max().unwrap_or(0)
         };
+        let seek_ns = |direction| self.seek_s(direction).map_or(0, |time_s| (time_s * 1e9) as u64);
         let small = self.rows.iter().filter(|row| row.probe.order == Order::Random);
         let least = small.clone().map(|row| row.probe.bytes).min();
         let alone: Vec<u64> = small
@@ -65,6 +67,25 @@ impl Measured {
             read_bandwidth: best(Direction::Read),
             write_bandwidth: best(Direction::Write),
             latency_ns: alone.iter().sum::<u64>() / alone.len().max(1) as u64,
+            read_seek_ns: seek_ns(Direction::Read),
+            write_seek_ns: seek_ns(Direction::Write),
         }
+    }
+
+    /// Seconds that a request elsewhere takes of the device's time before bytes move: what the
+    /// largest random requests take longer than as many bytes in order.
+    fn seek_s(&self, direction: Direction) -> Option<f64> {
+        let of = |order: Order| {
+            self.rows
+                .iter()
+                .filter(move |row| row.probe.direction == direction && row.probe.order == order)
+        };
+        let best = |rows: &mut dyn Iterator<Item = &Row>| {
+            rows.map(|row| row.bandwidths()[1]).max_by(f64::total_cmp)
+        };
+        let bytes = of(Order::Random).map(|row| row.probe.bytes).max()?;
+        let random = best(&mut of(Order::Random).filter(|row| row.probe.bytes == bytes))?;
+        let sequential = best(&mut of(Order::Sequential))?;
+        Some(Device::measured(sequential, random, bytes as f64, 0.0)?.seek_s)
     }
 }

@@ -287,6 +287,8 @@ fn set_speed(place: &layout::DeviceSpeed, speed: Speed) {
     place.read_bandwidth.store(speed.read_bandwidth, Ordering::Relaxed);
     place.write_bandwidth.store(speed.write_bandwidth, Ordering::Relaxed);
     place.latency_ns.store(speed.latency_ns, Ordering::Relaxed);
+    place.read_seek_ns.store(speed.read_seek_ns, Ordering::Relaxed);
+    place.write_seek_ns.store(speed.write_seek_ns, Ordering::Relaxed);
 }
 
 fn emulate(place: &mut layout::Emulation, emulate: Option<crate::config::Emulate>) {

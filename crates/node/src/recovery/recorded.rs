@@ -4,7 +4,8 @@
 //! less.
 
 use crate::config::{
-    Backing, Config, Emulate, Flush, Group, Mode, Movers, Placement, Speed, Tier, TierKind,
+    Backing, Config, Emulate, Flush, Group, Messages, Mode, Movers, Placement, Speed, Tier,
+    TierKind,
 };
 use crate::instance::runtime::Runtime;
 use crate::observe::status::Observer;
@@ -88,6 +89,7 @@ pub(crate) fn of_pool_alone(segment: &Segment) -> Config {
         rules: Vec::new(),
         group: Group::default(),
         movers: Movers::default(),
+        messages: Messages::default(),
         automatic: false,
     }
 }
@@ -159,5 +161,7 @@ fn speed(device: &DeviceSpeed) -> Speed {
         read_bandwidth: device.read_bandwidth.load(Ordering::Relaxed),
         write_bandwidth: device.write_bandwidth.load(Ordering::Relaxed),
         latency_ns: device.latency_ns.load(Ordering::Relaxed),
+        read_seek_ns: device.read_seek_ns.load(Ordering::Relaxed),
+        write_seek_ns: device.write_seek_ns.load(Ordering::Relaxed),
     }
 }

@@ -36,6 +36,19 @@ pub struct DeviceSpeed {
     pub write_bandwidth: AtomicU64,
     /// Nanoseconds until the first byte.
     pub latency_ns: AtomicU64,
+    /// Nanoseconds that a read elsewhere takes of the device's time before bytes move.
+    pub read_seek_ns: AtomicU64,
+    /// The same of a write.
+    pub write_seek_ns: AtomicU64,
+}
+
+/// How fast messages between the ranks of MPI programs are: see [`forebay_placement::collective`].
+#[repr(C)]
+pub struct LinkSpeed {
+    /// Bytes per second; 0 is not known.
+    pub bandwidth: AtomicU64,
+    /// Nanoseconds of a message without bytes.
+    pub latency_ns: AtomicU64,
 }
 
 /// The sparse buckets of a tier, which follow its other ones, and the pages that they may have: see
@@ -147,7 +160,8 @@ pub struct StoreHeader {
     pub path: [u8; LONG_PATH_BYTES],
 }
 
-pin_size!(DeviceSpeed, 24);
+pin_size!(DeviceSpeed, 40);
+pin_size!(LinkSpeed, 16);
 pin_size!(SparseHeader, 32);
-pin_size!(TierHeader, 4296);
-pin_size!(StoreHeader, 4456);
+pin_size!(TierHeader, 4312);
+pin_size!(StoreHeader, 4472);

@@ -2,7 +2,7 @@
 
 use super::{
     CHANGED_NAMES, CLIENTS_MAX, Counters, Emulation, FOLDER_BYTES, INSTANCE_BYTES, JOBS_MAX,
-    JobRecord, MAKER_BYTES, OTHERS_WORDS, STORES_MAX, StoreHeader, TierHeader, UNRECORDED, WATCHES,
+    JobRecord, LinkSpeed, MAKER_BYTES, OTHERS_WORDS, STORES_MAX, StoreHeader, TierHeader, UNRECORDED, WATCHES,
 };
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::{BucketId, FileId};
@@ -203,6 +203,10 @@ pub struct Header {
     pub pins: AtomicU32,
     /// Thousandths of a tier that the processes of one job may pin.
     pub pin_permille: AtomicU32,
+    /// Messages between ranks of different nodes. Set by each manager, as the next.
+    pub between_nodes: LinkSpeed,
+    /// Messages between ranks of one node.
+    pub within_node: LinkSpeed,
 }
 
 impl Header {
