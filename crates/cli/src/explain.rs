@@ -1,12 +1,13 @@
 //! `forebay explain`.
 
-use crate::text::{bytes, fitted};
+use crate::text::{bytes, counted, fitted};
 use clap::Args;
+use forebay_node::collective::{Shape, Terms};
 use forebay_node::explain::{Candidate, Explanation, Extent, Placement, Way};
 use forebay_node::in_force::{InForce, Source};
 use forebay_node::log::shown;
 use forebay_node::markers::WHY;
-use forebay_node::profile::{bandwidth, latency};
+use forebay_node::profile::{Direction, bandwidth, latency};
 use forebay_node::runtime::Runtime;
 use forebay_node::status::Observer;
 use forebay_placement::schema::{Consistency, Lifetime, Mode};
@@ -24,6 +25,25 @@ pub struct ExplainArguments {
     /// Bytes of the write that is asked about
     #[arg(long, value_name = "N", default_value_t = 1 << 20)]
     bytes: u64,
+    /// Compare collective with independent I/O of so many MPI ranks, each with --bytes
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    ranks: Option<u32>,
+    /// Nodes that the ranks run on
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "ranks",
+          value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    nodes: u32,
+    /// Ranks that do collective I/O [default: as many as are fastest]
+    #[arg(long, value_name = "N", requires = "ranks",
+          value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    aggregators: Option<u32>,
+    /// Bytes that an aggregator collects: cb_buffer_size
+    #[arg(long, value_name = "N", default_value_t = 16 << 20, requires = "ranks",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    buffer: u64,
+    /// Bytes of a rank that lie together in the file [default: all of --bytes]
+    #[arg(long, value_name = "N", requires = "ranks",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    piece: Option<u64>,
     /// Show every part of the file, however many there are
     #[arg(long)]
     all: bool,
@@ -42,9 +62,20 @@ pub fn explain(arguments: &ExplainArguments) -> Result<ExitCode, String> {
         // One of another version, or that ends right now, is not this file's.
         let Ok(observer) = Observer::of(&runtime.pool) else { continue };
         if let Some(explanation) = observer.explain(&path, arguments.bytes.max(1)) {
+            let shape = arguments.ranks.map(|ranks| Shape {
+                ranks,
+                nodes: arguments.nodes,
+                aggregators: arguments.aggregators,
+                buffer: arguments.buffer,
+                piece: arguments.piece,
+            });
+            let modes = shape.map(|shape| observer.collective(&explanation, &shape)).transpose()?;
             match arguments.json {
-                true => println!("{}", json(&observer, runtime, &explanation)),
-                false => print!("{}", show(&observer, runtime, &explanation, arguments.all)),
+                true => println!("{}", json(&observer, runtime, &explanation, modes.as_ref())),
+                false => {
+                    print!("{}", show(&observer, runtime, &explanation, arguments.all));
+                    modes.iter().for_each(|modes| print!("{}", show_modes(modes)));
+                }
             }
             return Ok(ExitCode::SUCCESS);
         }
@@ -127,7 +158,12 @@ fn show(observer: &Observer, runtime: &Runtime, found: &Explanation, all: bool) 
 }
 
 /// Everything of an explanation, for programs: `docs/explain.md` says what is what.
-fn json(observer: &Observer, runtime: &Runtime, found: &Explanation) -> Value {
+fn json(
+    observer: &Observer,
+    runtime: &Runtime,
+    found: &Explanation,
+    modes: Option<&[Terms; 2]>,
+) -> Value {
     let file = found.file.map(|file| {
         json!({
             "store_size": file.store_size,
@@ -206,7 +242,86 @@ fn json(observer: &Observer, runtime: &Runtime, found: &Explanation) -> Value {
             "places": places.collect::<Vec<_>>(),
             "plan": plan.collect::<Vec<_>>(),
         },
+        "modes": modes.map(|modes| modes.iter().map(json_of_modes).collect::<Vec<_>>()),
     })
+}
+
+fn way(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Read => "read",
+        Direction::Write => "write",
+    }
+}
+
+fn json_of_modes(terms: &Terms) -> Value {
+    let Terms { call, device, decision, .. } = terms;
+    json!({
+        "direction": way(terms.direction),
+        "mode": decision.mode.name(),
+        "bytes": call.bytes,
+        "piece": call.piece,
+        "aggregators": call.aggregators,
+        "rounds": decision.times.rounds,
+        "between_s": decision.times.between_s,
+        "within_s": decision.times.within_s,
+        "sequential_s": decision.times.sequential_s,
+        "hidden_s": decision.times.hidden_s,
+        "random_s": decision.times.random_s,
+        "collective_s": decision.collective_s,
+        "independent_s": decision.independent_s,
+        "overlapped_s": decision.times.overlapped_s(),
+        "crossover": terms.crossover,
+        "bandwidth": device.bandwidth,
+        "seek_s": device.seek_s,
+        "latency_s": device.latency_s,
+    })
+}
+
+/// The terms of both modes, reads first.
+fn show_modes(modes: &[Terms; 2]) -> String {
+    let mut text = String::new();
+    let time = |time_s: f64| match (time_s * 1e9) as u64 {
+        0 => "0s".to_owned(),
+        ns => latency(ns),
+    };
+    for terms in modes {
+        let Terms { call, device, decision, .. } = terms;
+        let times = decision.times;
+        let aggregators = counted(call.aggregators, "aggregator", "aggregators");
+        let _ = writeln!(
+            text,
+            "  {:9} {} of {} ranks: {} I/O",
+            match terms.direction {
+                Direction::Read => "mpi reads",
+                Direction::Write => "mpi write",
+            },
+            bytes(call.bytes),
+            call.ranks,
+            decision.mode.name(),
+        );
+        let _ = writeln!(
+            text,
+            "            collective {}: {} between nodes, {} within, {} I/O, {aggregators}, {}",
+            time(decision.collective_s),
+            time(times.between_s),
+            time(times.within_s),
+            time(times.sequential_s),
+            counted(times.rounds as u64, "round", "rounds"),
+        );
+        let crossover = match terms.crossover {
+            Some(1) => "as fast with pieces of any size".to_owned(),
+            Some(piece) => format!("as fast with pieces from {} on", bytes(piece)),
+            None => "never as fast with pieces".to_owned(),
+        };
+        let _ = writeln!(
+            text,
+            "            independent {}: {}, {} each seek; {crossover}",
+            time(decision.independent_s),
+            bandwidth(device.bandwidth as u64),
+            time(device.seek_s),
+        );
+    }
+    text.lines().map(|line| fitted(line, 12) + "\n").collect()
 }
 
 /// Policy, mode and trigger, each with who says so.

@@ -115,6 +115,50 @@ fn a_flag_changes_what_it_names_and_it_is_said_where_everything_comes_from() {
     has(&said, r#""mode": null, "trigger": "on-exit", "pinned": 0, "quotas": []}], "tiers""#);
 }
 
+/// Both modes of I/O of the ranks of an MPI program on a file that two tiers and the store hold.
+#[test]
+fn collective_and_independent_io_are_compared_by_their_terms() {
+    let site = Site::new(&LAZY);
+    let config = fs::read_to_string(&site.config).unwrap();
+    let store = "latency = \"1ms\"\nseek = { read = \"10ms\", write = \"1us\" }\n\
+        bandwidth = { read = \"100MB/s\", write = \"1GB/s\" }\n";
+    let config = config.replacen("[[backing]]\n", &format!("[[backing]]\n{store}"), 1);
+    let mpi = "[mpi]\nwithin = { latency = \"1us\", bandwidth = \"1GB/s\" }\n";
+    fs::write(&site.config, format!("{config}{mpi}")).unwrap();
+    fs::write(site.store.join("old"), vec![b'x'; 1 << 20]).unwrap();
+    let ask = "\"$FOREBAY\" explain old --ranks 4 --bytes 1048576 --piece 10000";
+    let script = format!(
+        "{ask} --buffer 1048576 --aggregators 2; {ask} --json; \"$FOREBAY\" explain old --json
+        {ask} --nodes 2 && exit 1; {ask} --nodes 5 && exit 1; {ask} --aggregators 5 && exit 1; :"
+    );
+    let config = site.config.to_str().unwrap();
+    let words = ["run", "--config", config, "--", "bash", "-c", &script];
+    let ran = site.end(site.forebay(&words)).expect(0);
+    let said = &ran.stdout;
+    // 4 MiB from the store, where each of 420 pieces is 10 ms away; each of two aggregators reads
+    // two rounds, and has a quarter itself.
+    has(said, "mpi reads 4.00 MiB of 4 ranks: collective I/O");
+    has(said, "independent 4.24s: 100MB/s, 10.0ms each seek");
+    has(said, "2 aggregators, 2 rounds");
+    has(said, "0s between nodes, 1.57ms within, 43.9ms I/O");
+    has(said, "mpi write 4.00 MiB of 4 ranks: independent I/O");
+    let mut objects =
+        said.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let (with, without) = (objects.next().unwrap(), objects.next().unwrap());
+    documented(&with);
+    assert_eq!(with["modes"][0]["mode"], "collective", "{with}");
+    assert_eq!(with["modes"][1]["direction"], "write", "{with}");
+    assert_eq!(with["modes"][0]["bytes"], 4 << 20, "{with}");
+    assert!(without["modes"].is_null(), "{without}");
+    for wanted in [
+        "messages between nodes are (mpi.between); `forebay profile --mpi` measures it",
+        "4 ranks on 5 nodes; give each node one at least",
+        "of 4 ranks at least one and at most all can be aggregators",
+    ] {
+        assert!(ran.stderr.contains(wanted), "no {wanted:?} in {}", ran.stderr);
+    }
+}
+
 /// Every key of the object is in the page about it.
 fn documented(value: &serde_json::Value) {
     let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/explain.md");

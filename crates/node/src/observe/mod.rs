@@ -8,6 +8,7 @@
 pub mod log;
 pub mod markers;
 
+pub mod collective;
 pub mod explain;
 pub mod holders;
 pub mod in_force;
