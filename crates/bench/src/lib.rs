@@ -10,7 +10,8 @@
 //! ordinary operations around it cost.
 //! [`peers`]: the same program on other file systems that buffer. [`fabric()`]: the links between
 //! node managers, beside plain sockets. [`nodes()`], [`nodes_fig5`] and [`nodes_fig6`]: a group of
-//! several nodes, each a set of namespaces.
+//! several nodes, each a set of namespaces. [`nvm_model`]: what a model of collective I/O says,
+//! and what was measured.
 
 mod bars;
 mod cliffs;
@@ -23,6 +24,7 @@ mod memory;
 mod micro;
 mod mlbs;
 mod nodes;
+mod nvm;
 mod peers;
 mod policies;
 mod prefetch;
@@ -48,6 +50,7 @@ pub use nodes::budgets::run as nodes;
 pub use nodes::enter as enter_network;
 pub use nodes::fig5::run as nodes_fig5;
 pub use nodes::fig6::run as nodes_fig6;
+pub use nvm::nvm_model;
 pub use peers::peers;
 pub use policies::policies;
 pub use prefetch::prefetch;

@@ -63,7 +63,7 @@ impl BenchArguments {
 type Benchmark = fn(&Options, &mut dyn FnMut(&str)) -> Result<Measured, String>;
 
 /// All of them.
-const BENCHMARKS: [(&str, Benchmark); 13] = [
+const BENCHMARKS: [(&str, Benchmark); 14] = [
     ("micro", forebay_bench::micro),
     ("cliffs", forebay_bench::cliffs),
     ("peers", forebay_bench::peers),
@@ -77,6 +77,7 @@ const BENCHMARKS: [(&str, Benchmark); 13] = [
     ("nodes", forebay_bench::nodes),
     ("nodes-fig5", forebay_bench::nodes_fig5),
     ("nodes-fig6", forebay_bench::nodes_fig6),
+    ("nvm-model", forebay_bench::nvm_model),
 ];
 
 /// Those that make nodes.

@@ -113,6 +113,33 @@ fn policies() {
 }
 
 #[test]
+fn nvm_model() {
+    let words = ["Table V HDD", "Table VI NVM", "the choice", "collective: the paper"];
+    let json = compare("nvm-model", &words);
+    // Two errors and a choice of each device, and random access on NVM, of both tables.
+    assert_eq!(json.matches("\"wanted\":").count(), 2 * (3 * 3 + 1), "{json}");
+}
+
+/// A measurement: it may be disturbed by what else runs.
+#[test]
+fn the_model_of_collective_io_is_near_what_is_measured() {
+    const ATTEMPTS: usize = 4;
+    let mut said = Vec::new();
+    for _ in 0..ATTEMPTS {
+        let json = compare("nvm-model", &["Table V HDD"]);
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        let claims = json["claims"].as_array().unwrap();
+        let missed = claims.iter().filter(|claim| claim["met"] == false);
+        let missed: Vec<_> = missed.map(ToString::to_string).collect();
+        if missed.is_empty() {
+            return;
+        }
+        said.push(missed.join("\n"));
+    }
+    panic!("in {ATTEMPTS} attempts:\n{}", said.join("\n\n"));
+}
+
+#[test]
 fn prefetch() {
     if !works(&["cc", "--version"]) {
         return harness::skip("no C compiler");
