@@ -16,6 +16,7 @@ use crate::trace::{LOOK_EVERY, Tracer};
 use crate::watch::Watch;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
+use forebay_client::{Needs, needs_of_program};
 use forebay_node::log::shown;
 use forebay_node::runtime::Runtime;
 use forebay_node::status::Observer;
@@ -27,9 +28,10 @@ use forebay_pool::message::Message;
 use forebay_pool::spans::Spans;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::io::Errno;
-use std::ffi::OsString;
+use std::ffi::{CString, OsString};
 use std::fs::File;
 use std::io::IsTerminal;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -158,6 +160,9 @@ fn refuse_other_layout(library: &Path) -> Result<(), String> {
     }
 }
 
+/// The variable that says which adapters programs load.
+const ADAPTERS: &str = "FOREBAY_ADAPTERS";
+
 /// Name of the library that is preloaded.
 const LIBRARY: &str = "libforebay_preload.so";
 
@@ -253,6 +258,7 @@ pub fn run(arguments: &RunArguments, mut tracer: Option<&mut Tracer>) -> Result<
     arguments.group.take(&mut config, &runtime)?;
     let library = find_library()?;
     refuse_other_layout(&library)?;
+    let adapters = admitted_adapters(&config)?;
     let given = arguments.quota.iter().map(|given| config.quota(given));
     let quotas = given.collect::<Result<Vec<_>, _>>()?;
     manager::drain_orphans(&config, &runtime)?;
@@ -323,7 +329,7 @@ pub fn run(arguments: &RunArguments, mut tracer: Option<&mut Tracer>) -> Result<
         let spans = spans.ok_or("memory of the trace: it wants no spans")?;
         tracer.begin(spans, &config, &runtime);
     }
-    let mut child = match spawn(&arguments.command, &library, &runtime, job) {
+    let mut child = match spawn(&arguments.command, (&library, adapters), &runtime, job) {
         Ok(child) => child,
         Err(error) => {
             // As shells have it: 127 for a command that is not there, 126 for one that cannot run.
@@ -497,13 +503,51 @@ fn rejoin(
     Ok(connection)
 }
 
+/// The adapters that the run's programs may load: the variable counts for more than the
+/// configuration.
+fn admitted_adapters(config: &Config) -> Result<Needs, String> {
+    let Some(given) = std::env::var_os(ADAPTERS) else { return Ok(config.adapters) };
+    let admitted = given.to_str().and_then(Needs::admitted);
+    admitted.ok_or_else(|| {
+        format!(
+            "{ADAPTERS}={}: give auto, none, mpiio or hdf5; several with commas between",
+            Path::new(&given).display()
+        )
+    })
+}
+
+/// The adapters that the command needs.
+fn needs_of(command: &OsString) -> Needs {
+    let path = Path::new(command);
+    let found = match path.components().count() > 1 || path.is_absolute() {
+        true => Some(path.to_owned()),
+        false => {
+            let folders = std::env::var_os("PATH").unwrap_or_default();
+            let paths = std::env::split_paths(&folders).map(|folder| folder.join(path));
+            paths
+                .filter(|path| path.is_file())
+                .find(|path| rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok())
+        }
+    };
+    let path = found.and_then(|path| CString::new(path.into_os_string().into_vec()).ok());
+    let library_path = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    path.map_or(Needs::NONE, |path| needs_of_program(&path, library_path.as_bytes()))
+}
+
 fn spawn(
     words: &[OsString],
-    library: &Path,
+    (library, adapters): (&Path, Needs),
     runtime: &Runtime,
     job: Option<u32>,
 ) -> std::io::Result<Child> {
     let mut preload = OsString::from(library);
+    let beside = |file| library.with_file_name(file);
+    for adapter in needs_of(&words[0]).among(adapters).adapters().map(beside) {
+        if adapter.is_file() {
+            preload.push(":");
+            preload.push(adapter);
+        }
+    }
     if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
         preload.push(":");
         preload.push(others);
@@ -513,6 +557,7 @@ fn spawn(
         .args(&words[1..])
         .env_remove("FOREBAY_DISABLE")
         .env("LD_PRELOAD", preload)
+        .env(ADAPTERS, adapters.names())
         .env("FOREBAY_POOL", &runtime.pool)
         .env("FOREBAY_SOCKET", runtime.socket());
     match job {

@@ -79,6 +79,9 @@ pub use range::{Advice, AllocateMode};
 pub use safety::{Awaited, Extent, Flush, Level, Progress, Unsafe};
 pub use session::{Front, Session};
 pub use span::{Readable, Writable};
-pub use spawn::{Carried, Environment, Managed, Own, Told, Variables};
+pub use spawn::{
+    Carried, Environment, Managed, Needs, Own, Start, Told, Variables, needs_of_program,
+    take_adapters,
+};
 pub use user_buffers::{Iovec, UserBuffers};
 pub use vfork::Beside;

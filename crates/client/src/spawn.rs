@@ -3,41 +3,64 @@
 
 mod environment;
 mod handing;
+mod loader_cache;
+mod needs;
 mod program;
 mod search;
 
 use crate::fd::{borrow, reopen};
+use crate::open::{ctime_ns, mtime_ns};
 use crate::session::Session;
 use crate::user_memory::UserPath;
 use core::ffi::CStr;
-pub use environment::{Carried, Environment, Variables};
+pub use environment::{Carried, Environment, Variables, take_adapters};
 pub use handing::{Managed, Told};
+pub use needs::Needs;
 use program::loads_libraries;
 use rustix::fd::{AsRawFd, OwnedFd, RawFd};
-use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags};
+use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, Stat};
 use rustix::io::FdFlags;
 
 /// Gives the session that is the caller's own: a vforked child takes one.
 pub type Own = fn() -> Option<&'static Session>;
 
+/// How a program starts.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Start {
+    /// It loads the library, and joins the pool.
+    pub joins: bool,
+    /// The adapters that are loaded with it.
+    pub needs: Needs,
+}
+
+/// The adapters that the program at `path` needs, whose environment has this LD_LIBRARY_PATH.
+pub fn needs_of_program(path: &CStr, library_path: &[u8]) -> Needs {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let Ok(file) = rustix::fs::open(path, flags, Mode::empty()) else { return Needs::NONE };
+    let stat = rustix::fs::fstat(&file).ok();
+    let needs = |file: &OwnedFd, _: Option<&Stat>| {
+        needs::of_program(borrow(file.as_raw_fd()), library_path)
+    };
+    loads_libraries(&file, stat.as_ref(), 0, &needs).unwrap_or_default()
+}
+
 impl Session {
     /// Before a program at `path` is executed: it is read from the store by the kernel, and if it
     /// does not load us it uses the descriptors it inherits through the kernel.
     ///
-    /// Returns whether it will join.
-    ///
     /// In a vforked child this session may be the parent's. `own` then gives the child's, if
     /// anything is to be done.
-    pub fn program_starts(&self, path: UserPath<'_>, variables: Variables<'_>, own: Own) -> bool {
-        let Some(path) = path.get() else { return false };
+    pub fn program_starts(&self, path: UserPath<'_>, variables: Variables<'_>, own: Own) -> Start {
+        let Some(path) = path.get() else { return Start::default() };
         // A FIFO would make a plain open wait for a writer.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        rustix::fs::open(path, flags, Mode::empty())
-            .is_ok_and(|file| self.readable_program_starts(&file, variables, own))
+        let opened = rustix::fs::open(path, flags, Mode::empty()).ok();
+        opened
+            .map_or_else(Start::default, |file| self.readable_program_starts(&file, variables, own))
     }
 
     /// As [`Session::program_starts`], for the program behind `fd`.
-    pub fn opened_program_starts(&self, fd: RawFd, variables: Variables<'_>, own: Own) -> bool {
+    pub fn opened_program_starts(&self, fd: RawFd, variables: Variables<'_>, own: Own) -> Start {
         // It may have been opened for nothing but this, with O_PATH.
         if let Ok(file) = reopen(fd, OFlags::RDONLY | OFlags::NONBLOCK) {
             return self.readable_program_starts(&file, variables, own);
@@ -50,25 +73,77 @@ impl Session {
                 session.prepare_for_unmanaged_program();
             }
         }
-        false
+        Start::default()
     }
 
-    fn readable_program_starts(&self, file: &OwnedFd, variables: Variables<'_>, own: Own) -> bool {
+    fn readable_program_starts(&self, file: &OwnedFd, variables: Variables<'_>, own: Own) -> Start {
         let stat = rustix::fs::fstat(file).ok();
         let is_known = stat.as_ref().is_some_and(|stat| self.is_in_table(stat));
-        let joins = !variables.switch_off()
-            && self.carried.is_pool_of(variables)
-            && loads_libraries(file, stat.as_ref(), 0)
-            && self.can_be_joined();
-        if joins && !is_known {
-            return true;
+        let ask = |file: &OwnedFd, stat: Option<&Stat>| self.needs_of(file, stat, variables);
+        let is_ours = !variables.switch_off() && self.carried.is_pool_of(variables);
+        let needs = is_ours.then(|| loads_libraries(file, stat.as_ref(), 0, &ask)).flatten();
+        let needs = needs.filter(|_| self.can_be_joined());
+        let start = Start { joins: needs.is_some(), needs: needs.unwrap_or_default() };
+        if start.joins && !is_known {
+            return start;
         }
-        let Some(session) = own() else { return false };
+        let Some(session) = own() else { return Start::default() };
         session.make_clean(file.as_raw_fd());
-        if !joins {
+        if !start.joins {
             session.prepare_for_unmanaged_program();
         }
-        joins
+        start
+    }
+
+    /// The adapters that the program in an ELF file needs and that may be loaded, where its
+    /// environment is `variables`.
+    fn needs_of(&self, file: &OwnedFd, stat: Option<&Stat>, variables: Variables<'_>) -> Needs {
+        let admitted = self.carried.admitted_for(variables);
+        if admitted.is_empty() {
+            return admitted;
+        }
+        let library_path = variables.library_path();
+        let find = || needs::of_program(borrow(file.as_raw_fd()), library_path);
+        self.remembered_needs(stat, library_path, find).among(admitted)
+    }
+
+    /// The adapters that are to be loaded before the library that `name` means to `dlopen`, where
+    /// this process has the LD_LIBRARY_PATH; those of `but` are loaded already.
+    pub fn library_needs(&self, name: &CStr, library_path: &[u8], but: Needs) -> Needs {
+        let wanted = self.carried.admitted().without(but);
+        if wanted.is_empty() {
+            return wanted;
+        }
+        let name = name.to_bytes();
+        if needs::is_leaf(name) {
+            return Needs::NONE;
+        }
+        let Some(library) = needs::find_library(name, library_path) else { return Needs::NONE };
+        let stat = rustix::fs::fstat(&library).ok();
+        let find = || needs::of_library(name, library, library_path);
+        self.remembered_needs(stat.as_ref(), library_path, find).among(wanted)
+    }
+
+    /// What a file needs, as some process of the pool has found it out, or else `find` does.
+    fn remembered_needs(
+        &self,
+        stat: Option<&Stat>,
+        library_path: &[u8],
+        find: impl FnOnce() -> Needs,
+    ) -> Needs {
+        let Some(stat) = stat else { return find() };
+        let of_file =
+            [stat.st_dev, stat.st_ino, stat.st_size as u64, mtime_ns(stat), ctime_ns(stat)];
+        let key = of_file.iter().fold(needs::sum_of(library_path, 0), |sum, number| {
+            needs::sum_of(&number.to_le_bytes(), sum)
+        });
+        let header = self.segment.header();
+        if let Some(bits) = header.needs_of(key) {
+            return Needs::from_bits(bits);
+        }
+        let found = find();
+        header.note_needs(key, found.bits());
+        found
     }
 
     /// Gives a program that does not load us what is on the store, and descriptors that the kernel
@@ -94,8 +169,8 @@ impl Session {
         search: &CStr,
         variables: Variables<'_>,
         own: Own,
-    ) -> bool {
-        let Some(name) = name.get() else { return false };
+    ) -> Start {
+        let Some(name) = name.get() else { return Start::default() };
         let starts = |path: &CStr| self.program_starts(path.into(), variables, own);
         match name.to_bytes().contains(&b'/') {
             true => starts(name),

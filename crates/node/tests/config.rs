@@ -5,6 +5,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use forebay_client::Needs;
 use forebay_node::config::{
     Backing, Config, Emulate, Flush, Group, Hosts, MessageSpeed, Messages, Mode, Movers, Placement,
     Speed, Tier, TierKind, Trigger,
@@ -221,6 +222,7 @@ emulate = { latency = "60us" }
             between: MessageSpeed { latency_ns: 5_390_000, bandwidth: 29_850_000 },
             within: MessageSpeed { latency_ns: 400, bandwidth: 8_000_000_000 },
         },
+        adapters: Needs::ALL,
         automatic: false,
     };
     assert_eq!(site.load(text).unwrap(), expected);

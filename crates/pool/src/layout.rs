@@ -78,6 +78,8 @@ pub const PATH_BYTES: usize = 760;
 pub const SHORT_PATH_BYTES: usize = 62;
 /// Bytes of one in the first table of longer paths.
 pub const LONGER_PATH_BYTES: usize = 192;
+/// Program files and libraries of which is remembered what they need, see `needed.rs`.
+pub const NEEDED_FILES: usize = 256;
 /// Changes of names that are remembered.
 pub const CHANGED_NAMES: usize = 64;
 /// Files and directories that programs watch at the same time; flushes of others are not hurried.

@@ -46,6 +46,7 @@ mod lock_scope;
 mod locks;
 pub mod mark;
 pub mod message;
+mod needed;
 pub mod opens;
 pub mod orders;
 mod others;

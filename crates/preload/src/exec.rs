@@ -6,7 +6,7 @@ use crate::real::{aliases, real};
 use crate::session::{session, session_or_parents};
 use core::ffi::CStr;
 use forebay_client::user_memory::{Strings, UserPath};
-use forebay_client::{Managed, Session, Variables};
+use forebay_client::{Managed, Session, Start, Variables};
 use libc::{c_char, c_int, c_void, pid_t};
 use rustix::io::Errno;
 
@@ -41,16 +41,16 @@ pub(crate) unsafe fn restore_environment() {
 unsafe fn starting(
     how: Starts,
     variables: Strings,
-    about: impl FnOnce(&Session, Variables<'_>) -> bool,
+    about: impl FnOnce(&Session, Variables<'_>) -> Start,
     call: impl FnOnce(Strings) -> c_int,
 ) -> c_int {
     let Some(session) = session_or_parents() else { return call(variables) };
     // SAFETY: a program that changes them during the call gets what it asks for.
     let Some(given) = (unsafe { Variables::at(variables) }) else { return call(variables) };
-    let joins = about(session, given);
-    let environment = session.environment(given);
+    let start = about(session, given);
+    let environment = session.environment(given, start.needs);
     match how {
-        Starts::Here if joins => {
+        Starts::Here if start.joins => {
             let told = child::told().unwrap_or_else(|| session_told(session));
             // SAFETY: the program's variables, and ours.
             unsafe { session.telling(environment.list(), told, call) }

@@ -19,6 +19,7 @@ mod descriptors;
 mod errno;
 mod exec;
 mod files;
+mod loading;
 mod memory;
 mod process;
 mod real;
@@ -66,7 +67,11 @@ fn itself() -> Itself {
 unsafe extern "C" fn start(_: c_int, _: *const *const c_char, variables: *const *const c_char) {
     // SAFETY: the process's environment, as the loader gives it to each constructor: the first is
     // this one.
-    let told = unsafe { Told::take(variables.cast_mut()) };
+    let (told, adapters) = unsafe {
+        let list = variables.cast_mut();
+        (Told::take(list), forebay_client::take_adapters(list))
+    };
+    loading::are_loaded(adapters);
     // SAFETY: the same.
     let given = unsafe { Variables::given(variables) };
     let carried = Carried::of(given);

@@ -82,3 +82,64 @@ fn a_vfork_is_the_kernels() {
     let first = calls.lines().find(|line| line.contains("fork(") || line.contains("clone"));
     assert!(first.is_some_and(|line| line.contains(" vfork(")), "{calls}");
 }
+
+/// Builds `loads.c` as the program and as its libraries.
+fn compile_loads(site: &Site) -> bool {
+    let root = site.root();
+    let library = |name: &str, words: &[&str]| {
+        let mut command = std::process::Command::new("cc");
+        command.arg("-shared").arg("-fPIC").arg("-o").arg(root.join(name)).args(words);
+        command
+            .arg(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/loads.c"));
+        command.status().is_ok_and(|status| status.success())
+    };
+    std::fs::create_dir(root.join("far")).unwrap();
+    site.compile("loads.c", &["-ldl"])
+        && library("far/libforebay_test_inner.so", &["-DINNER"])
+        && library("libmpi_none.so", &["-DINNER"])
+        && library("libforebay_test_caller.so", &["-DCALLER", "-Wl,-rpath,$ORIGIN/far", "-ldl"])
+}
+
+#[test]
+fn a_library_is_looked_for_in_the_folders_of_its_caller() {
+    let site = Site::new(&LAZY);
+    if compile_loads(&site) {
+        let (ran, _) = site.run_buffered("$BIN/loads $BIN; true > file");
+        let wanted = site.run_plainly("$BIN/loads $BIN; true > file");
+        assert_eq!(ran, wanted);
+        assert!(wanted.stdout.starts_with("inner: 42\nhere: not found\n"), "{wanted:?}");
+    }
+}
+
+#[test]
+fn what_a_program_needs_is_looked_for_once() {
+    if !works(&["strace", "-o", "/dev/null", "true"]) {
+        return skip("no strace, or it may not trace");
+    }
+    let site = Site::new(&LAZY);
+    if !site.compile("nothing.c", &[]) {
+        return;
+    }
+    // A shell executes the program three times; what it does for that lies between the last look
+    // at the program before the exec and the exec.
+    let script = "trace() { strace -f -o $OUT/$1 bash -c '$BIN/nothing; $BIN/nothing; $BIN/nothing; :' \
+         > /dev/null < /dev/null; }; trace with; FOREBAY_ADAPTERS=none; export FOREBAY_ADAPTERS; trace without";
+    site.run_buffered(script).0.expect(0);
+    let counts = |name: &str| -> Vec<usize> {
+        let calls = std::fs::read_to_string(site.out.join(name)).unwrap();
+        let executes = |line: &str| line.contains("execve(") && line.contains("nothing");
+        let of = |pid: &str| {
+            let own = calls.lines().filter(|line| line.starts_with(pid));
+            let own: Vec<_> = own.take_while(|line| !executes(line)).collect();
+            own.iter().rev().take_while(|line| !line.contains("/nothing\", {")).count()
+        };
+        let pids = calls.lines().filter(|line| executes(line));
+        pids.map(|line| of(line.split(' ').next().unwrap())).collect()
+    };
+    let (with, without) = (counts("with"), counts("without"));
+    assert_eq!((with.len(), without.len()), (3, 3), "{with:?} {without:?}");
+    println!("system calls before an exec: {with:?}, without adapters {without:?}");
+    // The program needs the C library alone, which is known to need none.
+    assert!(with[0] <= without[0] + 6, "{with:?} {without:?}");
+    assert!(with[1] <= without[1] && with[2] <= without[2], "{with:?} {without:?}");
+}

@@ -1,16 +1,21 @@
 //! The environment of a new program: with what it needs to find the library and the pool.
 
+use super::Needs;
 use crate::session::Session;
 use crate::user_memory::{Strings, texts_at};
 use core::ffi::{CStr, c_char};
 use core::marker::PhantomData;
+use rustix::fs::{Access, AtFlags, CWD};
 use std::ffi::CString;
 use std::sync::Arc;
 
 /// What the environment of every child has to carry.
 const CARRIED: [&CStr; SETTINGS] =
-    [c"LD_PRELOAD", c"FOREBAY_POOL", c"FOREBAY_SOCKET", c"FOREBAY_JOB"];
-const SETTINGS: usize = 4;
+    [c"LD_PRELOAD", c"FOREBAY_POOL", c"FOREBAY_SOCKET", c"FOREBAY_JOB", c"FOREBAY_ADAPTERS"];
+const SETTINGS: usize = 5;
+
+/// Where the loader looks for the libraries of a program.
+const LIBRARY_PATH: &CStr = c"LD_LIBRARY_PATH";
 
 /// A program that has this in its environment runs without Forebay.
 const DISABLED: &CStr = c"FOREBAY_DISABLE";
@@ -71,6 +76,60 @@ impl<'a> Variables<'a> {
     fn has(self, name: &CStr) -> bool {
         self.find(name).is_some()
     }
+
+    /// The folders in which the loader looks for the libraries of a program with these.
+    pub(super) fn library_path(self) -> &'a [u8] {
+        self.find(LIBRARY_PATH).map_or(&[], value_of)
+    }
+}
+
+/// What stands behind the name of an entry.
+fn value_of(entry: &CStr) -> &[u8] {
+    entry.to_bytes().splitn(2, |&byte| byte == b'=').nth(1).unwrap_or_default()
+}
+
+/// The libraries that a value of LD_PRELOAD names.
+fn preloaded(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|&byte| byte == b':' || byte == b' ').filter(|name| !name.is_empty())
+}
+
+/// Takes the adapters out of the LD_PRELOAD that this process was started with, and says which
+/// those are: its children get those that they need themselves.
+///
+/// # Safety
+/// The list is the one that the kernel has given to this process, ends with null, and neither it
+/// nor its entries are used by another thread yet.
+pub unsafe fn take_adapters(list: *mut *const c_char) -> Needs {
+    // SAFETY: as the caller says.
+    let given = unsafe { Variables::given(list) };
+    let Some(entry) = given.find(CARRIED[0]) else { return Needs::NONE };
+    let is_adapter = |name: &&[u8]| !Needs::of_adapter(name).is_empty();
+    let Some(first) = preloaded(value_of(entry)).find(is_adapter) else { return Needs::NONE };
+    let (start, length) = (entry.as_ptr().cast_mut().cast::<u8>(), entry.count_bytes());
+    let mut to = first.as_ptr().addr() - start.addr();
+    let mut from = to;
+    let mut taken = Needs::NONE;
+    // SAFETY: the entry's bytes, which the kernel has put where this process may write; no slice of
+    // them outlives a turn.
+    unsafe {
+        while from < length {
+            let rest = core::slice::from_raw_parts(start.add(from), length - from);
+            let end = rest.iter().position(|&byte| byte == b':' || byte == b' ');
+            let (name, step) = (&rest[..end.unwrap_or(rest.len())], end.map_or(0, |_| 1));
+            let needs = Needs::of_adapter(name);
+            let bytes = name.len() + step;
+            taken = taken.with(needs);
+            if needs.is_empty() {
+                start.add(to).copy_from(start.add(from), bytes);
+                to += bytes;
+            }
+            from += bytes;
+        }
+        // A separator that ends it now is none.
+        let is_last = start.add(to - 1).read() == b':' || start.add(to - 1).read() == b' ';
+        start.add(to - usize::from(is_last)).write(0);
+    }
+    taken
 }
 
 fn defines(entry: &CStr, name: &CStr) -> bool {
@@ -118,6 +177,34 @@ impl Carried {
         self.value(0)?.to_bytes().split(|&byte| byte == b':').next()
     }
 
+    /// The adapters that programs of this run may load.
+    pub(super) fn admitted(&self) -> Needs {
+        admitted(self.value(4))
+    }
+
+    /// The same for a program with `variables`.
+    pub(super) fn admitted_for(&self, variables: Variables<'_>) -> Needs {
+        let given = variables.find(CARRIED[4]);
+        given.map_or_else(|| self.admitted(), |given| admitted(value_text(given)))
+    }
+
+    /// The paths of these adapters, which lie beside the library: those that can be loaded.
+    pub fn adapters(&self, needs: Needs) -> impl Iterator<Item = CString> {
+        let ours = self.library().unwrap_or_default();
+        let folder =
+            ours.iter().rposition(|&byte| byte == b'/').map_or(&[][..], |at| &ours[..at + 1]);
+        needs.adapters().filter_map(move |file| {
+            let mut path = Vec::new();
+            path.try_reserve_exact(folder.len() + file.len() + 1).ok()?;
+            path.extend_from_slice(folder);
+            path.extend_from_slice(file.as_bytes());
+            path.push(0);
+            let path = CString::from_vec_with_nul(path).ok()?;
+            let is_there = rustix::fs::accessat(CWD, &*path, Access::READ_OK, AtFlags::EACCESS);
+            is_there.is_ok().then_some(path)
+        })
+    }
+
     fn entries(&self) -> [Option<&CStr>; SETTINGS] {
         self.entries.each_ref().map(Option::as_deref)
     }
@@ -129,27 +216,49 @@ impl Carried {
         CStr::from_bytes_with_nul(entry.get(value..)?).ok()
     }
 
-    /// Whether an LD_PRELOAD entry names the library.
-    fn is_in(&self, entry: &CStr) -> bool {
+    /// Whether an LD_PRELOAD entry is what a program gets that needs these adapters.
+    fn is_preload(&self, entry: &CStr, needs: Needs) -> bool {
         let Some(ours) = self.library() else { return true };
-        let value = entry.to_bytes().splitn(2, |&byte| byte == b'=').nth(1).unwrap_or_default();
-        value.split(|&byte| byte == b':' || byte == b' ').any(|name| name == ours)
+        let names = || preloaded(value_of(entry));
+        needs.is_empty()
+            && names().any(|name| name == ours)
+            && names().all(|name| Needs::of_adapter(name).is_empty())
     }
 
-    /// "LD_PRELOAD=ours:theirs" with its zero, for an LD_PRELOAD entry; `None` without memory.
-    fn merged(&self, entry: &CStr) -> Option<Vec<u8>> {
+    /// "LD_PRELOAD=ours:adapters:theirs" with its zero, for an LD_PRELOAD entry of a program that
+    /// needs these adapters; `None` without memory.
+    fn merged(&self, entry: &CStr, needs: Needs) -> Option<Vec<u8>> {
         let ours = self.library()?;
-        let name = b"LD_PRELOAD=";
-        let theirs = &entry.to_bytes_with_nul()[name.len()..];
-        let separator: &[u8] = if theirs.len() > 1 { b":" } else { b"" };
-        let pieces: [&[u8]; 4] = [name, ours, separator, theirs];
+        let is_theirs = |name: &&[u8]| *name != ours && Needs::of_adapter(name).is_empty();
         let mut made = Vec::new();
-        made.try_reserve_exact(pieces.iter().map(|piece| piece.len()).sum()).ok()?;
-        for piece in pieces {
-            made.extend_from_slice(piece);
+        let mut add = |before: &[u8], name: &[u8]| {
+            made.try_reserve(before.len() + name.len() + 1).ok()?;
+            made.extend_from_slice(before);
+            made.extend_from_slice(name);
+            Some(())
+        };
+        add(b"LD_PRELOAD=", ours)?;
+        for adapter in self.adapters(needs) {
+            add(b":", adapter.to_bytes())?;
         }
+        for name in preloaded(value_of(entry)).filter(is_theirs) {
+            add(b":", name)?;
+        }
+        made.push(0);
         Some(made)
     }
+}
+
+/// The value of an entry as text.
+fn value_text(entry: &CStr) -> Option<&CStr> {
+    let at = entry.to_bytes().iter().position(|&byte| byte == b'=')? + 1;
+    CStr::from_bytes_with_nul(entry.to_bytes_with_nul().get(at..)?).ok()
+}
+
+/// What a value of FOREBAY_ADAPTERS admits; all where there is none.
+fn admitted(value: Option<&CStr>) -> Needs {
+    let Some(value) = value else { return Needs::ALL };
+    value.to_str().ok().and_then(Needs::admitted).unwrap_or(Needs::NONE)
 }
 
 /// An environment with our settings added where they are missing.
@@ -162,7 +271,7 @@ pub struct Environment<'a> {
 }
 
 impl<'a> Environment<'a> {
-    fn with(carried: &'a Carried, given: Variables<'a>) -> Environment<'a> {
+    fn with(carried: &'a Carried, given: Variables<'a>, needs: Needs) -> Environment<'a> {
         let mut environment = Environment { given, made: Vec::new(), preload: None };
         if given.switch_off() {
             return environment;
@@ -171,8 +280,9 @@ impl<'a> Environment<'a> {
         for (setting, name) in missing.iter_mut().zip(CARRIED) {
             *setting = setting.filter(|_| !given.has(name));
         }
-        let is_foreign = |entry: &&CStr| defines(entry, CARRIED[0]) && !carried.is_in(entry);
-        let foreign = given.entries().find(is_foreign);
+        // Ours where the program has none.
+        let preload = given.find(CARRIED[0]).or(missing[0]);
+        let foreign = preload.filter(|entry| !carried.is_preload(entry, needs));
         if missing == [None; SETTINGS] && foreign.is_none() {
             return environment;
         }
@@ -180,7 +290,7 @@ impl<'a> Environment<'a> {
         if environment.made.try_reserve_exact(most).is_err() {
             return environment;
         }
-        environment.preload = foreign.and_then(|entry| carried.merged(entry));
+        environment.preload = foreign.and_then(|entry| carried.merged(entry, needs));
         for item in given.entries().chain(missing.into_iter().flatten()) {
             let replacement = match &environment.preload {
                 Some(merged) if foreign.is_some_and(|foreign| core::ptr::eq(foreign, item)) => {
@@ -208,9 +318,15 @@ impl Session {
         self
     }
 
-    /// The environment that a new program gets where its starter has given it `given`.
-    pub fn environment<'a>(&'a self, given: Variables<'a>) -> Environment<'a> {
-        Environment::with(&self.carried, given)
+    /// The environment that a new program gets where its starter has given it `given`, and that
+    /// needs these adapters.
+    pub fn environment<'a>(&'a self, given: Variables<'a>, needs: Needs) -> Environment<'a> {
+        Environment::with(&self.carried, given, needs)
+    }
+
+    /// The paths of these adapters: those that can be loaded.
+    pub fn adapters(&self, needs: Needs) -> impl Iterator<Item = CString> {
+        self.carried.adapters(needs)
     }
 
     /// What is missing in `given`, the environment of this process: entries to be put there, which
@@ -223,8 +339,10 @@ impl Session {
         for (setting, name) in missing.iter_mut().zip(CARRIED) {
             match given.find(name) {
                 None => {}
-                Some(given) if name == CARRIED[0] && !self.carried.is_in(given) => {
-                    let merged = self.carried.merged(given);
+                Some(given)
+                    if name == CARRIED[0] && !self.carried.is_preload(given, Needs::NONE) =>
+                {
+                    let merged = self.carried.merged(given, Needs::NONE);
                     *setting = merged.and_then(|made| CStr::from_bytes_with_nul(made.leak()).ok());
                 }
                 Some(_) => *setting = None,
@@ -240,6 +358,11 @@ mod tests {
 
     /// The environment that a child gets where its parent has `kept`, and has given it `given`.
     fn of_child(kept: &[&CStr], given: &[&CStr]) -> Vec<String> {
+        of_child_with(kept, given, Needs::NONE)
+    }
+
+    /// The same where the child needs adapters.
+    fn of_child_with(kept: &[&CStr], given: &[&CStr], needs: Needs) -> Vec<String> {
         let list = |entries: &[&CStr]| {
             let entries = entries.iter().map(|entry| entry.as_ptr());
             entries.chain([core::ptr::null()]).collect::<Vec<_>>()
@@ -248,7 +371,7 @@ mod tests {
         // SAFETY: they outlive what is made of them.
         let read = |list: &[*const c_char]| unsafe { Variables::at(list.as_ptr()) }.unwrap();
         let carried = Carried::of(read(&kept));
-        let environment = Environment::with(&carried, read(&given));
+        let environment = Environment::with(&carried, read(&given), needs);
         // SAFETY: the same.
         let made = unsafe { Variables::at(environment.list()) }.unwrap();
         made.entries().map(|entry| entry.to_str().unwrap().to_owned()).collect()
@@ -278,6 +401,62 @@ mod tests {
             of_child(&KEPT, &[c"LD_PRELOAD=", pool]),
             ["LD_PRELOAD=/ours.so", "FOREBAY_POOL=/pool"]
         );
+    }
+
+    #[test]
+    fn adapters_come_and_go_with_the_programs_that_need_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+        std::fs::write(at("libforebay_mpiio.so"), "").unwrap();
+        let ours = at("ours.so");
+        let kept = CString::new(format!("LD_PRELOAD={ours}")).unwrap();
+        let other = CString::new(format!("LD_PRELOAD=/b.so {ours}")).unwrap();
+        let adapter = at("libforebay_mpiio.so");
+        let with = format!("LD_PRELOAD={ours}:{adapter}");
+        // The second one lies nowhere.
+        let needs = Needs::MPI.with(Needs::HDF5);
+        let of_child = |given: &[&CStr], needs| of_child_with(&[&kept], given, needs);
+        assert_eq!(of_child(&[], needs), [&with[..]]);
+        assert_eq!(of_child(&[c"A=b", &kept], needs), ["A=b", &with[..]]);
+        assert_eq!(of_child(&[&other], needs), [format!("{with}:/b.so")]);
+        assert_eq!(of_child(&[&other], Needs::HDF5), [format!("LD_PRELOAD={ours}:/b.so")]);
+        let inherited = CString::new(with.clone()).unwrap();
+        assert_eq!(of_child(&[&inherited], needs), [&with[..]]);
+        assert_eq!(of_child(&[&inherited], Needs::NONE), [format!("LD_PRELOAD={ours}")]);
+    }
+
+    #[test]
+    fn adapters_are_taken_out_of_what_a_process_was_started_with() {
+        for (given, left, needs) in [
+            ("/o.so:/libforebay_mpiio.so:/b.so", "/o.so:/b.so", Needs::MPI),
+            ("/o.so:/x/libforebay_hdf5.so", "/o.so", Needs::HDF5),
+            ("/libforebay_mpiio.so /o.so", "/o.so", Needs::MPI),
+            (
+                "/o.so:/libforebay_mpiio.so:/libforebay_hdf5.so",
+                "/o.so",
+                Needs::MPI.with(Needs::HDF5),
+            ),
+            ("/o.so:/b.so", "/o.so:/b.so", Needs::NONE),
+        ] {
+            let mut entry = format!("LD_PRELOAD={given}\0").into_bytes();
+            let mut list = [entry.as_mut_ptr().cast_const().cast(), core::ptr::null()];
+            // SAFETY: it is this test's alone.
+            let taken = unsafe { take_adapters(list.as_mut_ptr()) };
+            let text = CStr::from_bytes_until_nul(&entry).unwrap().to_str().unwrap();
+            assert_eq!((text, taken), (&*format!("LD_PRELOAD={left}"), needs));
+        }
+    }
+
+    #[test]
+    fn what_may_be_loaded_can_be_switched_off() {
+        let list = |text: &'static CStr| [text.as_ptr(), core::ptr::null()];
+        let (off, plain) = (list(c"FOREBAY_ADAPTERS=none"), list(c"A=b"));
+        // SAFETY: they stay as they are.
+        let [off, plain] = [&off, &plain].map(|list| unsafe { Variables::given(list.as_ptr()) });
+        assert_eq!(Carried::of(off).admitted(), Needs::NONE);
+        assert_eq!(Carried::of(off).admitted_for(plain), Needs::NONE);
+        assert_eq!(Carried::of(plain).admitted(), Needs::ALL);
+        assert_eq!(Carried::of(plain).admitted_for(off), Needs::NONE);
     }
 
     #[test]

@@ -1,13 +1,20 @@
 //! What kind of program a file is.
 
+use super::Needs;
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, Stat};
 
-/// Whether the kernel will start the program through a dynamic loader that honours LD_PRELOAD;
-/// `stat` is what was seen of it.
-pub(super) fn loads_libraries(file: &OwnedFd, stat: Option<&Stat>, depth: u32) -> bool {
+/// Whether the kernel will start the program through a dynamic loader that honours LD_PRELOAD, and
+/// what that then needs, of which `needs` is asked: of a script the interpreter counts. `stat` is
+/// what was seen of the file.
+pub(super) fn loads_libraries(
+    file: &OwnedFd,
+    stat: Option<&Stat>,
+    depth: u32,
+    needs: &impl Fn(&OwnedFd, Option<&Stat>) -> Needs,
+) -> Option<Needs> {
     let mut head = [0u8; 512];
-    let Ok(got) = rustix::io::pread(file, &mut head[..], 0) else { return false };
+    let got = rustix::io::pread(file, &mut head[..], 0).ok()?;
     let head = &head[..got];
     if let Some(line) = head.strip_prefix(b"#!") {
         let line = line.split(|&byte| byte == b'\n').next().unwrap_or(line);
@@ -15,13 +22,13 @@ pub(super) fn loads_libraries(file: &OwnedFd, stat: Option<&Stat>, depth: u32) -
             .split(|byte| byte.is_ascii_whitespace())
             .find(|word| !word.is_empty())
             .unwrap_or(b"");
-        return depth < 4
-            && rustix::fs::open(name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).is_ok_and(
-                |interpreter| {
-                    let stat = rustix::fs::fstat(&interpreter).ok();
-                    loads_libraries(&interpreter, stat.as_ref(), depth + 1)
-                },
-            );
+        if depth >= 4 {
+            return None;
+        }
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let interpreter = rustix::fs::open(name, flags, Mode::empty()).ok()?;
+        let stat = rustix::fs::fstat(&interpreter).ok();
+        return loads_libraries(&interpreter, stat.as_ref(), depth + 1, needs);
     }
     let privileged = stat.is_some_and(|stat| {
         let mode = Mode::from_raw_mode(stat.st_mode);
@@ -31,7 +38,8 @@ pub(super) fn loads_libraries(file: &OwnedFd, stat: Option<&Stat>, depth: u32) -
             mode.contains(Mode::SGID) && stat.st_gid != rustix::process::getegid().as_raw();
         set_user || set_group
     });
-    !privileged && has_interpreter(head, file).unwrap_or(false)
+    let joins = !privileged && has_interpreter(head, file).unwrap_or(false);
+    joins.then(|| needs(file, stat))
 }
 
 /// Whether a 64-bit ELF file has a PT_INTERP program header.

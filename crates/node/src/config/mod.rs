@@ -24,6 +24,7 @@
 //! assert!(wrong.to_string().contains("capcity"));
 //! ```
 
+mod adapters;
 mod errors;
 mod group;
 mod machine;
@@ -42,6 +43,7 @@ pub(crate) mod units;
 mod variables;
 
 pub use errors::Errors;
+use forebay_client::Needs;
 pub use forebay_placement::schema::Trigger;
 use forebay_pool::layout::STORES_MAX;
 pub use group::{Consistency, Group, Hosts};
@@ -173,6 +175,7 @@ impl Config {
             group: Group::default(),
             movers: Movers::default(),
             messages: Messages::default(),
+            adapters: Needs::ALL,
             automatic: true,
         };
         let mut places = Places::default();

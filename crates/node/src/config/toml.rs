@@ -18,6 +18,7 @@ use super::units::{SIZE_UNITS, TIME_UNITS, quantity, round_down, size};
 use super::variables::expand;
 use crate::config::schema;
 use ::toml::de::DeValue;
+use forebay_client::Needs;
 use forebay_placement::evict::Eviction;
 use forebay_placement::exposure::Exposed;
 use forebay_placement::schema::{Durability, Trigger};
@@ -47,6 +48,7 @@ pub(super) const ROOT_KEYS: &[&str] = &[
     "group",
     "node",
     "mpi",
+    "run",
     "rule",
     "schema",
 ];
@@ -60,6 +62,7 @@ pub(super) const CANONICAL_KEYS: &[&str] = &[
     "group",
     "node",
     "mpi",
+    "run",
     "rule",
     "automatic",
 ];
@@ -112,6 +115,7 @@ impl Text<'_> {
         let group = root.read("group", Group::default(), errors, |e| e.group(errors));
         let movers = root.read("node", Movers::default(), errors, |e| e.movers(errors));
         let messages = root.read("mpi", Messages::default(), errors, |e| e.messages(errors));
+        let adapters = root.read("run", Needs::ALL, errors, |e| e.adapters());
         let automatic = root.read("automatic", false, errors, |e| e.boolean());
 
         let mut places = Places::default();
@@ -142,6 +146,7 @@ impl Text<'_> {
                 group,
                 movers,
                 messages,
+                adapters,
                 automatic,
             };
             return Ok((config, places));
@@ -165,6 +170,7 @@ impl Text<'_> {
             group,
             movers,
             messages,
+            adapters,
             automatic,
         };
         let place = root.get("flush").map(|entry| entry.place());

@@ -4,6 +4,7 @@ use super::group::Group;
 use super::messages::Messages;
 use super::movers::Movers;
 use super::units::Size;
+use forebay_client::Needs;
 use forebay_device::Properties;
 use forebay_placement::evict::Eviction;
 use forebay_placement::exposure::Exposed;
@@ -63,6 +64,9 @@ pub struct Config {
     pub movers: Movers,
     /// How fast messages of MPI programs are. Not of the identity, either.
     pub messages: Messages,
+    /// The adapters that programs of a run with it load. They do not belong to the identity,
+    /// either.
+    pub adapters: Needs,
     /// Forebay chose the tiers itself, so they do not belong to the identity of the instance.
     pub automatic: bool,
 }
@@ -386,6 +390,7 @@ impl Config {
         let mut text = self.text(true);
         self.write_movers(&mut text);
         self.messages.write(&mut text);
+        self.write_adapters(&mut text);
         self.write_group(&mut text);
         text
     }

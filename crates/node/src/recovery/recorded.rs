@@ -10,6 +10,7 @@ use crate::config::{
 use crate::instance::runtime::Runtime;
 use crate::observe::status::Observer;
 use crate::usage::path_of;
+use forebay_client::Needs;
 use forebay_placement::evict::Eviction;
 use forebay_placement::{PolicyId, schema};
 use forebay_pool::Segment;
@@ -90,6 +91,7 @@ pub(crate) fn of_pool_alone(segment: &Segment) -> Config {
         group: Group::default(),
         movers: Movers::default(),
         messages: Messages::default(),
+        adapters: Needs::ALL,
         automatic: false,
     }
 }

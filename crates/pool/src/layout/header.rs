@@ -2,7 +2,8 @@
 
 use super::{
     CHANGED_NAMES, CLIENTS_MAX, Counters, Emulation, FOLDER_BYTES, INSTANCE_BYTES, JOBS_MAX,
-    JobRecord, LinkSpeed, MAKER_BYTES, OTHERS_WORDS, STORES_MAX, StoreHeader, TierHeader, UNRECORDED, WATCHES,
+    JobRecord, LinkSpeed, MAKER_BYTES, NEEDED_FILES, OTHERS_WORDS, STORES_MAX, StoreHeader,
+    TierHeader, UNRECORDED, WATCHES,
 };
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::{BucketId, FileId};
@@ -14,7 +15,7 @@ use forebay_placement::{Costs, Model, TIERS_MAX, TierId};
 /// What [`Header::exposed_permille`] says where the data organizer measures the share.
 const EXPOSED_MEASURED: u32 = u32::MAX;
 
-/// The head of the segment, 76 KiB, the token buckets and paths of tiers and stores included.
+/// The head of the segment, 80 KiB, the token buckets and paths of tiers and stores included.
 #[repr(C, align(4096))]
 pub struct Header {
     /// [`super::MAGIC`], written last when a segment is made.
@@ -207,6 +208,8 @@ pub struct Header {
     pub between_nodes: LinkSpeed,
     /// Messages between ranks of one node.
     pub within_node: LinkSpeed,
+    /// What program files and libraries need, see `needed.rs`.
+    pub needed: [AtomicU64; NEEDED_FILES],
 }
 
 impl Header {
@@ -429,4 +432,4 @@ pub mod retirement {
     pub const GONE: u32 = 3;
 }
 
-pin_size!(Header, 19 * 4096);
+pin_size!(Header, 20 * 4096);
