@@ -272,17 +272,19 @@ impl Dynamic {
             .iter()
             .fold(5381u32, |hash, &byte| hash.wrapping_mul(33).wrapping_add(u32::from(byte)));
         let table = self.place((self.hash != 0).then_some(self.hash)?)?;
-        let (buckets, first) = (word(table)?, word(table + 4)?);
-        let start = table + 16 + word(table + 8)? * 8;
-        let mut index = word(start + u64::from(hash).checked_rem(buckets)? * 4)?;
-        let chains = start + buckets * 4;
+        // Places in a file that is damaged are beyond its end, or wrong ones.
+        let beyond = |start: u64, words: u64| start.wrapping_add(words * 4);
+        let (buckets, first) = (word(table)?, word(beyond(table, 1))?);
+        let start = beyond(table, 4 + 2 * word(beyond(table, 2))?);
+        let index = word(beyond(start, u64::from(hash).checked_rem(buckets)?))?;
+        let chains = beyond(start, buckets);
         let symbols = self.place(self.symbols)?;
         // A chain has an end, or the file is damaged.
-        for _ in 0..1024 {
-            let link = word(chains + index.checked_sub(first)? * 4)?;
+        for index in index..index + 1024 {
+            let link = word(beyond(chains, index.checked_sub(first)?))?;
             if link as u32 | 1 == hash | 1 {
                 let room = &mut [0; 64];
-                let symbol = word(symbols + index * 24)?;
+                let symbol = word(beyond(symbols, index * 6))?;
                 if self.text(file, symbol, room) == Some(name) {
                     return Some(true);
                 }
@@ -290,7 +292,6 @@ impl Dynamic {
             if link & 1 == 1 {
                 return Some(false);
             }
-            index += 1;
         }
         None
     }
