@@ -8,6 +8,7 @@
 
 mod access;
 mod access_stats;
+mod adapters;
 mod attach;
 mod attachment;
 mod attributes;
@@ -62,6 +63,7 @@ mod watching;
 mod write;
 mod write_back;
 
+pub use adapters::Counted;
 pub use attach::{Itself, StartError, say};
 pub use attributes::{NewTime, StatFields, Whence};
 pub use copy::CopySide;

@@ -190,7 +190,7 @@ impl EnteredFile<'_> {
     }
 
     /// How many of these blocks the file has and RAM has not.
-    fn lacking(&self, ahead: &Ahead) -> u64 {
+    pub(crate) fn lacking(&self, ahead: &Ahead) -> u64 {
         let segment = &self.session.segment;
         let block = segment.bucket_bytes() as u64;
         let size = self.record.size.load(Ordering::Relaxed);

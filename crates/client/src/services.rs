@@ -154,6 +154,16 @@ pub mod pin {
     pub const UNSERVED: i32 = 6;
 }
 
+/// Values of what adapters count, for [`Services::count`].
+pub mod counted {
+    /// [`crate::Counted::MpiFiles`].
+    pub const MPI_FILES: u32 = 0;
+    /// [`crate::Counted::MpiCalls`].
+    pub const MPI_CALLS: u32 = 1;
+    /// [`crate::Counted::MpiBytes`].
+    pub const MPI_BYTES: u32 = 2;
+}
+
 /// A flush that was asked for: what [`crate::Flush`] has.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -222,6 +232,13 @@ pub struct Services {
     pub pin: unsafe extern "C" fn(RawFd, u64, u64, u32, u32, *mut PinNow) -> i32,
     /// Gives up the pins of a handle that lie in a range whole; returns how many.
     pub unpin: extern "C" fn(u32, u64, u64) -> i32,
+    /// A descriptor of this process for the file at a path that is managed.
+    pub descriptor_of: unsafe extern "C" fn(*const c_char) -> RawFd,
+    /// Has pieces brought to RAM that will be read: the first by its offset and bytes, from each to
+    /// the next so many bytes, and how many. 1 if they were asked for, else 0.
+    pub will_read: extern "C" fn(RawFd, u64, u64, i64, u64) -> i32,
+    /// Counts more of what [`counted`] has: 0.
+    pub count: extern "C" fn(u32, u64) -> i32,
 }
 
 // The sizes that version 1 has for good.
@@ -229,7 +246,7 @@ const _: () = assert!(size_of::<PoolNow>() == 328 && size_of::<TierNow>() == 418
 const _: () = assert!(size_of::<ExtentNow>() == 32 && size_of::<UnsafeNow>() == 24);
 const _: () = assert!(size_of::<FlushBegun>() == 24 && size_of::<PinNow>() == 24);
 // What grows at its end.
-const _: () = assert!(size_of::<Services>() == 176);
+const _: () = assert!(size_of::<Services>() == 200);
 
 /// The first bytes of a text, with a zero behind them.
 fn cut_off<const N: usize>(from: &[u8]) -> [c_char; N] {

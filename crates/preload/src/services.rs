@@ -4,14 +4,14 @@
 use crate::errno::last_error;
 use crate::files::path_here;
 use crate::session::{managed, session};
-use core::ffi::{c_char, c_int};
+use core::ffi::{CStr, c_char, c_int};
 use forebay_client::services::{
     self, BY_KERNEL, ExtentNow, FlushBegun, NOT_MANAGED, PinNow, PoolNow, SERVICES, Services,
-    TierNow, UnsafeNow, awaited, level, progress,
+    TierNow, UnsafeNow, awaited, counted, level, progress,
 };
 use forebay_client::{
-    Advice, Awaited, Extent, Flush, Level, OpenFile, OpenFlags, PinRefused, Pinned, Progress,
-    Session, UserBuffers,
+    Advice, Awaited, Counted, Extent, Flush, Level, OpenFile, OpenFlags, PinRefused, Pinned,
+    Progress, Session, UserBuffers,
 };
 use rustix::io::Errno;
 
@@ -41,6 +41,9 @@ static forebay_services_1: Services = Services {
     end_phase,
     pin,
     unpin,
+    descriptor_of,
+    will_read,
+    count,
 };
 
 fn failure(errno: Errno) -> c_int {
@@ -312,6 +315,30 @@ unsafe extern "C" fn pin(
 
 extern "C" fn unpin(handle: u32, offset: u64, bytes: u64) -> c_int {
     session().map_or(0, |session| session.unpin(handle, offset, bytes) as c_int)
+}
+
+unsafe extern "C" fn descriptor_of(path: *const c_char) -> c_int {
+    let Some(session) = session() else { return NOT_MANAGED };
+    // SAFETY: the caller's path.
+    let path = unsafe { CStr::from_ptr(path) };
+    session.descriptor_of(path).unwrap_or(NOT_MANAGED)
+}
+
+extern "C" fn will_read(fd: c_int, offset: u64, bytes: u64, stride: i64, pieces: u64) -> c_int {
+    managed(fd).is_some_and(|file| file.will_read(offset, bytes, stride, pieces)).into()
+}
+
+extern "C" fn count(what: u32, more: u64) -> c_int {
+    let what = match what {
+        counted::MPI_FILES => Counted::MpiFiles,
+        counted::MPI_CALLS => Counted::MpiCalls,
+        counted::MPI_BYTES => Counted::MpiBytes,
+        _ => return failure(Errno::INVAL),
+    };
+    if let Some(session) = session() {
+        session.count(what, more);
+    }
+    0
 }
 
 // The name that libraries look for.

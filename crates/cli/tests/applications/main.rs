@@ -6,6 +6,7 @@ mod harness;
 mod capacity;
 mod databases;
 mod fio;
+mod mpi_io;
 mod python;
 mod science;
 mod tools;

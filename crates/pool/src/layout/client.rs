@@ -29,6 +29,14 @@ pub struct Counters {
     pub guessed: AtomicU64,
     /// Blocks: of those, read from RAM after that.
     pub guess_hits: AtomicU64,
+    /// Files: opened through MPI-IO, once for each process.
+    pub mpi_files: AtomicU64,
+    /// Calls: that read or write through MPI-IO.
+    pub mpi_calls: AtomicU64,
+    /// Bytes: asked for by them.
+    pub mpi_bytes: AtomicU64,
+    /// Pieces: of views, asked for before MPI-IO reads them.
+    pub mpi_ahead: AtomicU64,
 }
 
 /// One of the [`Counters`].
@@ -45,7 +53,7 @@ pub struct Counter<'a> {
 
 impl Counters {
     /// All counters, always in the same order.
-    pub fn all(&self) -> [Counter<'_>; 11] {
+    pub fn all(&self) -> [Counter<'_>; 15] {
         let of = |name, unit, help, value| Counter { name, unit, help, value };
         [
             of("opens", "calls", "files opened for buffering", &self.opens),
@@ -79,6 +87,15 @@ impl Counters {
                 &self.guessed,
             ),
             of("guess_hits", "blocks", "of them, read from RAM after that", &self.guess_hits),
+            of("mpi_files", "files", "opened through MPI-IO, by each process", &self.mpi_files),
+            of("mpi_calls", "calls", "that read or write through MPI-IO", &self.mpi_calls),
+            of("mpi_bytes", "bytes", "asked for by them", &self.mpi_bytes),
+            of(
+                "mpi_ahead",
+                "pieces",
+                "of views, asked for before MPI-IO reads them",
+                &self.mpi_ahead,
+            ),
         ]
     }
 }
@@ -142,5 +159,5 @@ pub struct ClientSlot {
     pub told: AtomicU64,
 }
 
-pin_size!(Counters, 88);
+pin_size!(Counters, 120);
 pin_size!(ClientSlot, 896);

@@ -1,0 +1,226 @@
+//! MPI-IO with the adapter: programs do and leave what they do and leave without, of each MPI that
+//! is there, in C, Fortran and Python; and programs without MPI have nothing of it.
+
+use crate::harness::{LAZY, SLOW_STORE, SMALL, Site, Status, compile_by, have, python_with, works};
+use std::path::{Path, PathBuf};
+
+/// An MPI: its compilers and its starter.
+struct Mpi {
+    cc: String,
+    fortran: Option<String>,
+    start: String,
+}
+
+/// Those that are there: Debian's two, and the one beside the tests' Python.
+fn all() -> Vec<Mpi> {
+    let mut found = Vec::new();
+    for name in ["mpich", "openmpi"] {
+        if have(&[&format!("mpicc.{name}"), &format!("mpiexec.{name}")]) {
+            // With Open MPI's own part for files, calls with the pointer of all ranks hang.
+            let options = if name == "openmpi" { " --oversubscribe --mca io romio321" } else { "" };
+            let fortran = format!("mpif90.{name}");
+            found.push(Mpi {
+                cc: format!("mpicc.{name}"),
+                fortran: works(&[&fortran, "--version"]).then_some(fortran),
+                start: format!("mpiexec.{name}{options}"),
+            });
+        }
+    }
+    found.extend(beside_python());
+    found
+}
+
+fn beside_python() -> Option<Mpi> {
+    let python = python_with("mpi4py.MPI, numpy")?;
+    let folder: PathBuf = Path::new(&python).parent()?.into();
+    let at = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+    let is_there = folder.join("mpicc").is_file();
+    is_there.then(|| Mpi { cc: at("mpicc"), fortran: None, start: at("mpiexec") })
+}
+
+/// Ranks share two processors, and run as root where the tests do.
+const AROUND: &str = "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
+     OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_btl=vader,self OMPI_MCA_btl_vader_single_copy_mechanism=none \
+     MPIR_CVAR_POLLS_BEFORE_YIELD=1 FI_PROVIDER=tcp; ";
+
+fn assert_adapted(status: &Status, files: u64, calls: u64) {
+    let counted = (status.count("mpi_files"), status.count("mpi_calls"));
+    assert!(counted.0 >= files && counted.1 >= calls, "{counted:?}: {}", status.text);
+}
+
+#[test]
+fn calls_of_c_return_and_leave_what_they_do_without() {
+    for mpi in all() {
+        let site = Site::new(&SMALL);
+        assert!(compile_by(&mpi.cc, site.root(), "mpiio.c", &[]));
+        let status = site.same(&format!("{AROUND}{} -n 3 $BIN/mpiio", mpi.start));
+        // Of each rank: three files, and the calls that the program lists.
+        let counted = (status.count("mpi_files"), status.count("mpi_calls"));
+        assert_eq!(counted, (9, 3 * 24), "{}: {}", mpi.start, status.text);
+        assert!(status.count("mpi_bytes") > 3 * 500_000, "{}", status.text);
+    }
+}
+
+#[test]
+fn calls_of_fortran_return_and_leave_what_they_do_without() {
+    for mpi in all() {
+        let Some(fortran) = &mpi.fortran else { continue };
+        let site = Site::new(&SMALL);
+        assert!(compile_by(fortran, site.root(), "mpiio.f90", &[]));
+        let status = site.same(&format!("{AROUND}{} -n 2 $BIN/mpiio", mpi.start));
+        // Not counted twice, where functions of Fortran call those of C.
+        let counted = (status.count("mpi_files"), status.count("mpi_calls"));
+        assert_eq!(counted, (2, 4), "{fortran}: {}", status.text);
+    }
+}
+
+#[test]
+fn python_loads_the_adapter_with_its_extension() {
+    let Some(python) = python_with("mpi4py.MPI, numpy") else { return };
+    let Some(mpi) = beside_python() else { return };
+    let site = Site::new(&SMALL);
+    let status =
+        site.same(&format!("{AROUND}{} -n 2 {python} $SCRIPTS/mpi.py && rm shared", mpi.start));
+    assert_adapted(&status, 2 * 8, 2 * 100);
+}
+
+/// The libraries of adapters that a program has that this command starts.
+fn adapters(site: &Site, words: &[(&str, &str)], command: &str) -> String {
+    let script = format!("{AROUND}{command}");
+    let (ran, _) = site.run_buffered_with(words, &script);
+    ran.expect(0).stdout
+}
+
+#[test]
+fn only_programs_with_mpi_have_the_adapter() {
+    const LOOK: &str = "grep -o 'libforebay_[a-z_]*' /proc/self/maps | sort -u | tr '\\n' ' '";
+    let site = Site::new(&LAZY);
+    assert_eq!(adapters(&site, &[], LOOK), "libforebay_preload ");
+    let Some(mpi) = all().into_iter().next() else { return };
+    assert!(compile_by(&mpi.cc, site.root(), "mpi_maps.c", &[]));
+    let run = format!("{} -n 1 $BIN/mpi_maps", mpi.start);
+    let with = adapters(&site, &[], &run);
+    assert!(with.starts_with("libforebay_mpiio ") && with.contains("libforebay_preload"), "{with}");
+    // What it starts has none, nor finds one in its environment.
+    let child = with.split_once('|').unwrap().1;
+    assert!(child.contains("libforebay_preload ") && !child.contains("forebay_mpiio"), "{with}");
+    for (value, preload) in [("none", false), ("hdf5", false), ("auto", true), ("mpiio", true)] {
+        let found = adapters(&site, &[("FOREBAY_ADAPTERS", value)], &run);
+        assert_eq!(found.contains("libforebay_mpiio"), preload, "{value}: {found}");
+    }
+    let mut command = site.buffered(&["true"]);
+    command.env("FOREBAY_ADAPTERS", "mpio");
+    let wrong = site.end(command).expect(125).stderr;
+    assert!(wrong.contains("FOREBAY_ADAPTERS=mpio: give auto"), "{wrong}");
+}
+
+#[test]
+fn what_a_view_reads_next_comes_up_ahead() {
+    let bytes: Vec<u8> =
+        (0..48u32 << 18).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    for mpi in all() {
+        // The pieces lie here and there: what no predictor sees in offsets.
+        let missed = ["auto", "none"].map(|adapters| {
+            let site = Site::new(&SLOW_STORE);
+            assert!(compile_by(&mpi.cc, site.root(), "mpi_view.c", &[]));
+            for folder in [&site.store, &site.plain] {
+                std::fs::write(folder.join("file"), &bytes).unwrap();
+            }
+            let script = format!("{AROUND}{} -n 2 $BIN/mpi_view file 10 2> $OUT/err", mpi.start);
+            let wanted = site.run_plainly(&script).expect(0);
+            let (got, status) = site.run_buffered_with(&[("FOREBAY_ADAPTERS", adapters)], &script);
+            assert_eq!(got.stdout, wanted.stdout, "{}", mpi.start);
+            let asked = status.count("mpi_ahead");
+            // Of each read but the last its two pieces.
+            assert!(
+                if adapters == "auto" { asked >= 2 * 8 } else { asked == 0 },
+                "{}",
+                status.text
+            );
+            status.count("missed_bytes")
+        });
+        println!("{}: {missed:?} bytes were waited for, with the adapter and without", mpi.start);
+        assert!(missed[0] < missed[1] * 3 / 4, "{}: {missed:?}", mpi.start);
+    }
+}
+
+/// ROMIO's own tests: each with what comes before the name of the file that it uses. What they
+/// print does not depend on times.
+const ROMIO: &[(&str, &str)] = &[
+    ("simple", "-fname"),
+    ("psimple", "-fname"),
+    ("async", "-fname"),
+    ("async-multiple", "-fname"),
+    ("atomicity", "-fname"),
+    ("coll_test", "-fname"),
+    ("excl", "-fname"),
+    ("file_info", "-fname"),
+    ("i_noncontig", "-fname"),
+    ("noncontig", "-fname"),
+    ("noncontig_coll", "-fname"),
+    ("noncontig_coll2", "-fname"),
+    ("split_coll", "-fname"),
+    ("status", "-fname"),
+    ("error", "-fname"),
+    ("creat_excl", "-fname"),
+    ("shared_fp", "-fname"),
+    ("hindexed", ""),
+    ("darray_read", ""),
+    ("types_with_zeros", ""),
+    ("big_extents", ""),
+    ("aggregation1", "-h -f"),
+    ("aggregation2", ""),
+];
+
+/// Runs ROMIO's tests of the folder that `scripts/romio-tests` has made, each `step`-th of them.
+fn romio(step: usize) {
+    let Some(folder) = std::env::var_os("FOREBAY_TEST_ROMIO").map(PathBuf::from) else {
+        return crate::harness::skip("FOREBAY_TEST_ROMIO names no folder; see scripts/romio-tests");
+    };
+    for mpi in all() {
+        for (name, arguments) in ROMIO.iter().step_by(step) {
+            let site = Site::new(&SMALL);
+            let made = std::process::Command::new(&mpi.cc)
+                .args(["-w", "-o"])
+                .arg(site.root().join(name))
+                .arg(folder.join(format!("{name}.c")))
+                .output()
+                .unwrap();
+            // A library may lack what a test asks for.
+            if !made.status.success() {
+                eprintln!("{name} cannot be compiled by {}", mpi.cc);
+                continue;
+            }
+            let starter = if ["noncontig", "i_noncontig", "noncontig_coll"].contains(name) {
+                "-n 2"
+            } else {
+                "-n 4"
+            };
+            // What ranks print at once comes in any order.
+            let script = format!(
+                "{AROUND}timeout 100 {} {starter} $BIN/{name} {arguments} $PWD/file > $OUT/said 2>&1; \
+                 code=$?; sed \"s#$PWD#here#g\" $OUT/said | sort; exit $code",
+                mpi.start
+            );
+            let wanted = site.run_plainly(&script);
+            let (got, status) = site.run_buffered(&script);
+            println!("{} {name}: {}, {} calls", mpi.cc, wanted.code, status.count("mpi_calls"));
+            assert_eq!((got.code, &got.stdout), (wanted.code, &wanted.stdout), "{} {name}", mpi.cc);
+            // What these two leave depends on which rank comes first.
+            if !["status", "shared_fp"].contains(name) {
+                site.assert_same_files();
+            }
+        }
+    }
+}
+
+#[test]
+fn some_of_romios_tests_say_what_they_say_without() {
+    romio(5);
+}
+
+#[test]
+#[ignore = "minutes"]
+fn romios_tests_say_what_they_say_without() {
+    romio(1);
+}

@@ -1,0 +1,126 @@
+//! The functions of MPI 4 with large counts, `MPI_File_*_c`, as `mpiio` has those without. They are
+//! in a library of their own: a program that finds them believes that its MPI library has them, so
+//! it is loaded only with one that has. It keeps nothing itself, and asks `mpiio`, which is loaded
+//! before it.
+//!
+//! # Safety
+//! Each exported symbol is `unsafe` on the conditions of the MPI function of its name.
+
+#![allow(non_snake_case)]
+#![cfg(target_os = "linux")]
+
+use core::ffi::{CStr, c_int, c_void};
+use core::mem::transmute;
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+/// A machine word of a call: a handle, a number or an address.
+type Word = usize;
+
+/// What a function returns that the library does not have.
+const MPI_ERR_OTHER: c_int = 15;
+
+/// A function, looked up at first use.
+struct Symbol(AtomicPtr<c_void>);
+
+impl Symbol {
+    const fn new() -> Symbol {
+        Symbol(AtomicPtr::new(core::ptr::null_mut()))
+    }
+
+    fn or_find(&self, find: impl FnOnce() -> *mut c_void) -> *mut c_void {
+        let mut address = self.0.load(Ordering::Relaxed);
+        if address.is_null() {
+            address = find();
+            self.0.store(address, Ordering::Relaxed);
+        }
+        address
+    }
+}
+
+/// A function of the adapter.
+fn of_adapter(known: &Symbol, name: &CStr) -> *mut c_void {
+    // SAFETY: a look-up by name, in all that was loaded with the program or for all.
+    known.or_find(|| unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) })
+}
+
+/// The next function of a name that ends with a zero.
+fn next(name: &'static str) -> *mut c_void {
+    static NEXT: Symbol = Symbol::new();
+    let find = of_adapter(&NEXT, c"forebay_mpiio_next");
+    if find.is_null() {
+        return find;
+    }
+    // SAFETY: the adapter's function.
+    let find: unsafe extern "C" fn(*const u8) -> *mut c_void = unsafe { transmute(find) };
+    // SAFETY: the name ends with a zero.
+    unsafe { find(name.as_ptr()) }
+}
+
+/// Tells the adapter of a call: whether it reads, whether it is collective, where it reads or
+/// writes, and at which offset, by the numbers of its function.
+fn tell(file: Word, numbers: (c_int, c_int, c_int, i64), count: Word, datatype: Word) {
+    static TELL: Symbol = Symbol::new();
+    let tell = of_adapter(&TELL, c"forebay_mpiio_accesses");
+    if !tell.is_null() {
+        // SAFETY: the adapter's function.
+        let tell: extern "C" fn(Word, c_int, c_int, c_int, i64, i64, Word) =
+            unsafe { transmute(tell) };
+        tell(file, numbers.0, numbers.1, numbers.2, numbers.3, count as i64, datatype);
+    }
+}
+
+/// Functions: what comes before the count of the type and what behind it, and the numbers for
+/// [`tell`].
+macro_rules! functions {
+    ($($name:ident($($before:ident),*; $($after:ident),*) $($number:expr),*;)*) => { $(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(
+            file: Word, $($before: Word,)* count: Word, datatype: Word, $($after: Word),*
+        ) -> c_int {
+            static NEXT: Symbol = Symbol::new();
+            let next = NEXT.or_find(|| next(concat!(stringify!($name), "\0")));
+            if next.is_null() {
+                return MPI_ERR_OTHER;
+            }
+            tell(file, ($($number),*), count, datatype);
+            let function: unsafe extern "C" fn(
+                Word, $(functions!(@ $before),)* Word, Word, $(functions!(@ $after)),*
+            // SAFETY: the library's function of this name.
+            ) -> c_int = unsafe { transmute(next) };
+            // SAFETY: the program's call.
+            unsafe { function(file, $($before,)* count, datatype, $($after),*) }
+        }
+    )* };
+    (@ $word:ident) => { Word };
+}
+
+functions! {
+    MPI_File_read_c(buffer; status) 1, 0, 1, 0;
+    MPI_File_read_all_c(buffer; status) 1, 1, 1, 0;
+    MPI_File_read_at_c(offset, buffer; status) 1, 0, 0, offset as i64;
+    MPI_File_read_at_all_c(offset, buffer; status) 1, 1, 0, offset as i64;
+    MPI_File_read_shared_c(buffer; status) 1, 0, 2, 0;
+    MPI_File_iread_c(buffer; request) 1, 0, 1, 0;
+    MPI_File_iread_all_c(buffer; request) 1, 1, 1, 0;
+    MPI_File_iread_at_c(offset, buffer; request) 1, 0, 0, offset as i64;
+    MPI_File_iread_at_all_c(offset, buffer; request) 1, 1, 0, offset as i64;
+    MPI_File_iread_shared_c(buffer; request) 1, 0, 2, 0;
+    MPI_File_read_all_begin_c(buffer;) 1, 1, 1, 0;
+    MPI_File_read_at_all_begin_c(offset, buffer;) 1, 1, 0, offset as i64;
+    MPI_File_read_ordered_c(buffer; status) 1, 1, 2, 0;
+    MPI_File_read_ordered_begin_c(buffer;) 1, 1, 2, 0;
+    MPI_File_write_c(buffer; status) 0, 0, 1, 0;
+    MPI_File_write_all_c(buffer; status) 0, 1, 1, 0;
+    MPI_File_write_at_c(offset, buffer; status) 0, 0, 0, offset as i64;
+    MPI_File_write_at_all_c(offset, buffer; status) 0, 1, 0, offset as i64;
+    MPI_File_write_shared_c(buffer; status) 0, 0, 2, 0;
+    MPI_File_iwrite_c(buffer; request) 0, 0, 1, 0;
+    MPI_File_iwrite_all_c(buffer; request) 0, 1, 1, 0;
+    MPI_File_iwrite_at_c(offset, buffer; request) 0, 0, 0, offset as i64;
+    MPI_File_iwrite_at_all_c(offset, buffer; request) 0, 1, 0, offset as i64;
+    MPI_File_iwrite_shared_c(buffer; request) 0, 0, 2, 0;
+    MPI_File_write_all_begin_c(buffer;) 0, 1, 1, 0;
+    MPI_File_write_at_all_begin_c(offset, buffer;) 0, 1, 0, offset as i64;
+    MPI_File_write_ordered_c(buffer; status) 0, 1, 2, 0;
+    MPI_File_write_ordered_begin_c(buffer;) 0, 1, 2, 0;
+}

@@ -1,0 +1,220 @@
+//! The functions of Fortran. MPICH's call those of C, where they are seen; Open MPI's call others,
+//! so they are looked at here. Their arguments are addresses; lengths of texts come last, and are
+//! passed on with all other words.
+
+use crate::calls::inside;
+use crate::library::{Symbol, Word, is_open_mpi};
+use crate::seen::{self, Access, Place, accesses};
+use core::ffi::{CStr, c_int};
+use core::mem::transmute;
+
+/// A number of Fortran's.
+///
+/// # Safety
+/// The address is that of an INTEGER, or of what begins with one.
+unsafe fn number_at(address: Word) -> c_int {
+    // SAFETY: as the caller says.
+    unsafe { (address as *const c_int).read_unaligned() }
+}
+
+/// The handle of C for a number of Fortran's, by this function; 0 if there is none.
+fn handle_of(function: &Symbol, number: c_int) -> Word {
+    let function = function.address();
+    if function.is_null() {
+        return 0;
+    }
+    // SAFETY: a function of MPI's that takes a number and returns a handle.
+    let convert: unsafe extern "C" fn(c_int) -> Word = unsafe { transmute(function) };
+    // SAFETY: the same.
+    unsafe { convert(number) }
+}
+
+/// # Safety
+/// The address is that of a file of Fortran's.
+unsafe fn file_at(address: Word) -> Word {
+    static CONVERT: Symbol = Symbol::new("PMPI_File_f2c\0");
+    // SAFETY: as the caller says.
+    handle_of(&CONVERT, unsafe { number_at(address) })
+}
+
+/// # Safety
+/// The address is that of a type of Fortran's.
+unsafe fn type_at(address: Word) -> Word {
+    static CONVERT: Symbol = Symbol::new("PMPI_Type_f2c\0");
+    // SAFETY: as the caller says.
+    handle_of(&CONVERT, unsafe { number_at(address) })
+}
+
+/// # Safety
+/// The address is that of an INTEGER(KIND=MPI_OFFSET_KIND).
+unsafe fn offset_at(address: Word) -> i64 {
+    // SAFETY: as the caller says.
+    unsafe { (address as *const i64).read_unaligned() }
+}
+
+/// Whether a call has succeeded whose error lies at the address; null is where the program does not
+/// want to know.
+///
+/// # Safety
+/// As of [`number_at`], or null.
+unsafe fn succeeded(error: Word) -> bool {
+    // SAFETY: as the caller says.
+    error == 0 || unsafe { number_at(error) } == 0
+}
+
+/// Longest name of a file.
+const NAME: usize = 4096;
+
+/// A file was opened, by a name with blanks behind it, whose length is the last word.
+///
+/// # Safety
+/// The words are those of the call, which has used them.
+unsafe fn opened(words: &Words) {
+    let [_, name, _, _, file, error, length, ..] = *words;
+    // SAFETY: as the caller says.
+    if unsafe { !succeeded(error) } {
+        return;
+    }
+    let mut text = [0; NAME];
+    // SAFETY: as the caller says.
+    let given = unsafe { core::slice::from_raw_parts(name as *const u8, length.min(NAME - 1)) };
+    let end = given.iter().rposition(|&byte| byte != b' ').map_or(0, |last| last + 1);
+    text[..end].copy_from_slice(&given[..end]);
+    if let Ok(name) = CStr::from_bytes_until_nul(&text) {
+        // SAFETY: as the caller says.
+        seen::opened(name, unsafe { file_at(file) } as u64);
+    }
+}
+
+const fn reads(place: Place, is_collective: bool) -> Access {
+    Access { is_read: true, is_collective, place }
+}
+
+const fn writes(place: Place, is_collective: bool) -> Access {
+    Access { is_read: false, is_collective, place }
+}
+
+/// A file has got a view.
+///
+/// # Safety
+/// The words are those of the call.
+unsafe fn viewed(words: &Words) {
+    // SAFETY: as the caller says.
+    if unsafe { !succeeded(words[6]) } {
+        return;
+    }
+    // SAFETY: as the caller says.
+    let (file, unit, tile) = unsafe { (file_at(words[0]), type_at(words[2]), type_at(words[3])) };
+    seen::viewed(file as u64, unit, tile);
+}
+
+/// A file is about to be closed.
+///
+/// # Safety
+/// As of [`file_at`].
+unsafe fn closes(file: Word) {
+    // SAFETY: as the caller says.
+    let handle = unsafe { file_at(file) } as u64;
+    // SAFETY: the address of a handle.
+    unsafe { seen::closes((&raw const handle) as Word) };
+}
+
+/// An offset, which stands in the call.
+const AT: Place = Place::At(0);
+
+/// The words of a call: arguments, then lengths of texts. There are fewer mostly; those behind them
+/// are whatever lies there.
+type Words = [Word; 10];
+
+/// A function that reads or writes is about to be called.
+///
+/// # Safety
+/// The words are those of its call.
+unsafe fn look(words: &Words, access: Access) {
+    // SAFETY: as the caller says; the count stands behind the buffer, and that behind an offset.
+    unsafe {
+        let (count, place) = match access.place {
+            Place::At(_) => (3, Place::At(offset_at(words[1]))),
+            other => (2, other),
+        };
+        let (file, datatype) = (file_at(words[0]), type_at(words[count + 1]));
+        let access = Access { place, ..access };
+        accesses(file as u64, access, number_at(words[count]).into(), datatype);
+    }
+}
+
+/// Functions of Fortran's, with what is done with their words before and after with Open MPI.
+macro_rules! functions {
+    ($($name:ident: |$words:ident| $before:block, $after:block;)*) => { $(
+        #[unsafe(no_mangle)]
+        // Where nothing is looked at, nothing is unsafe.
+        #[allow(clippy::too_many_arguments, unused_unsafe)]
+        unsafe extern "C" fn $name(
+            a: Word, b: Word, c: Word, d: Word, e: Word,
+            f: Word, g: Word, h: Word, i: Word, j: Word,
+        ) {
+            static NEXT: Symbol = Symbol::new(concat!(stringify!($name), "\0"));
+            let $words = &[a, b, c, d, e, f, g, h, i, j];
+            // SAFETY: the program's call.
+            let call = || unsafe { NEXT.call(*$words) };
+            if is_open_mpi() {
+                // SAFETY: what the call is given, and what it has written.
+                inside(|| unsafe { $before }, call);
+                // SAFETY: the same.
+                unsafe { $after }
+            } else {
+                call();
+            }
+        }
+    )* };
+}
+
+/// Those that read or write, under the names of `mpif.h` and of the module `mpi_f08`.
+macro_rules! accesses {
+    ($($old:ident, $new:ident: $access:expr;)*) => {
+        functions! { $(
+            $old: |words| { look(words, $access) }, {};
+            $new: |words| { look(words, $access) }, {};
+        )* }
+    };
+}
+
+accesses! {
+    mpi_file_read_, mpi_file_read_f08_: reads(Place::Own, false);
+    mpi_file_read_all_, mpi_file_read_all_f08_: reads(Place::Own, true);
+    mpi_file_read_at_, mpi_file_read_at_f08_: reads(AT, false);
+    mpi_file_read_at_all_, mpi_file_read_at_all_f08_: reads(AT, true);
+    mpi_file_read_shared_, mpi_file_read_shared_f08_: reads(Place::Shared, false);
+    mpi_file_iread_, mpi_file_iread_f08_: reads(Place::Own, false);
+    mpi_file_iread_all_, mpi_file_iread_all_f08_: reads(Place::Own, true);
+    mpi_file_iread_at_, mpi_file_iread_at_f08_: reads(AT, false);
+    mpi_file_iread_at_all_, mpi_file_iread_at_all_f08_: reads(AT, true);
+    mpi_file_iread_shared_, mpi_file_iread_shared_f08_: reads(Place::Shared, false);
+    mpi_file_read_all_begin_, mpi_file_read_all_begin_f08_: reads(Place::Own, true);
+    mpi_file_read_at_all_begin_, mpi_file_read_at_all_begin_f08_: reads(AT, true);
+    mpi_file_read_ordered_, mpi_file_read_ordered_f08_: reads(Place::Shared, true);
+    mpi_file_read_ordered_begin_, mpi_file_read_ordered_begin_f08_: reads(Place::Shared, true);
+    mpi_file_write_, mpi_file_write_f08_: writes(Place::Own, false);
+    mpi_file_write_all_, mpi_file_write_all_f08_: writes(Place::Own, true);
+    mpi_file_write_at_, mpi_file_write_at_f08_: writes(AT, false);
+    mpi_file_write_at_all_, mpi_file_write_at_all_f08_: writes(AT, true);
+    mpi_file_write_shared_, mpi_file_write_shared_f08_: writes(Place::Shared, false);
+    mpi_file_iwrite_, mpi_file_iwrite_f08_: writes(Place::Own, false);
+    mpi_file_iwrite_all_, mpi_file_iwrite_all_f08_: writes(Place::Own, true);
+    mpi_file_iwrite_at_, mpi_file_iwrite_at_f08_: writes(AT, false);
+    mpi_file_iwrite_at_all_, mpi_file_iwrite_at_all_f08_: writes(AT, true);
+    mpi_file_iwrite_shared_, mpi_file_iwrite_shared_f08_: writes(Place::Shared, false);
+    mpi_file_write_all_begin_, mpi_file_write_all_begin_f08_: writes(Place::Own, true);
+    mpi_file_write_at_all_begin_, mpi_file_write_at_all_begin_f08_: writes(AT, true);
+    mpi_file_write_ordered_, mpi_file_write_ordered_f08_: writes(Place::Shared, true);
+    mpi_file_write_ordered_begin_, mpi_file_write_ordered_begin_f08_: writes(Place::Shared, true);
+}
+
+functions! {
+    mpi_file_open_: |words| {}, { opened(words) };
+    mpi_file_open_f08_: |words| {}, { opened(words) };
+    mpi_file_set_view_: |words| {}, { viewed(words) };
+    mpi_file_set_view_f08_: |words| {}, { viewed(words) };
+    mpi_file_close_: |words| { closes(words[0]) }, {};
+    mpi_file_close_f08_: |words| { closes(words[0]) }, {};
+}
