@@ -557,7 +557,7 @@ fn spawn(
         .args(&words[1..])
         .env_remove("FOREBAY_DISABLE")
         .env("LD_PRELOAD", preload)
-        .env(ADAPTERS, adapters.names())
+        .envs((adapters != Needs::ALL).then(|| (ADAPTERS, adapters.names())))
         .env("FOREBAY_POOL", &runtime.pool)
         .env("FOREBAY_SOCKET", runtime.socket());
     match job {

@@ -82,13 +82,17 @@ macro_rules! functions {
             if next.is_null() {
                 return MPI_ERR_OTHER;
             }
-            tell(file, ($($number),*), count, datatype);
             let function: unsafe extern "C" fn(
                 Word, $(functions!(@ $before),)* Word, Word, $(functions!(@ $after)),*
             // SAFETY: the library's function of this name.
             ) -> c_int = unsafe { transmute(next) };
             // SAFETY: the program's call.
-            unsafe { function(file, $($before,)* count, datatype, $($after),*) }
+            let result = unsafe { function(file, $($before,)* count, datatype, $($after),*) };
+            // What a call was given is sound where it has succeeded.
+            if result == 0 {
+                tell(file, ($($number),*), count, datatype);
+            }
+            result
         }
     )* };
     (@ $word:ident) => { Word };

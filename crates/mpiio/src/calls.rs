@@ -10,24 +10,20 @@ thread_local! {
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Makes a call inside which others are not looked at: `look` is called before, unless this is one
-/// of them.
-pub(crate) fn inside<R>(look: impl FnOnce(), call: impl FnOnce() -> R) -> R {
+/// Makes a call inside which others are not looked at. Where it succeeds, and is no part of another
+/// one, `look` is called behind it: what the call was given is sound then, and to ask for it
+/// enters no handler of errors.
+pub(crate) fn inside(call: impl FnOnce() -> c_int, look: impl FnOnce()) -> c_int {
     DEPTH.with(|depth| {
         let before = depth.get();
         depth.set(before + 1);
-        if before == 0 {
+        let result = call();
+        if before == 0 && result == 0 {
             look();
         }
-        let result = call();
         depth.set(before);
         result
     })
-}
-
-/// Whether the program makes the call itself.
-pub(crate) fn is_outermost() -> bool {
-    DEPTH.with(|depth| depth.get() <= 1)
 }
 
 const fn reads(place: Place) -> Access {
@@ -53,9 +49,10 @@ macro_rules! functions {
             static NEXT: Symbol = Symbol::new(concat!(stringify!($name), "\0"));
             let look = || accesses($file as u64, $access, (count as i32).into(), datatype);
             // SAFETY: the program's call.
-            inside(look, || unsafe {
+            let call = || unsafe {
                 NEXT.call([$file, $($before,)* count, datatype, $($after),*])
-            })
+            };
+            inside(call, look)
         }
     )* };
 }
@@ -102,17 +99,8 @@ unsafe extern "C" fn MPI_File_open(
     static NEXT: Symbol = Symbol::new("MPI_File_open\0");
     // SAFETY: the program's call.
     let call = || unsafe { NEXT.call([communicator, name as Word, mode, info, file]) };
-    inside(
-        || {},
-        || {
-            let result = call();
-            if result == 0 && is_outermost() {
-                // SAFETY: the call has read the one and written the other.
-                unsafe { seen::opened(CStr::from_ptr(name), handle_at(file)) };
-            }
-            result
-        },
-    )
+    // SAFETY: the call has read the one and written the other.
+    inside(call, || unsafe { seen::opened(CStr::from_ptr(name), handle_at(file)) })
 }
 
 #[unsafe(no_mangle)]
@@ -127,18 +115,16 @@ unsafe extern "C" fn MPI_File_set_view(
     static NEXT: Symbol = Symbol::new("MPI_File_set_view\0");
     // SAFETY: the program's call.
     let call = || unsafe { NEXT.call([file, displacement, unit, tile, representation, info]) };
-    let result = inside(|| {}, call);
-    if result == 0 {
-        seen::viewed(file as u64, unit, tile);
-    }
-    result
+    inside(call, || seen::viewed(file as u64, unit, tile))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn MPI_File_close(file: Word) -> c_int {
     static NEXT: Symbol = Symbol::new("MPI_File_close\0");
-    // SAFETY: the program's call, in which the handle has not been read yet.
-    inside(|| unsafe { seen::closes(file) }, || unsafe { NEXT.call([file]) })
+    // SAFETY: the program's call, which finds the handle there.
+    unsafe { seen::closes(file) };
+    // SAFETY: the same.
+    inside(|| unsafe { NEXT.call([file]) }, || {})
 }
 
 /// For the library with the functions of MPI 4: the next function of this name.
@@ -150,7 +136,7 @@ unsafe extern "C" fn forebay_mpiio_next(name: *const c_char) -> *mut c_void {
     find(name)
 }
 
-/// For the same: a call is about to read (1) or write (0) `count` of a type, collectively (1) or
+/// For the same: a call has read (1) or written (0) `count` of a type, collectively (1) or
 /// not, at `offset` (`place` is 0), at the pointer of this rank (1), or at that of all (2).
 #[unsafe(no_mangle)]
 extern "C" fn forebay_mpiio_accesses(

@@ -52,16 +52,6 @@ unsafe fn offset_at(address: Word) -> i64 {
     unsafe { (address as *const i64).read_unaligned() }
 }
 
-/// Whether a call has succeeded whose error lies at the address; null is where the program does not
-/// want to know.
-///
-/// # Safety
-/// As of [`number_at`], or null.
-unsafe fn succeeded(error: Word) -> bool {
-    // SAFETY: as the caller says.
-    error == 0 || unsafe { number_at(error) } == 0
-}
-
 /// Longest name of a file.
 const NAME: usize = 4096;
 
@@ -70,11 +60,7 @@ const NAME: usize = 4096;
 /// # Safety
 /// The words are those of the call, which has used them.
 unsafe fn opened(words: &Words) {
-    let [_, name, _, _, file, error, length, ..] = *words;
-    // SAFETY: as the caller says.
-    if unsafe { !succeeded(error) } {
-        return;
-    }
+    let [_, name, _, _, file, _, length, ..] = *words;
     let mut text = [0; NAME];
     // SAFETY: as the caller says.
     let given = unsafe { core::slice::from_raw_parts(name as *const u8, length.min(NAME - 1)) };
@@ -100,10 +86,6 @@ const fn writes(place: Place, is_collective: bool) -> Access {
 /// The words are those of the call.
 unsafe fn viewed(words: &Words) {
     // SAFETY: as the caller says.
-    if unsafe { !succeeded(words[6]) } {
-        return;
-    }
-    // SAFETY: as the caller says.
     let (file, unit, tile) = unsafe { (file_at(words[0]), type_at(words[2]), type_at(words[3])) };
     seen::viewed(file as u64, unit, tile);
 }
@@ -126,7 +108,7 @@ const AT: Place = Place::At(0);
 /// are whatever lies there.
 type Words = [Word; 10];
 
-/// A function that reads or writes is about to be called.
+/// A function that reads or writes was called.
 ///
 /// # Safety
 /// The words are those of its call.
@@ -143,9 +125,10 @@ unsafe fn look(words: &Words, access: Access) {
     }
 }
 
-/// Functions of Fortran's, with what is done with their words before and after with Open MPI.
+/// Functions of Fortran's: the place of the error among their words, and what is done with the
+/// words after success, with Open MPI.
 macro_rules! functions {
-    ($($name:ident: |$words:ident| $before:block, $after:block;)*) => { $(
+    ($($name:ident: $error:literal, |$words:ident| $look:block;)*) => { $(
         #[unsafe(no_mangle)]
         // Where nothing is looked at, nothing is unsafe.
         #[allow(clippy::too_many_arguments, unused_unsafe)]
@@ -154,67 +137,94 @@ macro_rules! functions {
             f: Word, g: Word, h: Word, i: Word, j: Word,
         ) {
             static NEXT: Symbol = Symbol::new(concat!(stringify!($name), "\0"));
-            let $words = &[a, b, c, d, e, f, g, h, i, j];
-            // SAFETY: the program's call.
-            let call = || unsafe { NEXT.call(*$words) };
-            if is_open_mpi() {
-                // SAFETY: what the call is given, and what it has written.
-                inside(|| unsafe { $before }, call);
-                // SAFETY: the same.
-                unsafe { $after }
-            } else {
-                call();
+            let mut words = [a, b, c, d, e, f, g, h, i, j];
+            if !is_open_mpi() {
+                // SAFETY: the program's call.
+                unsafe { NEXT.call(words) };
+                return;
             }
+            // A program of the module mpi_f08 may not want to know.
+            let mut error: c_int = 0;
+            if words[$error] == 0 {
+                words[$error] = (&raw mut error) as Word;
+            }
+            // SAFETY: the program's call, and what it has written.
+            let call = || unsafe {
+                NEXT.call(words);
+                number_at(words[$error])
+            };
+            let $words = &words;
+            // SAFETY: the same.
+            inside(call, || unsafe { $look });
         }
     )* };
 }
 
 /// Those that read or write, under the names of `mpif.h` and of the module `mpi_f08`.
 macro_rules! accesses {
-    ($($old:ident, $new:ident: $access:expr;)*) => {
+    ($($old:ident, $new:ident: $error:literal, $access:expr;)*) => {
         functions! { $(
-            $old: |words| { look(words, $access) }, {};
-            $new: |words| { look(words, $access) }, {};
+            $old: $error, |words| { look(words, $access) };
+            $new: $error, |words| { look(words, $access) };
         )* }
     };
 }
 
 accesses! {
-    mpi_file_read_, mpi_file_read_f08_: reads(Place::Own, false);
-    mpi_file_read_all_, mpi_file_read_all_f08_: reads(Place::Own, true);
-    mpi_file_read_at_, mpi_file_read_at_f08_: reads(AT, false);
-    mpi_file_read_at_all_, mpi_file_read_at_all_f08_: reads(AT, true);
-    mpi_file_read_shared_, mpi_file_read_shared_f08_: reads(Place::Shared, false);
-    mpi_file_iread_, mpi_file_iread_f08_: reads(Place::Own, false);
-    mpi_file_iread_all_, mpi_file_iread_all_f08_: reads(Place::Own, true);
-    mpi_file_iread_at_, mpi_file_iread_at_f08_: reads(AT, false);
-    mpi_file_iread_at_all_, mpi_file_iread_at_all_f08_: reads(AT, true);
-    mpi_file_iread_shared_, mpi_file_iread_shared_f08_: reads(Place::Shared, false);
-    mpi_file_read_all_begin_, mpi_file_read_all_begin_f08_: reads(Place::Own, true);
-    mpi_file_read_at_all_begin_, mpi_file_read_at_all_begin_f08_: reads(AT, true);
-    mpi_file_read_ordered_, mpi_file_read_ordered_f08_: reads(Place::Shared, true);
-    mpi_file_read_ordered_begin_, mpi_file_read_ordered_begin_f08_: reads(Place::Shared, true);
-    mpi_file_write_, mpi_file_write_f08_: writes(Place::Own, false);
-    mpi_file_write_all_, mpi_file_write_all_f08_: writes(Place::Own, true);
-    mpi_file_write_at_, mpi_file_write_at_f08_: writes(AT, false);
-    mpi_file_write_at_all_, mpi_file_write_at_all_f08_: writes(AT, true);
-    mpi_file_write_shared_, mpi_file_write_shared_f08_: writes(Place::Shared, false);
-    mpi_file_iwrite_, mpi_file_iwrite_f08_: writes(Place::Own, false);
-    mpi_file_iwrite_all_, mpi_file_iwrite_all_f08_: writes(Place::Own, true);
-    mpi_file_iwrite_at_, mpi_file_iwrite_at_f08_: writes(AT, false);
-    mpi_file_iwrite_at_all_, mpi_file_iwrite_at_all_f08_: writes(AT, true);
-    mpi_file_iwrite_shared_, mpi_file_iwrite_shared_f08_: writes(Place::Shared, false);
-    mpi_file_write_all_begin_, mpi_file_write_all_begin_f08_: writes(Place::Own, true);
-    mpi_file_write_at_all_begin_, mpi_file_write_at_all_begin_f08_: writes(AT, true);
-    mpi_file_write_ordered_, mpi_file_write_ordered_f08_: writes(Place::Shared, true);
-    mpi_file_write_ordered_begin_, mpi_file_write_ordered_begin_f08_: writes(Place::Shared, true);
+    mpi_file_read_, mpi_file_read_f08_: 5, reads(Place::Own, false);
+    mpi_file_read_all_, mpi_file_read_all_f08_: 5, reads(Place::Own, true);
+    mpi_file_read_at_, mpi_file_read_at_f08_: 6, reads(AT, false);
+    mpi_file_read_at_all_, mpi_file_read_at_all_f08_: 6, reads(AT, true);
+    mpi_file_read_shared_, mpi_file_read_shared_f08_: 5, reads(Place::Shared, false);
+    mpi_file_iread_, mpi_file_iread_f08_: 5, reads(Place::Own, false);
+    mpi_file_iread_all_, mpi_file_iread_all_f08_: 5, reads(Place::Own, true);
+    mpi_file_iread_at_, mpi_file_iread_at_f08_: 6, reads(AT, false);
+    mpi_file_iread_at_all_, mpi_file_iread_at_all_f08_: 6, reads(AT, true);
+    mpi_file_iread_shared_, mpi_file_iread_shared_f08_: 5, reads(Place::Shared, false);
+    mpi_file_read_all_begin_, mpi_file_read_all_begin_f08_: 4, reads(Place::Own, true);
+    mpi_file_read_at_all_begin_, mpi_file_read_at_all_begin_f08_: 5, reads(AT, true);
+    mpi_file_read_ordered_, mpi_file_read_ordered_f08_: 5, reads(Place::Shared, true);
+    mpi_file_read_ordered_begin_, mpi_file_read_ordered_begin_f08_: 4, reads(Place::Shared, true);
+    mpi_file_write_, mpi_file_write_f08_: 5, writes(Place::Own, false);
+    mpi_file_write_all_, mpi_file_write_all_f08_: 5, writes(Place::Own, true);
+    mpi_file_write_at_, mpi_file_write_at_f08_: 6, writes(AT, false);
+    mpi_file_write_at_all_, mpi_file_write_at_all_f08_: 6, writes(AT, true);
+    mpi_file_write_shared_, mpi_file_write_shared_f08_: 5, writes(Place::Shared, false);
+    mpi_file_iwrite_, mpi_file_iwrite_f08_: 5, writes(Place::Own, false);
+    mpi_file_iwrite_all_, mpi_file_iwrite_all_f08_: 5, writes(Place::Own, true);
+    mpi_file_iwrite_at_, mpi_file_iwrite_at_f08_: 6, writes(AT, false);
+    mpi_file_iwrite_at_all_, mpi_file_iwrite_at_all_f08_: 6, writes(AT, true);
+    mpi_file_iwrite_shared_, mpi_file_iwrite_shared_f08_: 5, writes(Place::Shared, false);
+    mpi_file_write_all_begin_, mpi_file_write_all_begin_f08_: 4, writes(Place::Own, true);
+    mpi_file_write_at_all_begin_, mpi_file_write_at_all_begin_f08_: 5, writes(AT, true);
+    mpi_file_write_ordered_, mpi_file_write_ordered_f08_: 5, writes(Place::Shared, true);
+    mpi_file_write_ordered_begin_, mpi_file_write_ordered_begin_f08_: 4, writes(Place::Shared, true);
 }
 
 functions! {
-    mpi_file_open_: |words| {}, { opened(words) };
-    mpi_file_open_f08_: |words| {}, { opened(words) };
-    mpi_file_set_view_: |words| {}, { viewed(words) };
-    mpi_file_set_view_f08_: |words| {}, { viewed(words) };
-    mpi_file_close_: |words| { closes(words[0]) }, {};
-    mpi_file_close_f08_: |words| { closes(words[0]) }, {};
+    mpi_file_open_: 5, |words| { opened(words) };
+    mpi_file_open_f08_: 5, |words| { opened(words) };
+    mpi_file_set_view_: 6, |words| { viewed(words) };
+    mpi_file_set_view_f08_: 6, |words| { viewed(words) };
+}
+
+/// Functions that close a file, whose number is not there behind the call.
+macro_rules! closing {
+    ($($name:ident;)*) => { $(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(file: Word, error: Word) {
+            static NEXT: Symbol = Symbol::new(concat!(stringify!($name), "\0"));
+            if is_open_mpi() {
+                // SAFETY: the program's file.
+                unsafe { closes(file) };
+            }
+            // SAFETY: the program's call.
+            unsafe { NEXT.call([file, error]) };
+        }
+    )* };
+}
+
+closing! {
+    mpi_file_close_;
+    mpi_file_close_f08_;
 }

@@ -98,7 +98,7 @@ pub(crate) fn viewed(handle: u64, unit: Word, tile: Word) {
     files::set(file);
 }
 
-/// A call is about to read or write `count` of a type.
+/// A call has read or written `count` of a type, or has begun to.
 pub(crate) fn accesses(handle: u64, access: Access, count: i64, datatype: Word) {
     let Some(mut file) = files::get(handle) else { return };
     let Some(services) = services() else { return };
@@ -128,25 +128,24 @@ pub(crate) fn accesses(handle: u64, access: Access, count: i64, datatype: Word) 
 }
 
 /// The units that will be read after a read of `units`; none where they were asked for before, or
-/// it cannot be told.
+/// it cannot be told. The pointer of the rank is behind the read.
 fn next_read(file: &mut File, place: Place, units: i64) -> Option<core::ops::Range<i64>> {
-    let (start, step) = match place {
+    let next = match place {
         Place::Own => {
             let mut position = -1i64;
             let is_known =
                 ask!("PMPI_File_get_position", file.handle as Word, (&raw mut position) as Word);
-            (Some(position).filter(|&at| is_known && at >= 0)?, units)
+            Some(position).filter(|&at| is_known && at >= 0)?
         }
         // As far as from the last one to this one.
         Place::At(offset) => {
             let step = offset.checked_sub(file.last).filter(|&step| step >= units);
             file.last = offset;
-            (offset, step.unwrap_or(units))
+            offset.checked_add(step.unwrap_or(units))?
         }
         // Other ranks move it.
         Place::Shared => return None,
     };
-    let next = start.checked_add(step)?;
     let from = next.max(file.asked);
     let end = next.checked_add(units)?;
     if from >= end {
