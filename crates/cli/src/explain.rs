@@ -20,7 +20,7 @@ use std::process::ExitCode;
 /// Options of `forebay explain`.
 #[derive(Args)]
 pub struct ExplainArguments {
-    /// A file in a buffered directory; it need not exist
+    /// A file in a buffered directory, which need not exist, or FILE:/DATASET of it
     path: PathBuf,
     /// Bytes of the write that is asked about
     #[arg(long, value_name = "N", default_value_t = 1 << 20)]
@@ -57,11 +57,14 @@ const EXTENTS_SHOWN: usize = 20;
 
 /// Says which rule holds for a file, where its bytes are, and where new ones would go.
 pub fn explain(arguments: &ExplainArguments) -> Result<ExitCode, String> {
-    let path = canonical(&arguments.path)?;
+    let (path, dataset) = with_dataset(&arguments.path);
+    let path = canonical(&path)?;
     for runtime in Runtime::all()?.iter().filter(|runtime| runtime.has_pool()) {
         // One of another version, or that ends right now, is not this file's.
         let Ok(observer) = Observer::of(&runtime.pool) else { continue };
-        if let Some(explanation) = observer.explain(&path, arguments.bytes.max(1)) {
+        if let Some(explanation) =
+            observer.explain(&path, dataset.as_deref(), arguments.bytes.max(1))
+        {
             let shape = arguments.ranks.map(|ranks| Shape {
                 ranks,
                 nodes: arguments.nodes,
@@ -84,6 +87,15 @@ pub fn explain(arguments: &ExplainArguments) -> Result<ExitCode, String> {
         "{} is in no directory that a node manager of yours buffers now; `forebay status` lists them",
         path.display()
     ))
+}
+
+/// A file, and the dataset of it that is meant, if what stands there is no file as a whole.
+fn with_dataset(path: &Path) -> (PathBuf, Option<String>) {
+    let words = path.to_str().and_then(|text| text.split_once(":/"));
+    match words.filter(|_| std::fs::symlink_metadata(path).is_err()) {
+        Some((file, dataset)) => (PathBuf::from(file), Some(format!("/{dataset}"))),
+        None => (path.to_owned(), None),
+    }
 }
 
 /// The path as the kernel has it; the last name need not exist.
@@ -137,6 +149,7 @@ fn show(observer: &Observer, runtime: &Runtime, found: &Explanation, all: bool) 
             let _ = writeln!(line, "  file      {}, nothing of it is buffered", bytes(found.size));
         }
     }
+    datasets(line, found, all);
     rules(line, found);
     let _ = writeln!(line, "  in force  {}", in_force(&found.in_force));
     if let Some(consistency) = found.consistency {
@@ -155,6 +168,32 @@ fn show(observer: &Observer, runtime: &Runtime, found: &Explanation, all: bool) 
         placement(line, observer, &found.placement);
     }
     text.lines().map(|line| fitted(line, 12) + "\n").collect()
+}
+
+/// The datasets that are known, with the bytes in which they lie and the rules that ask for them.
+fn datasets(text: &mut String, found: &Explanation, all: bool) {
+    if let (Some(name), []) = (&found.dataset, &found.datasets[..]) {
+        let _ = writeln!(
+            text,
+            "  dataset   {name} is not known: no program was seen to use it since the file came to \
+             the pool"
+        );
+    }
+    let shown = if all { found.datasets.len() } else { found.datasets.len().min(EXTENTS_SHOWN) };
+    for (index, dataset) in found.datasets[..shown].iter().enumerate() {
+        let head = if index == 0 { "dataset" } else { "" };
+        let length = dataset.ranges.iter().map(|range| range.end - range.start).sum();
+        let parts = match &dataset.ranges[..] {
+            [] => "not in the file yet".to_owned(),
+            [range] => format!("{} .. {} {}", range.start, range.end, bytes(length)),
+            ranges => format!("{} parts {}", ranges.len(), bytes(length)),
+        };
+        let rule = dataset.rule.as_ref().map_or(String::new(), |rule| format!(", rule {rule}"));
+        let _ = writeln!(text, "  {head:8}  {} {parts}{rule}", dataset.name);
+    }
+    if shown < found.datasets.len() {
+        let _ = writeln!(text, "            and {} more (--all)", found.datasets.len() - shown);
+    }
 }
 
 /// Everything of an explanation, for programs: `docs/explain.md` says what is what.
@@ -195,6 +234,11 @@ fn json(
         .pins
         .iter()
         .map(|(range, tier)| json!({ "range": [range.start, range.end], "tier": tier }));
+    let datasets = found.datasets.iter().map(|dataset| {
+        let ranges: Vec<_> =
+            dataset.ranges.iter().map(|range| json!([range.start, range.end])).collect();
+        json!({ "name": dataset.name, "rule": dataset.rule, "ranges": ranges })
+    });
     let placement = &found.placement;
     let places = placement.candidates.iter().map(|place| {
         json!({
@@ -233,6 +277,8 @@ fn json(
         "settings": settings(found),
         "consistency": found.consistency.map(Consistency::name),
         "extents": extents.collect::<Vec<_>>(),
+        "dataset": found.dataset,
+        "datasets": datasets.collect::<Vec<_>>(),
         "pins": pins.collect::<Vec<_>>(),
         "placement": {
             "policy": placement.policy,

@@ -392,6 +392,9 @@ pub fn run(arguments: &RunArguments, mut tracer: Option<&mut Tracer>) -> Result<
                 if let Some(why) = now.describe_unmarked(&before).or(nothing) {
                     eprintln!("forebay: {why}");
                 }
+                if let Some(datasets) = now.describe_datasets(&before) {
+                    eprintln!("forebay: {datasets}");
+                }
                 if let Some(conflicts) = now.describe_conflicts(&before, (&runtime, &config)) {
                     eprintln!("forebay: {conflicts}");
                 }

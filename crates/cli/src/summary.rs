@@ -6,7 +6,7 @@ use forebay_node::Config;
 use forebay_node::config::Mode;
 use forebay_node::markers::WHY;
 use forebay_node::runtime::Runtime;
-use forebay_node::status::Count;
+use forebay_node::status::{Count, DatasetRule};
 use std::time::Duration;
 
 /// What the programs of a pool have counted at one moment.
@@ -17,6 +17,10 @@ pub struct Counts {
     unmarked: Vec<(String, u32)>,
     /// How often a file that was buffered was found changed on the store by others.
     conflicts: u64,
+    /// How often programs told where a dataset lies, and how often the pool had no room for one.
+    datasets: (u32, u32),
+    /// The rules that ask for datasets.
+    dataset_rules: Vec<DatasetRule>,
 }
 
 impl Counts {
@@ -24,7 +28,13 @@ impl Counts {
     pub fn now(runtime: &Runtime) -> Counts {
         let Some(observer) = observe(runtime) else { return Counts::default() };
         let (all, unmarked) = (observer.counters(), observer.unmarked());
-        Counts { all, unmarked, conflicts: observer.conflicts().into() }
+        Counts {
+            all,
+            unmarked,
+            conflicts: observer.conflicts().into(),
+            datasets: observer.datasets(),
+            dataset_rules: observer.dataset_rules(),
+        }
     }
 
     fn of(&self, name: &str) -> u64 {
@@ -66,6 +76,36 @@ impl Counts {
                 said.push(format!("{opens} beneath {directory} could not be buffered: {WHY}"));
             }
         }
+        (!said.is_empty()).then(|| said.join("\n"))
+    }
+
+    /// Which rules ask for datasets of which none was used since `before`, and why that may be; and
+    /// that there were more datasets than can be known.
+    pub fn describe_datasets(&self, before: &Counts) -> Option<String> {
+        let is_idle = |rule: &&DatasetRule| {
+            let earlier = before.dataset_rules.iter().find(|other| other.source == rule.source);
+            rule.matched <= earlier.map_or(0, |earlier| earlier.matched)
+        };
+        let (seen, refused) = (
+            self.datasets.0.saturating_sub(before.datasets.0),
+            self.datasets.1.saturating_sub(before.datasets.1),
+        );
+        let why = match seen {
+            0 => {
+                "no dataset of HDF5 was seen at all: a program that is linked to it statically, or \
+                 to one before 1.10.5, is not seen"
+            }
+            _ => "`forebay explain FILE` lists the datasets of a file, by their full paths",
+        };
+        let idle = self.dataset_rules.iter().filter(is_idle).map(|rule| {
+            let DatasetRule { source, pattern, .. } = rule;
+            format!("{source}: no dataset that was used is called \"{pattern}\"; {why}")
+        });
+        let refused = (refused > 0).then(|| {
+            let datasets = counted(refused, "dataset", "datasets");
+            format!("no room to know where {datasets} lay; rules did not hold for all of them")
+        });
+        let said: Vec<_> = idle.chain(refused).collect();
         (!said.is_empty()).then(|| said.join("\n"))
     }
 

@@ -33,11 +33,10 @@ impl Counted {
 
 impl Session {
     /// A descriptor of this process for the file at `path`, whichever name it was opened by. `None`
-    /// if it has none that is managed.
-    pub fn descriptor_of(&self, path: &CStr) -> Option<RawFd> {
+    /// if it has none that is managed and buffers.
+    pub fn descriptor_at(&self, path: &CStr) -> Option<RawFd> {
         let stat = rustix::fs::stat(path).ok().filter(|stat| self.is_in_table(stat))?;
-        let identity = crate::open::identity_of(&stat);
-        self.files().find(|file| file.record.identity() == identity).map(|file| file.fd)
+        self.descriptor_of(crate::open::identity_of(&stat))
     }
 
     /// Counts `more`.

@@ -52,6 +52,26 @@ pub mod awaited {
     pub const ALONE: i32 = 2;
 }
 
+/// Values of what a note of a dataset has come to, as [`Services::note_dataset`] returns them.
+pub mod dataset {
+    /// It is known, and no rule of datasets holds for it.
+    pub const NOTED: i32 = 0;
+    /// It is known, and a rule holds for it.
+    pub const RULED: i32 = 1;
+    /// The pool has no room for it, or for some of its ranges.
+    pub const NO_ROOM: i32 = 2;
+}
+
+/// Bytes of a file: from `start` on, before `end`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ByteRange {
+    /// The first byte.
+    pub start: u64,
+    /// One past the last.
+    pub end: u64,
+}
+
 /// What is known of the pool.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -233,12 +253,17 @@ pub struct Services {
     /// Gives up the pins of a handle that lie in a range whole; returns how many.
     pub unpin: extern "C" fn(u32, u64, u64) -> i32,
     /// A descriptor of this process for the file at a path that is managed.
-    pub descriptor_of: unsafe extern "C" fn(*const c_char) -> RawFd,
+    pub descriptor_at: unsafe extern "C" fn(*const c_char) -> RawFd,
     /// Has pieces brought to RAM that will be read: the first by its offset and bytes, from each to
     /// the next so many bytes, and how many. 1 if they were asked for, else 0.
     pub will_read: extern "C" fn(RawFd, u64, u64, i64, u64) -> i32,
     /// Counts more of what [`counted`] has: 0.
     pub count: extern "C" fn(u32, u64) -> i32,
+    /// The lowest managed descriptor of a file that is buffered, by its device and inode.
+    pub descriptor_of: extern "C" fn(u64, u64) -> i32,
+    /// Notes that a dataset, by a name of so many bytes, lies in these ranges, of which there are
+    /// so many, and no longer elsewhere: a number of [`dataset`]. Not for signal handlers.
+    pub note_dataset: unsafe extern "C" fn(RawFd, *const u8, usize, *const ByteRange, usize) -> i32,
 }
 
 // The sizes that version 1 has for good.
@@ -246,7 +271,7 @@ const _: () = assert!(size_of::<PoolNow>() == 328 && size_of::<TierNow>() == 418
 const _: () = assert!(size_of::<ExtentNow>() == 32 && size_of::<UnsafeNow>() == 24);
 const _: () = assert!(size_of::<FlushBegun>() == 24 && size_of::<PinNow>() == 24);
 // What grows at its end.
-const _: () = assert!(size_of::<Services>() == 200);
+const _: () = assert!(size_of::<Services>() == 216);
 
 /// The first bytes of a text, with a zero behind them.
 fn cut_off<const N: usize>(from: &[u8]) -> [c_char; N] {

@@ -49,7 +49,7 @@ pub(crate) unsafe fn handle_at(address: Word) -> u64 {
 pub(crate) fn opened(name: &CStr, handle: u64) {
     let Some(services) = services() else { return };
     // SAFETY: a path.
-    let find = |path: &CStr| unsafe { (services.descriptor_of)(path.as_ptr()) };
+    let find = |path: &CStr| unsafe { (services.descriptor_at)(path.as_ptr()) };
     let mut fd = find(name);
     // A name may say by which of its drivers MPI is to use the file, as ufs:PATH.
     let behind = name.to_bytes_with_nul().splitn(2, |&byte| byte == b':').nth(1);

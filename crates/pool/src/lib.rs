@@ -18,6 +18,7 @@ pub mod checksums;
 pub mod clients;
 pub mod clock;
 pub mod crash;
+pub mod datasets;
 pub mod descriptions;
 #[cfg(test)]
 mod descriptions_tests;

@@ -6,12 +6,12 @@ use crate::files::path_here;
 use crate::session::{managed, session};
 use core::ffi::{CStr, c_char, c_int};
 use forebay_client::services::{
-    self, BY_KERNEL, ExtentNow, FlushBegun, NOT_MANAGED, PinNow, PoolNow, SERVICES, Services,
-    TierNow, UnsafeNow, awaited, counted, level, progress,
+    self, BY_KERNEL, ByteRange, ExtentNow, FlushBegun, NOT_MANAGED, PinNow, PoolNow, SERVICES,
+    Services, TierNow, UnsafeNow, awaited, counted, dataset, level, progress,
 };
 use forebay_client::{
-    Advice, Awaited, Counted, Extent, Flush, Level, OpenFile, OpenFlags, PinRefused, Pinned,
-    Progress, Session, UserBuffers,
+    Advice, Awaited, Counted, Extent, Flush, Identity, Level, Noted, OpenFile, OpenFlags,
+    PinRefused, Pinned, Progress, Session, UserBuffers,
 };
 use rustix::io::Errno;
 
@@ -41,9 +41,11 @@ static forebay_services_1: Services = Services {
     end_phase,
     pin,
     unpin,
-    descriptor_of,
+    descriptor_at,
     will_read,
     count,
+    descriptor_of,
+    note_dataset,
 };
 
 fn failure(errno: Errno) -> c_int {
@@ -317,11 +319,11 @@ extern "C" fn unpin(handle: u32, offset: u64, bytes: u64) -> c_int {
     session().map_or(0, |session| session.unpin(handle, offset, bytes) as c_int)
 }
 
-unsafe extern "C" fn descriptor_of(path: *const c_char) -> c_int {
+unsafe extern "C" fn descriptor_at(path: *const c_char) -> c_int {
     let Some(session) = session() else { return NOT_MANAGED };
     // SAFETY: the caller's path.
     let path = unsafe { CStr::from_ptr(path) };
-    session.descriptor_of(path).unwrap_or(NOT_MANAGED)
+    session.descriptor_at(path).unwrap_or(NOT_MANAGED)
 }
 
 extern "C" fn will_read(fd: c_int, offset: u64, bytes: u64, stride: i64, pieces: u64) -> c_int {
@@ -339,6 +341,32 @@ extern "C" fn count(what: u32, more: u64) -> c_int {
         session.count(what, more);
     }
     0
+}
+
+extern "C" fn descriptor_of(device: u64, inode: u64) -> i32 {
+    let found = session().map(|session| session.descriptor_of(Identity { device, inode }));
+    found.flatten().unwrap_or(NOT_MANAGED)
+}
+
+unsafe extern "C" fn note_dataset(
+    fd: c_int,
+    name: *const u8,
+    bytes: usize,
+    ranges: *const ByteRange,
+    count: usize,
+) -> c_int {
+    // SAFETY: the caller's name and ranges.
+    let (name, ranges) = unsafe {
+        (core::slice::from_raw_parts(name, bytes), core::slice::from_raw_parts(ranges, count))
+    };
+    let ranges: Vec<_> = ranges.iter().map(|range| range.start..range.end).collect();
+    of_file(fd, |file| {
+        file.note_dataset(name, &ranges).map(|noted| match noted {
+            (_, Noted::Partly | Noted::Nothing) => dataset::NO_ROOM,
+            (true, Noted::Whole) => dataset::RULED,
+            (false, Noted::Whole) => dataset::NOTED,
+        })
+    })
 }
 
 // The name that libraries look for.

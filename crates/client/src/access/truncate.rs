@@ -88,6 +88,9 @@ impl OpenFile<'_> {
                 file.retract_truncate(errno);
                 return Err(errno);
             }
+            if size == 0 {
+                self.session.forget_datasets(self.id, record);
+            }
             let now = time_of_change(record, clock::realtime_coarse_ns());
             record.mtime_ns.store(now, Ordering::Relaxed);
             record.changed_ns.fetch_max(now, Ordering::Relaxed);

@@ -172,7 +172,7 @@ impl EnteredFile<'_> {
             self.session.segment.free_bucket(taken.1);
         }
         let is_small = refused & NO_SPARSE == 0 && self.is_small(part);
-        let (policy, piece) = self.destination(part.ahead, is_small);
+        let (policy, piece) = self.destination(part, is_small);
         // What stays is asked to make way only where this process has no bucket left.
         if let Destination::Tier(tier) = piece.to
             && piece.room > 0
@@ -253,11 +253,11 @@ impl EnteredFile<'_> {
         self.session.room_of(self.owner, awaited)
     }
 
-    /// Where the next block of a write goes that has `ahead` bytes to go, and which policy says so.
-    fn destination(&self, ahead: u64, is_small: bool) -> (PolicyId, Piece) {
-        let record = self.record;
+    /// Where the block of a part of a write goes, and which policy says so.
+    fn destination(&self, part: WrittenPart, is_small: bool) -> (PolicyId, Piece) {
+        let (record, ahead) = (self.record, part.ahead);
         let seed = self.session.counters().writes.load(Ordering::Relaxed);
-        let settings = self.session.settings(record);
+        let settings = self.session.settings_at(self.id, record, part.block);
         let (policy, request) = question(&self.session.segment, Some(record), settings, ahead);
         let mut request = Request { seed, ..request };
         let segment = &self.session.segment;

@@ -107,6 +107,9 @@ const TRIGGERS: &[&str] = &names::<_, { Trigger::ALL.len() }>(Trigger::ALL);
 const CONSISTENCIES: &[&str] = &names::<_, { Consistency::ALL.len() }>(Consistency::ALL);
 const DURABILITIES: &[&str] = &names::<_, { Durability::ALL.len() }>(Durability::ALL);
 
+/// What a rule can set for a part of a file.
+const OF_BLOCKS: &[&str] = &["policy", "tier", "pin", "priority"];
+
 /// All keys of a rule.
 pub const KEYS: &[Key] = &[
     key("name", Part::Rule, Values::Text),
@@ -345,6 +348,25 @@ impl RawRule {
         }
     }
 
+    /// A file has one mode, one trigger and one life, whatever lies in it.
+    fn check_dataset(&self) -> Result<()> {
+        if self.item("dataset").is_none() {
+            return Ok(());
+        }
+        let is_of_files = |item: &&Item| {
+            let is_set = |key: &Key| key.name == item.key && matches!(key.part, Part::Set);
+            KEYS.iter().any(is_set) && !OF_BLOCKS.contains(&item.key.as_str())
+        };
+        match self.items.iter().find(is_of_files) {
+            Some(item) => Err(item.error(format_args!(
+                "is of whole files, and {} asks for a part of one; a rule with a dataset sets {}",
+                self.item("dataset").map_or("", |item| &item.place),
+                OF_BLOCKS.join(", ")
+            ))),
+            None => Ok(()),
+        }
+    }
+
     /// What contradicts itself.
     fn check_together(&self, rule: &mut Rule) -> Result<()> {
         let at = |key: &str| self.item(key).map_or(&self.place, |item| &item.place);
@@ -357,6 +379,7 @@ impl RawRule {
             return Err(ConfigError::new(at("size_min"), problem));
         }
         self.check_consistency()?;
+        self.check_dataset()?;
         let set = &mut rule.set;
         // What a mode leaves no room for.
         let moot: &[&str] = match set.mode {

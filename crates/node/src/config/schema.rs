@@ -260,11 +260,12 @@ mod tests {
     fn everything_can_be_said() {
         let text = with(
             "<rule name='ckpt'>\n<match path='**/*.{h5,nc}' size-min='1MiB' size-max='10GiB' \
-             dataset='/fields/*' user='0' process='lmp*' ranks='0-1023:64,7'/>\n\
+             user='0' process='lmp*' ranks='0-1023:64,7'/>\n\
              <set policy='user-defined' tier='nvme' pin='true' mode='async' trigger='per-file' \
              priority='200' keep-versions='2' durability='store' reserve='1KiB'/></rule>\n\
              <rule><set mode='bypass' expires='90min'/></rule>\
-             <rule><match path='a'/><set overwrite-when-read='true' consistency='commit'/></rule>",
+             <rule><match path='a'/><set overwrite-when-read='true' consistency='commit'/></rule>\
+             <rule><match dataset='/fields/*'/><set tier='ram' pin='true' priority='7'/></rule>",
         );
         let expected = Rule {
             name: "ckpt".into(),
@@ -272,7 +273,7 @@ mod tests {
             path: "**/*.{h5,nc}".into(),
             size_min: 1 << 20,
             size_max: Some(10 << 30),
-            dataset: "/fields/*".into(),
+            dataset: String::new(),
             user: Some(0),
             process: "lmp*".into(),
             ranks: vec![
@@ -298,6 +299,7 @@ mod tests {
         assert_eq!(found[1].set.lifetime, Some(Lifetime::Expires(5_400_000_000_000)));
         assert_eq!(found[2].set.lifetime, Some(Lifetime::OverwriteWhenRead));
         assert_eq!(found[2].set.consistency, Some(Consistency::Commit));
+        assert_eq!((&*found[3].dataset, found[3].set.tier), ("/fields/*", Some(0)));
         assert_eq!(rules(&with("")).unwrap(), []);
     }
 
@@ -323,6 +325,12 @@ mod tests {
                 "<rule><match path='a' process='b'/><set consistency='commit'/></rule>",
                 "2:41: rule[0]/set/@consistency: goes with path alone, as all nodes have to find \
                  the same for a file; remove it, or s.xml:2:23: rule[0]/match/@process",
+            ),
+            (
+                "<rule><match dataset='/f/*'/><set tier='ram' keep-versions='2'/></rule>",
+                "2:46: rule[0]/set/@keep-versions: is of whole files, and s.xml:2:14: \
+                 rule[0]/match/@dataset asks for a part of one; a rule with a dataset sets \
+                 policy, tier, pin, priority",
             ),
             (
                 "<rule><set mode='scratch' consistency='commit'/></rule>",

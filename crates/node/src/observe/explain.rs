@@ -49,6 +49,10 @@ pub struct Explanation {
     pub consistency: Option<Consistency>,
     /// Where the bytes are.
     pub extents: Vec<Extent>,
+    /// The dataset that was asked about, if any: all else is of its part of the file then.
+    pub dataset: Option<String>,
+    /// The datasets of the file that are known: all, or the one that was asked about.
+    pub datasets: Vec<DatasetState>,
     /// What programs have pinned of the file: bytes, and the name of the tier.
     pub pins: Vec<(Range<u64>, String)>,
     /// Where new bytes would go.
@@ -70,6 +74,17 @@ pub struct FileState {
     pub job: Option<u32>,
     /// The errno of its last flush, if that failed.
     pub errno: Option<i32>,
+}
+
+/// A dataset of a file, as programs have told of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DatasetState {
+    /// Its path in the file.
+    pub name: String,
+    /// Where the rule is written that asks for it, if one holds.
+    pub rule: Option<String>,
+    /// Its bytes, in whole blocks.
+    pub ranges: Vec<Range<u64>>,
 }
 
 /// A rule, and whether it holds.
@@ -169,8 +184,9 @@ pub struct Candidate {
 
 impl Observer {
     /// Explains the file at `path`, which need not exist: where its bytes are, and where `bytes`
-    /// more would go. `None` if it lies in no managed directory of this instance.
-    pub fn explain(&self, path: &Path, bytes: u64) -> Option<Explanation> {
+    /// more would go; or the same of a `dataset` of it. `None` if it lies in no managed directory of
+    /// this instance.
+    pub fn explain(&self, path: &Path, dataset: Option<&str>, bytes: u64) -> Option<Explanation> {
         let segment = self.segment();
         let header = segment.header();
         let stores = &header.store[..header.stores as usize];
@@ -183,7 +199,14 @@ impl Observer {
         let record = file.map(|file| segment.file(file));
         let on_store = metadata.map_or(0, |found| found.len());
         let size = record.map_or(on_store, |record| record.size.load(Ordering::Acquire));
-        let (rules, settings) = judge(segment, record, path, &directory, size);
+        let mut datasets = file.map_or_else(Vec::new, |file| datasets(segment, file));
+        datasets.retain(|known| dataset.is_none_or(|dataset| known.name == dataset));
+        let (rules, settings) = judge(segment, record, (path, dataset), &directory, size);
+        let mut extents = record.map_or_else(Vec::new, |record| extents(segment, record, size));
+        if dataset.is_some() {
+            let ranges = datasets.first().map_or(&[][..], |known| &known.ranges);
+            extents = ranges.iter().flat_map(|range| within(&extents, range)).collect();
+        }
         let (policy, request) = question(segment, record, settings, bytes);
         let tiers = hierarchy(segment, store);
         let policy = policy.policy();
@@ -213,7 +236,9 @@ impl Observer {
             settings,
             consistency: (header.shares_files.load(Ordering::Acquire) != 0)
                 .then(|| consistency_of(segment, record, path, &folder(&stores[store]))),
-            extents: record.map_or_else(Vec::new, |record| extents(segment, record, size)),
+            extents,
+            dataset: dataset.map(str::to_owned),
+            datasets,
             pins: file.map_or_else(Vec::new, |file| pins(segment, file)),
             placement: Placement {
                 policy: policy.name(),
@@ -234,6 +259,40 @@ impl Observer {
             Destination::Store => "store".to_owned(),
         }
     }
+}
+
+/// The datasets of a file that are known.
+fn datasets(segment: &Segment, file: FileId) -> Vec<DatasetState> {
+    let unit = segment.bucket_bytes() as u64;
+    let shown = |text: &[u8]| String::from_utf8_lossy(text).into_owned();
+    let rule_of = |index: usize| segment.rules().get(index).map(|rule| shown(rule.source()));
+    let found = segment.datasets_of(file).into_iter().map(|dataset| DatasetState {
+        name: shown(&dataset.name),
+        rule: dataset.rule.and_then(rule_of),
+        ranges: dataset
+            .blocks
+            .iter()
+            .map(|blocks| blocks.start * unit..blocks.end * unit)
+            .collect(),
+    });
+    found.collect()
+}
+
+/// What of the parts of a file lies in a range. Of one that is cut, as much is dirty and valid as of
+/// the whole, at most.
+fn within(extents: &[Extent], range: &Range<u64>) -> Vec<Extent> {
+    let cut = |extent: &Extent| {
+        let (start, end) = (extent.start.max(range.start), extent.end.min(range.end));
+        let bytes = end.saturating_sub(start);
+        (bytes > 0).then(|| Extent {
+            start,
+            end,
+            dirty: extent.dirty.min(bytes),
+            valid: extent.valid.min(bytes),
+            ..extent.clone()
+        })
+    };
+    extents.iter().filter_map(cut).collect()
 }
 
 /// What programs have pinned of a file, in ascending order.
@@ -284,7 +343,7 @@ fn state_of(record: &FileRecord) -> FileState {
 fn judge(
     segment: &Segment,
     record: Option<&FileRecord>,
-    path: &Path,
+    (path, dataset): (&Path, Option<&str>),
     directory: &Path,
     size: u64,
 ) -> (Vec<RuleVerdict>, Settings) {
@@ -292,15 +351,20 @@ fn judge(
         path: path.as_os_str().as_bytes(),
         directory: directory.as_os_str().as_bytes(),
         size,
+        dataset: dataset.map(str::as_bytes),
         user: rustix::process::geteuid().as_raw(),
         ..FileMeta::default()
     };
     let rules = segment.rules();
     let mismatches: Vec<_> =
         rules.iter().map(|rule| mismatch(&rule.rule().when, &file_meta)).collect();
+    let found = mismatches.iter().position(Option::is_none);
+    let asks_for_dataset = |rule: usize| !rules[rule].rule().when.dataset.is_empty();
     let holds = match record {
+        // The part that is asked about has a rule of its own.
+        _ if found.is_some_and(asks_for_dataset) => found,
         Some(record) => usize::from(record.rule.load(Ordering::Acquire)).checked_sub(1),
-        None => mismatches.iter().position(Option::is_none),
+        None => found,
     };
     let verdict = |(index, (rule, mismatch)): (usize, (&RuleRecord, &Option<_>))| RuleVerdict {
         name: String::from_utf8_lossy(rule.name()).into_owned(),

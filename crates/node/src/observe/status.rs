@@ -153,6 +153,17 @@ impl FileStatus {
     }
 }
 
+/// A rule that asks for a dataset.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DatasetRule {
+    /// File and line.
+    pub source: String,
+    /// What its datasets are called.
+    pub pattern: String,
+    /// How often one was noted.
+    pub matched: u32,
+}
+
 /// A file whose rule names a predictor that is not asked any more, as it has failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedPredictor {
@@ -369,6 +380,26 @@ impl Observer {
             Some(FailedPredictor { path, program, source, fault })
         };
         self.0.files().live().filter_map(failed).collect()
+    }
+
+    /// The rules that ask for datasets, each with how often a dataset was noted for which it holds
+    /// since the pool was made.
+    pub fn dataset_rules(&self) -> Vec<DatasetRule> {
+        let shown = |text: &[u8]| String::from_utf8_lossy(text).into_owned();
+        let rules = self.0.rules().iter().enumerate();
+        let asking = rules.filter(|(_, rule)| !rule.rule().when.dataset.is_empty());
+        let state = asking.map(|(index, rule)| DatasetRule {
+            source: shown(rule.source()),
+            pattern: shown(rule.rule().when.dataset),
+            matched: self.0.datasets_matched(index),
+        });
+        state.collect()
+    }
+
+    /// How often datasets were noted since the pool was made, and how often there was no room for
+    /// one.
+    pub fn datasets(&self) -> (u32, u32) {
+        self.0.datasets_seen()
     }
 
     /// Runs under way.

@@ -6,6 +6,7 @@ use crate::usage::whole_buckets_of;
 use forebay_client::{hotness_of, policy_of};
 use forebay_placement::schema::Settings;
 use forebay_pool::clock::Timer;
+use forebay_pool::datasets::RuledBlocks;
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::*;
 use std::sync::atomic::Ordering;
@@ -43,16 +44,17 @@ impl Coldest {
 /// The lowest hotness of the files that have blocks in a tier which may leave it.
 fn of_tier(node: &Node, tier: TierId) -> Option<f32> {
     let segment = &node.segment;
+    let mut ruled = RuledBlocks::default();
+    ruled.look(segment);
     whole_buckets_of(segment, tier)
         .filter_map(|bucket| segment.bucket(bucket))
         .filter(|meta| {
             meta.state.load(Ordering::Acquire) == USED && meta.reserved.load(Ordering::Relaxed) == 0
         })
-        .map(|meta| meta.file.load(Ordering::Relaxed))
-        .filter(|&file| segment.header().has_file(file))
-        .map(|file| segment.file(file))
-        .filter(|record| !segment.rule_of(record).is_some_and(|rule| rule.settings().pin))
-        .map(|record| hotness_of(segment, record))
+        .map(|meta| (meta.file.load(Ordering::Relaxed), meta.block.load(Ordering::Relaxed)))
+        .filter(|&(file, _)| segment.header().has_file(file))
+        .filter(|&(file, block)| !ruled.settings(segment, file, block).pin)
+        .map(|(file, _)| hotness_of(segment, segment.file(file)))
         .reduce(f32::min)
 }
 

@@ -23,6 +23,7 @@ use forebay_placement::{Destination, Hierarchy, TierSnapshot, destination, round
 use forebay_pool::BucketId;
 use forebay_pool::backoff::Backoff;
 use forebay_pool::clock::Timer;
+use forebay_pool::datasets::RuledBlocks;
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::*;
 use forebay_pool::pins::Pins;
@@ -72,6 +73,8 @@ pub(crate) struct Demoter {
     blocks: Vec<Candidate>,
     /// What programs have pinned, as of the last look.
     pins: Pins,
+    /// Where rules of datasets hold, as of the last look.
+    ruled: RuledBlocks,
     coldest: Coldest,
     headroom: Headroom,
     since: Instant,
@@ -91,6 +94,7 @@ impl Demoter {
             slot_lender: SlotLender::new(node, tier, owner),
             blocks: Vec::new(),
             pins: Pins::default(),
+            ruled: RuledBlocks::default(),
             coldest: Coldest::default(),
             headroom: Headroom::default(),
             since: Instant::now(),
@@ -455,6 +459,7 @@ impl Demoter {
     fn look(&mut self, has_room_below: bool, which: Which) {
         let segment = &self.node.segment;
         self.pins.look(segment);
+        self.ruled.look(segment);
         let (mut pinned, mut clean) = (0, 0);
         let buckets = self.node.header().tier[self.tier].buckets;
         let capacity = u64::from(buckets) * segment.bucket_bytes() as u64;
@@ -489,7 +494,7 @@ impl Demoter {
             if job.is_some_and(|job| record.quota_job.load(Ordering::Relaxed) != job) {
                 continue;
             }
-            let settings = segment.rule_of(record).map(RuleRecord::settings).unwrap_or_default();
+            let settings = self.ruled.settings(segment, file, block);
             let policy = policy_of(segment, &settings).policy();
             let may_move = has_room_below && policy.moves_down();
             let is_stuck = record.has(FileFlags::FAILING) && !may_move;

@@ -11,13 +11,13 @@ use forebay_placement::leave::{WayDown, way_down};
 use forebay_placement::promote::{
     Block, Level, Rise, asked, exchanges, exchanges_at_once, pairs, rise,
 };
-use forebay_placement::schema::Settings;
 use forebay_placement::{TierSnapshot, Worth, rounds};
 use forebay_pool::clock::Timer;
+use forebay_pool::datasets::RuledBlocks;
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::*;
 use forebay_pool::pins::Pins;
-use forebay_pool::{FileId, Segment, clock, futex};
+use forebay_pool::{Segment, clock, futex};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -30,6 +30,8 @@ pub(crate) struct Promoter {
     mover: Mover,
     /// What programs have pinned, as of the last look.
     pins: Pins,
+    /// Where rules of datasets hold, as of the last look.
+    ruled: RuledBlocks,
     /// What each tier's count of uses was at the last look.
     seen: [u32; TIERS_MAX],
     /// Of which tiers more blocks are to go up than one look moves.
@@ -43,6 +45,7 @@ impl Promoter {
         Promoter {
             mover: Mover::new(node, Node::new_owner()),
             pins: Pins::default(),
+            ruled: RuledBlocks::default(),
             seen: [0; TIERS_MAX],
             goes_on: [false; TIERS_MAX],
             cooled: (node.now(), 0),
@@ -91,8 +94,9 @@ impl Promoter {
         let segment = &node.segment;
         let hierarchy = node.hierarchy();
         self.pins.look(segment);
+        self.ruled.look(segment);
         let mut hot: Vec<(Block, BlockRef)> =
-            blocks(segment, tier).filter(|(block, _)| block.uses > 0).collect();
+            blocks(segment, &self.ruled, tier).filter(|(block, _)| block.uses > 0).collect();
         hot.sort_unstable_by_key(|(block, _)| std::cmp::Reverse(block.uses));
         let mut least = u32::MAX;
         let mut goes_on = false;
@@ -101,7 +105,7 @@ impl Promoter {
             let level = self.level(above, &snapshot);
             least = least.min(asked(&level));
             let unit = segment.bucket_bytes() as u64;
-            let compares = |found: &BlockRef| compares_hotness(segment, found.file);
+            let compares = |found: &BlockRef| compares_hotness(segment, &self.ruled, found);
             let Rise { mut comes, exchanged: mut more, rest } =
                 rise(hot, &snapshot, &level, (node.watermarks(), unit), compares);
             hot = rest;
@@ -128,16 +132,17 @@ impl Promoter {
         let Some(hottest) = hot.first() else { return 0 };
         let node = Arc::clone(&self.node);
         let segment = &node.segment;
-        let cold: Vec<_> = blocks(segment, above)
+        let cold: Vec<_> = blocks(segment, &self.ruled, above)
             .filter(|(block, found)| {
                 exchanges(&hottest.0, &Level { coldest: block.uses, ..*level })
                     && may_leave(&node, block, found)
                     && self.pins.limit(segment, found.file, found.block).is_none()
             })
-            .map(|(block, found)| (rank(segment, above, &found), block.uses, found))
+            .map(|(block, found)| (rank(segment, &self.ruled, above, &found), block.uses, found))
             .collect();
-        let ranked =
-            |(block, found): &(Block, BlockRef)| (*block, rank(segment, above, found), *found);
+        let ranked = |(block, found): &(Block, BlockRef)| {
+            (*block, rank(segment, &self.ruled, above, found), *found)
+        };
         let pairs = pairs(hot.iter().map(ranked), cold, level);
         let bytes = pairs.len() as u64 * segment.bucket_bytes() as u64;
         let below = way_down(&node.hierarchy(), above.index(), bytes, true);
@@ -150,14 +155,19 @@ impl Promoter {
 
     /// A tier as the decision to promote sees it.
     fn level(&self, tier: TierId, snapshot: &TierSnapshot) -> Level {
-        let may_leave = blocks(&self.node.segment, tier).filter(|(block, _)| !block.pinned);
+        let all = blocks(&self.node.segment, &self.ruled, tier);
+        let may_leave = all.filter(|(block, _)| !block.pinned);
         Level::of(snapshot, self.node.watermarks(), 0)
             .with_coldest(may_leave.map(|(block, _)| block.uses))
     }
 }
 
 /// The blocks of a tier, with what is known of their use.
-fn blocks(segment: &Segment, tier: TierId) -> impl Iterator<Item = (Block, BlockRef)> {
+fn blocks(
+    segment: &Segment,
+    ruled: &RuledBlocks,
+    tier: TierId,
+) -> impl Iterator<Item = (Block, BlockRef)> {
     buckets_of(segment, tier).filter_map(move |bucket| {
         let meta = segment.bucket(bucket)?;
         let file = meta.file.load(Ordering::Relaxed);
@@ -167,9 +177,10 @@ fn blocks(segment: &Segment, tier: TierId) -> impl Iterator<Item = (Block, Block
         {
             return None;
         }
-        let pinned = segment.rule_of(segment.file(file)).is_some_and(|rule| rule.settings().pin);
+        let block = meta.block.load(Ordering::Relaxed);
+        let pinned = ruled.settings(segment, file, block).pin;
         let access_stats = AccessStats(meta.access_stats.load(Ordering::Relaxed));
-        let found = BlockRef { file, block: meta.block.load(Ordering::Relaxed), bucket };
+        let found = BlockRef { file, block, bucket };
         Some((Block::of(access_stats, pinned), found))
     })
 }
@@ -187,25 +198,20 @@ fn may_leave(node: &Node, block: &Block, found: &BlockRef) -> bool {
         })
 }
 
-/// What a rule says of a file.
-fn settings_of(segment: &Segment, file: FileId) -> Settings {
-    let rule = segment.header().has_file(file).then(|| segment.rule_of(segment.file(file)));
-    rule.flatten().map(RuleRecord::settings).unwrap_or_default()
-}
-
-/// Whether the policy of a file compares hotness. Where a rule names a tier, none does.
-fn compares_hotness(segment: &Segment, file: FileId) -> bool {
-    let settings = settings_of(segment, file);
+/// Whether the policy of a block compares hotness. Where a rule names a tier, none does.
+fn compares_hotness(segment: &Segment, ruled: &RuledBlocks, found: &BlockRef) -> bool {
+    let settings = ruled.settings(segment, found.file, found.block);
     settings.tier.is_none() && policy_of(segment, &settings).policy().compares_hotness()
 }
 
 /// By what blocks of one file leave a tier before those of another, as its demoter sees it: what it
 /// would take down again at once is not brought up.
-fn rank(segment: &Segment, tier: TierId, found: &BlockRef) -> (u8, Worth) {
+fn rank(segment: &Segment, ruled: &RuledBlocks, tier: TierId, found: &BlockRef) -> (u8, Worth) {
     if !segment.header().has_file(found.file) {
         return Default::default();
     }
-    let (record, settings) = (segment.file(found.file), settings_of(segment, found.file));
+    let record = segment.file(found.file);
+    let settings = ruled.settings(segment, found.file, found.block);
     let capacity = u64::from(segment.header().tier[tier].buckets) * segment.bucket_bytes() as u64;
     let (hotness, size) = (hotness_of(segment, record), record.size.load(Ordering::Relaxed));
     (settings.priority, policy_of(segment, &settings).policy().worth(hotness, size, capacity))

@@ -426,10 +426,12 @@ impl Stager {
     /// itself.
     fn leave_behind(&self, request: &Request, next: &[u64]) {
         let segment = &self.node.segment;
-        let is_pinned = |rule: &RuleRecord| rule.settings().pin;
-        if segment.rule_of(segment.file(request.file)).is_some_and(is_pinned) {
-            return;
-        }
+        let record = segment.file(request.file);
+        let is_kept = |block| {
+            let rule = segment.rule_at(request.file, record, block);
+            rule.is_some_and(|rule| rule.settings().pin)
+                || segment.pinned_to(request.file, block).is_some()
+        };
         let (of_piece, is_far) =
             (request.of_piece(segment.bucket_bytes() as u64), DEPTH_MAX + BEHIND);
         let pieces = if request.stride == 0 { 0 } else { is_far as i64 };
@@ -461,7 +463,7 @@ impl Stager {
             }
             let locked = segment.lock_block_within(place, self.owner, &mut Backoff::spent());
             let Ok(Some(locked)) = locked else { continue };
-            let is_pinned = segment.pinned_to(request.file, block).is_some();
+            let is_pinned = is_kept(block);
             if locked.bucket() == bucket
                 && locked.is_taken()
                 && !is_pinned
@@ -510,7 +512,7 @@ impl Stager {
             let Some(meta) = segment.bucket(found.bucket) else { return false };
             let access_stats = AccessStats(meta.access_stats.load(Ordering::Relaxed));
             let from = Destination::Tier(segment.tier_of(found.bucket).index());
-            let rule = segment.rule_of(segment.file(found.file));
+            let rule = segment.rule_at(found.file, segment.file(found.file), found.block);
             let block = Block::of(access_stats, rule.is_some_and(|rule| rule.settings().pin));
             let goes = level.is_roomy
                 && meta.reserved.load(Ordering::Relaxed) == 0

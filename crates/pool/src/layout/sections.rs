@@ -5,6 +5,7 @@ use super::{
     FileRecord, Header, IndexNode, LONGER_PATH_BYTES, PAGES_PER_BUCKET, PART_LEASES, PATH_BYTES,
     RuleRecord, STRIPES, SlotChecksums, SparsePages,
 };
+use crate::datasets::DatasetTable;
 use crate::glimpses::AnswerTable;
 use crate::parts::PartLease;
 use crate::queue::Queue;
@@ -107,6 +108,7 @@ pub struct Offsets {
     pub(crate) trails: usize,
     pub(crate) sparse: usize,
     pub(crate) parts: usize,
+    pub(crate) datasets: usize,
     /// End of the sections that are reserved at start; behind it lie those that get memory when
     /// they are used.
     pub(crate) fixed_end: usize,
@@ -187,6 +189,7 @@ impl Offsets {
         let trails = section(count(counts.trails(), 8));
         let sparse = section(count(counts.sparse_buckets, size_of::<SparsePages>()));
         let parts = section(PART_LEASES * size_of::<PartLease>());
+        let datasets = section(size_of::<DatasetTable>());
         let fixed_end = section(0);
         let files = section(count(counts.files, size_of::<FileRecord>()));
         let longer_paths = section(count(counts.files, LONGER_PATH_BYTES));
@@ -222,6 +225,7 @@ impl Offsets {
             trails,
             sparse,
             parts,
+            datasets,
             fixed_end,
             data,
             end,

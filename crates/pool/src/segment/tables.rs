@@ -4,6 +4,7 @@ use super::Segment;
 use crate::buckets::{BucketStates, Buckets};
 use crate::clients::Clients;
 use crate::crash;
+use crate::datasets::DatasetTable;
 use crate::descriptions::{Descriptions, GivenUp, Marker};
 use crate::files::{Files, Names};
 use crate::free_map::FreeMap;
@@ -110,6 +111,12 @@ impl Segment {
         let (theirs, ours) =
             (self.header().namespace.load(Ordering::Relaxed), liveness::namespace());
         theirs == ours || theirs == 0 || ours == 0
+    }
+
+    /// Datasets of files.
+    #[inline]
+    pub(crate) fn dataset_table(&self) -> &DatasetTable {
+        self.at(self.offsets.datasets, 0)
     }
 
     /// The leases of parts of files.
