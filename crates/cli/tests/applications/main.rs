@@ -5,6 +5,7 @@ mod harness;
 
 mod capacity;
 mod databases;
+mod datasets;
 mod fio;
 mod mpi_io;
 mod python;
