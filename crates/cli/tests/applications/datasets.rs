@@ -15,7 +15,10 @@ fn adapter() -> PathBuf {
     found.unwrap_or_else(|| panic!("none of {places:?}")).clone()
 }
 
-/// A script that is run with the adapter.
+/// What a run has in its environment that loads no adapter.
+const WITHOUT: (&str, &str) = ("FOREBAY_ADAPTERS", "none");
+
+/// A script that is run with the adapter, whether Forebay runs it or not.
 fn adapted(script: &str) -> String {
     format!("export LD_PRELOAD=\"$LD_PRELOAD:{}\"; {script}", adapter().display())
 }
@@ -88,14 +91,14 @@ fn files_and_output_are_the_same_with_the_adapter() {
     with_rules(&site, FIELDS_DOWN);
     let script = "$BIN/datasets write f.h5 && $BIN/datasets read f.h5 && $BIN/datasets more f.h5 && \
                   $BIN/datasets read f.h5";
-    site.same(&adapted(script));
+    site.same(script);
 }
 
 #[test]
 fn errors_are_the_programs_own() {
     let Some(site) = with_program(&USUAL) else { return };
-    let script = adapted("$BIN/datasets write f.h5 && $BIN/datasets errors f.h5");
-    let (plain, (buffered, _)) = (site.run_plainly(&script), site.run_buffered(&script));
+    let script = "$BIN/datasets write f.h5 && $BIN/datasets errors f.h5";
+    let (plain, (buffered, _)) = (site.run_plainly(script), site.run_buffered(script));
     let (plain, buffered) = (plain.expect(0), buffered.expect(0));
     assert_eq!(buffered.stdout, "done\n-1 told\n-1 told\nkept 1\ndone\n");
     assert_eq!(buffered.stdout, plain.stdout);
@@ -114,7 +117,7 @@ fn rules_hold_for_datasets_of_a_c_program() {
     let Some(site) = with_program(&LAZY) else { return };
     with_rules(&site, FIELDS_DOWN);
     let files = ["f.h5", "f.h5:/fields/rho", "f.h5:/fields/u", "f.h5:/mesh", "f.h5:/none"];
-    let (found, stderr) = explained(&site, &adapted("$BIN/datasets write f.h5"), &files);
+    let (found, stderr) = explained(&site, "$BIN/datasets write f.h5", &files);
     let [all, rho, u, mesh, none] = &found[..] else { panic!("{found:?}") };
     let datasets = all["datasets"].as_array().unwrap();
     let names: Vec<_> = datasets.iter().map(|dataset| dataset["name"].as_str().unwrap()).collect();
@@ -139,13 +142,13 @@ fn rules_hold_for_datasets_of_a_c_program() {
 fn a_dataset_that_grows_is_followed() {
     let Some(site) = with_program(&LAZY) else { return };
     with_rules(&site, FIELDS_DOWN);
-    let script = adapted("$BIN/datasets write f.h5 && $BIN/datasets more f.h5");
-    let (found, _) = explained(&site, &script, &["f.h5:/fields/u"]);
+    let script = "$BIN/datasets write f.h5 && $BIN/datasets more f.h5";
+    let (found, _) = explained(&site, script, &["f.h5:/fields/u"]);
     assert!(bytes_in(&found[0], "nvme") >= 12 << 20, "{:#}", found[0]);
     // A file that is made anew has none of the old ones.
     fs::remove_file(site.out.join("explained")).unwrap();
-    let script = adapted("$BIN/datasets write g.h5 && : > g.h5 && echo > g.h5");
-    let (found, _) = explained(&site, &script, &["g.h5"]);
+    let script = "$BIN/datasets write g.h5 && : > g.h5 && echo > g.h5";
+    let (found, _) = explained(&site, script, &["g.h5"]);
     assert_eq!(found[0]["datasets"], Value::from(vec![0; 0]));
 }
 
@@ -154,12 +157,14 @@ fn a_rule_without_datasets_is_named_at_the_end() {
     let Some(site) = with_program(&USUAL) else { return };
     let rules = "[[rule]]\ndataset = \"/nothing/*\"\ntier = \"nvme\"\n";
     with_rules(&site, rules);
-    let run = |script: &str| site.run_buffered(script).0.expect(0).stderr;
-    let said = run(&adapted("$BIN/datasets write f.h5"));
+    let run = |words: &[(&str, &str)]| {
+        site.run_buffered_with(words, "$BIN/datasets write f.h5").0.expect(0).stderr
+    };
+    let said = run(&[]);
     let at = "no dataset that was used is called \"/nothing/*\"";
     assert!(said.contains("forebay.toml:") && said.contains(at), "{said}");
     assert!(said.contains("lists the datasets"), "{said}");
-    let said = run("$BIN/datasets write g.h5");
+    let said = run(&[WITHOUT]);
     assert!(said.contains(at) && said.contains("no dataset of HDF5 was seen at all"), "{said}");
 }
 
@@ -169,14 +174,14 @@ fn three_libraries_in_one_process() {
     let site = Site::new(&LAZY);
     let rules = "[[rule]]\ndataset = \"/{fields/*,temperature,grown}\"\ntier = \"nvme\"\n";
     with_rules(&site, rules);
-    let script = adapted(&format!("{python} $SCRIPTS/datasets.py write"));
+    let script = format!("{python} $SCRIPTS/datasets.py write");
     let files =
         ["h5py.h5:/fields/u", "h5py.h5:/fields/rho", "netcdf.nc:/temperature", "tables.h5:/grown"];
     let (found, _) = explained(&site, &script, &files);
     for dataset in &found {
         assert!(bytes_in(dataset, "nvme") >= 3 << 20, "{dataset:#}");
     }
-    let (read, _) = site.run_buffered(&adapted(&format!("{python} $SCRIPTS/datasets.py read")));
+    let (read, _) = site.run_buffered(&format!("{python} $SCRIPTS/datasets.py read"));
     let said = read.expect(0).stdout;
     assert_eq!((said.lines().count(), said.matches("True").count()), (6, 6), "{said}");
     let plain = site.run_plainly(&format!(
@@ -190,14 +195,13 @@ fn three_libraries_in_one_process() {
 fn the_next_hyperslab_is_there_before_it_is_read() {
     let Some(site) = with_program(&USUAL) else { return };
     site.run_plainly("$BIN/datasets scatter f.h5").expect(0);
-    let read = |script: &str| {
+    let read = |words: &[(&str, &str)]| {
         fs::copy(site.plain.join("f.h5"), site.store.join("f.h5")).unwrap();
-        let (ran, status) = site.run_buffered(script);
+        let (ran, status) = site.run_buffered_with(words, "$BIN/datasets rows f.h5");
         assert_eq!(ran.expect(0).stdout, "done\n");
         status.count("missed_bytes")
     };
-    let without = read("$BIN/datasets rows f.h5");
-    let with = read(&adapted("$BIN/datasets rows f.h5"));
+    let (without, with) = (read(&[WITHOUT]), read(&[]));
     assert!(with * 2 < without, "waited for {with} bytes, without predictions for {without}");
 }
 
