@@ -30,6 +30,7 @@ pub mod room;
 pub mod rounds;
 pub mod schema;
 mod solve;
+pub mod staged;
 
 pub use cost::{Costs, Model};
 pub use hierarchy::{Hierarchy, TIERS_MAX, TierSnapshot};

@@ -325,7 +325,7 @@ impl Simulation {
                 Extent { file: block.file, offset, bytes: block.dirty, id }
             })
             .collect();
-        let limits = Limits { most: self.run.cluster.store.flush_request, stripe: 0 };
+        let limits = Limits { most: self.run.cluster.store.flush_request, ..Limits::default() };
         let mut ends = 0;
         let mut first = None;
         for write in order(&mut due, limits) {

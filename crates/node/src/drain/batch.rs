@@ -278,7 +278,7 @@ impl Flusher {
             }
         }
         let stripe = self.node.stripes.get(store).copied().unwrap_or(1);
-        let limits = Limits { most: WRITE_BYTES.max(stripe), stripe };
+        let limits = Limits { most: WRITE_BYTES.max(stripe), stripe, within: 0 };
         let mut writes: Vec<Write> = order(&mut extents, limits).collect();
         // The end of a file, which mostly is inside a page, must not keep the rest from going
         // direct.
