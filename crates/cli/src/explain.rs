@@ -134,10 +134,13 @@ fn show(observer: &Observer, runtime: &Runtime, found: &Explanation, all: bool) 
             let mode = file.mode.filter(|&mode| mode != Mode::Async);
             let mode = mode.map_or(String::new(), |mode| format!("; mode {}", mode.name()));
             let job = file.job.map_or(String::new(), |job| format!(" of job {job}"));
+            let stage = file
+                .stage
+                .map_or(String::new(), |stage| format!(", {} ({})", stage.name(), stage.letter()));
             let store = bytes(file.store_size);
             let _ = writeln!(
                 line,
-                "  file      {}, {behind} {store}{direct}{mode}{job}",
+                "  file      {}, {behind} {store}{direct}{mode}{job}{stage}",
                 bytes(found.size)
             );
             if let Some(errno) = file.errno {
@@ -210,6 +213,7 @@ fn json(
             "direct": file.direct,
             "mode": file.mode.map(Mode::name),
             "job": file.job,
+            "stage": file.stage.map(|stage| stage.letter().to_string()),
             "errno": file.errno,
         })
     });

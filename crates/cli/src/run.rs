@@ -57,7 +57,7 @@ pub struct RunArguments {
     #[arg(long, value_name = "FILE")]
     follow: Option<PathBuf>,
     /// The buffering mode of files for which no rule gives one
-    #[arg(long, value_name = "MODE", value_parser = names(Mode::ALL))]
+    #[arg(long, value_name = "MODE", value_parser = modes())]
     mode: Option<String>,
     /// When files are flushed for which no rule gives a trigger
     #[arg(long, value_name = "TRIGGER", value_parser = names(Trigger::ALL))]
@@ -169,6 +169,12 @@ const LIBRARY: &str = "libforebay_preload.so";
 /// The names that an option takes.
 fn names<T>(all: &'static [(&'static str, T)]) -> PossibleValuesParser {
     all.iter().map(|(name, _)| *name).collect::<Vec<_>>().into()
+}
+
+/// The modes that a run can have for all of its files.
+fn modes() -> PossibleValuesParser {
+    let all = Mode::ALL.iter().filter(|(_, mode)| !mode.needs_tier());
+    all.map(|(name, _)| *name).collect::<Vec<_>>().into()
 }
 
 fn size(text: &str) -> Result<u64, String> {

@@ -3,12 +3,14 @@
 use crate::aside::Aside;
 use crate::explain::in_force;
 use crate::group;
-use crate::text::{bytes, counted};
+use crate::text::{self, bytes, counted};
 use crate::watch::stopped;
 use forebay_node::holders::{Holder, What};
 use forebay_node::log::shown;
 use forebay_node::runtime::{Runtime, newest_last_log};
-use forebay_node::status::{Count, FailedPredictor, FileStatus, JobStatus, Observer, TierStatus};
+use forebay_node::status::{
+    Count, FailedPredictor, FileStatus, JobStatus, Observer, StagedFiles, TierStatus,
+};
 use serde_core::Serialize as _;
 use serde_json::ser::{Formatter, Serializer};
 use serde_json::{Map, Value, json};
@@ -123,6 +125,7 @@ fn json(runtime: &Runtime) -> Value {
     object["jobs"] = observer.jobs().iter().map(job_object).collect();
     object["tiers"] = observer.tiers().iter().map(tier_object).collect();
     object["counters"] = Value::Object(counters);
+    object["staged"] = observer.staged().iter().map(staged_object).collect();
     object["holders"] = observer.holders().iter().map(holder_object).collect();
     object["conflicts"] = json!(observer.conflicts());
     if let Some(aside) = Aside::recorded(runtime) {
@@ -164,6 +167,16 @@ fn tier_object(tier: &TierStatus) -> Value {
         object["failed_seconds"] = json!(f64::from(ms) / 1e3);
     }
     object
+}
+
+/// The staged files of one state.
+fn staged_object(staged: &StagedFiles) -> Value {
+    json!({
+        "stage": staged.stage.letter().to_string(),
+        "files": staged.files,
+        "bytes": staged.bytes,
+        "dirty": staged.dirty,
+    })
 }
 
 /// A process that holds something for which others wait, and does not go on.
@@ -288,6 +301,16 @@ fn show(runtime: &Runtime, observer: &Observer) {
         for (tier, used, limit) in &job.quotas {
             println!("    quota    {} of {} of {tier} used", bytes(*used), bytes(*limit));
         }
+    }
+    for StagedFiles { stage, files, bytes: size, dirty } in observer.staged() {
+        println!(
+            "  staged   {} {} ({}), {}, {} not yet on the store",
+            text::files(files),
+            stage.name(),
+            stage.letter(),
+            bytes(size),
+            bytes(dirty)
+        );
     }
     for Count { name, unit, help, value } in observer.counters() {
         println!("  count {name:12} {value} {unit}: {help}");

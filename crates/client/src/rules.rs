@@ -91,6 +91,10 @@ impl OpenFile<'_> {
             other => other,
         };
         record.mode.store(mode as u8, Ordering::Release);
+        if mode == Mode::Staged && self.may(DescriptionFlags::WRITE) {
+            record.begin_stage();
+            forebay_pool::crash::point("staged.begun");
+        }
         if mode == Mode::Bypass && !record.stays_direct() {
             // What cannot be flushed stays buffered.
             let _ = self.turn_direct();

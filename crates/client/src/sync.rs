@@ -62,6 +62,9 @@ impl OpenFile<'_> {
             if self.record.may_be_held() {
                 let _ = surely(|| self.flush_by_manager(false, &Wait::begin()));
             }
+        } else if self.record.is_staged() {
+            // Others may have it open still: the node manager sees to that.
+            self.session.segment.want_work();
         } else if !self.record.has(FileFlags::SCRATCH)
             && self.session.trigger(self.record) == Trigger::PerFile
         {

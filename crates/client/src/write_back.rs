@@ -187,6 +187,8 @@ impl EnteredFile<'_> {
         // the pages under writeback, or sees the description.
         fence(Ordering::SeqCst);
         let header = self.session.segment.header();
+        // What is flushed of a staged file is compared with the store's.
+        let is_others = is_others || record.is_staged();
         self.is_left_to_callers() && !is_others && !record.has_intent() && header.may_flush()
     }
 

@@ -61,6 +61,16 @@ named! {
         Scratch = 3 "scratch",
         /// Not buffered at all: write-around.
         Bypass = 4 "bypass",
+        /// Persistent: the whole file lies on the tier that its rule names until no process writes
+        /// it any more, and goes to the store then, see [`crate::staged`].
+        Staged = 5 "staged",
+    }
+}
+
+impl Mode {
+    /// Whether it is said by a rule alone, which also names the tier.
+    pub fn needs_tier(self) -> bool {
+        self == Mode::Staged
     }
 }
 

@@ -35,7 +35,7 @@ pub use client::{ClientSlot, Counter, Counters, slot_state};
 pub use description::{Description, description_state};
 pub use device::{DeviceSpeed, Emulation, LinkSpeed, SparseHeader, StoreHeader, TierHeader, markers};
 pub use file::{FileRecord, LENGTHENER_LEFT, file_state};
-pub use header::{Header, retirement};
+pub use header::{Header, StagedCounts, retirement};
 pub use job::{FOLLOWS, JobQuota, JobRecord, job_state, reserved_for};
 pub use rule::RuleRecord;
 pub(crate) use sections::Counts;
@@ -75,7 +75,7 @@ pub const NODE_BITS: u32 = 6;
 /// Longest path that is kept of a file, for recovery and for people.
 pub const PATH_BYTES: usize = 760;
 /// Bytes of a path beneath its store's directory that are kept in the file record.
-pub const SHORT_PATH_BYTES: usize = 62;
+pub const SHORT_PATH_BYTES: usize = 61;
 /// Bytes of one in the first table of longer paths.
 pub const LONGER_PATH_BYTES: usize = 192;
 /// Program files and libraries of which is remembered what they need, see `needed.rs`.

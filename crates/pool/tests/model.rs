@@ -341,6 +341,7 @@ mod layout {
             trigger: AtomicU8,
             consistency: AtomicU8,
             predictor_fault: AtomicU8,
+            stage: AtomicU8,
             intent: AtomicU64,
             path_length: AtomicU32,
             placed: AtomicU32,

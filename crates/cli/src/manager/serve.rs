@@ -131,8 +131,11 @@ pub(super) fn spare_from_oom() {
     }
 }
 
+/// Files that are named which were not finished.
+const UNFINISHED_NAMED: usize = 10;
+
 pub(super) fn describe_rebuilt(rebuilt: Rebuilt) -> String {
-    let Rebuilt { files, bytes, removed, kept, kept_in } = rebuilt;
+    let Rebuilt { files, bytes, removed, kept, kept_in, unfinished } = rebuilt;
     let mut said = format!(
         "recovered {} ({}) from the tiers of an earlier run",
         files_of(files),
@@ -150,6 +153,19 @@ pub(super) fn describe_rebuilt(rebuilt: Rebuilt) -> String {
             "; what fsync has acknowledged of {} not on the store any more is kept in {}: remove it if it is not wanted",
             counted(kept, "file that is", "files that are"),
             folders.join(", ")
+        ));
+    }
+    if !unfinished.is_empty() {
+        let named = unfinished.iter().take(UNFINISHED_NAMED).map(|path| path.display().to_string());
+        let named: Vec<_> = named.collect();
+        let more = match unfinished.len().saturating_sub(UNFINISHED_NAMED) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        said.push_str(&format!(
+            "; {} still being written then, and may lack what came last: {}{more}",
+            counted(unfinished.len() as u64, "staged file was", "staged files were"),
+            named.join(", ")
         ));
     }
     said

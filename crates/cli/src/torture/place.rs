@@ -56,6 +56,11 @@ capacity = \"{nvme}MiB\"
 name = \"journal\"
 path = \"*-file-[024]\"
 durability = \"nonvolatile\"
+[[rule]]
+name = \"staged\"
+path = \"*-file-[13]\"
+mode = \"staged\"
+tier = \"nvme\"
 "
     )
 }

@@ -49,6 +49,13 @@ const SMALL_JOURNAL: Setup = Setup {
     ..SMALLEST
 };
 
+/// All files are staged: what they have goes to the store when they are closed, and is compared.
+const STAGED: Setup = Setup {
+    flush: "trigger = \"on-exit\"\njournal = \"16MiB\"\n\
+            [[rule]]\nmode = \"staged\"\ntier = \"nvme\"",
+    ..SMALLEST
+};
+
 /// What lies below takes long to read, and goes up in exchange for what is colder.
 const EXCHANGING: Setup = Setup {
     flush: "trigger = \"on-exit\"\n[placement]\npolicy = \"hot-data\"",
@@ -57,7 +64,7 @@ const EXCHANGING: Setup = Setup {
 };
 
 /// The beginnings of the names of a manager's points.
-const PREFIXES: [&str; 21] = [
+const PREFIXES: [&str; 22] = [
     "aside",
     "exchange",
     "register",
@@ -77,6 +84,7 @@ const PREFIXES: [&str; 21] = [
     "reconcile",
     "record",
     "recover",
+    "staged",
     "sync",
     "takeover",
 ];
@@ -383,7 +391,7 @@ fn every_point_of_short_programs() {
 /// Random scripts in one or two processes; a process is killed, or it and the manager.
 #[test]
 fn programs_that_crash() {
-    let setups = [&RESTLESS, &RESTING, &RESTLESS_JOURNAL, &RESTING_JOURNAL];
+    let setups = [&RESTLESS, &RESTING, &RESTLESS_JOURNAL, &RESTING_JOURNAL, &STAGED];
     let places: Vec<_> = setups.into_iter().filter_map(Harness::new).collect();
     let Some(_) = places.first() else { return };
     for harness in &places {
@@ -414,7 +422,7 @@ fn programs_that_crash() {
 /// The node manager is killed at any of its points, and its successors while they take over.
 #[test]
 fn managers_that_crash() {
-    let setups = [&RESTLESS, &RESTING, &RESTLESS_JOURNAL, &RESTING_JOURNAL];
+    let setups = [&RESTLESS, &RESTING, &RESTLESS_JOURNAL, &RESTING_JOURNAL, &STAGED];
     let places: Vec<_> = setups.into_iter().filter_map(Harness::new).collect();
     let Some(_) = places.first() else { return };
     for harness in &places {
@@ -657,7 +665,8 @@ fn powered(setup: &Setup) -> Option<Harness> {
 /// What fsync has acknowledged is there after the power was lost.
 #[test]
 fn losses_of_power() {
-    let setups = [&RESTLESS, &RESTING, &RESTLESS_JOURNAL, &RESTING_JOURNAL, &SMALL_JOURNAL];
+    let setups =
+        [&RESTLESS, &RESTING, &RESTLESS_JOURNAL, &RESTING_JOURNAL, &SMALL_JOURNAL, &STAGED];
     let places: Vec<_> = setups.into_iter().filter_map(powered).collect();
     let Some(_) = places.first() else { return };
     let mut course = Course { lost: Some(0), ..Course::begin(5, 5) };

@@ -683,3 +683,23 @@ fn a_start_that_fails_leaves_nothing() {
     assert!(open.contains("its mode is 0666"), "{ran:?}");
     assert_eq!(last, ["status 125", "files: config"], "{ran:?}");
 }
+
+/// What is written to a staged file is read back before it counts as clean.
+#[test]
+fn a_write_to_a_staged_file_that_the_store_loses_is_made_again() {
+    let Some(faulty) = Faulty::new(&LAZY, "store write lose next 2") else { return };
+    let rule = "[[rule]]\nmode = \"staged\"\ntier = \"nvme\"\n";
+    let config = fs::read_to_string(&faulty.site.config).unwrap();
+    fs::write(&faulty.site.config, config + rule).unwrap();
+    let run = faulty.start("open:1:file write:1:9000 close:1 gone:$OUT/flag");
+    wait_for("the whole file", LIMIT, || {
+        let found = fs::read(faulty.store("file")).unwrap_or_default();
+        (found == content(1, 9000)).then_some(())
+    });
+    let status = faulty.site.status();
+    assert_eq!(status.count("staged_unequal"), 2, "{}", status.text);
+    assert!(faulty.site.log().contains("are not what was written"), "{}", faulty.site.log());
+    fs::remove_file(&faulty.flag).unwrap();
+    run.end().expect(0);
+    assert_content(&faulty.store("file"), 1, 9000, "lost writes");
+}

@@ -24,6 +24,7 @@ mod runs;
 mod schema;
 mod signals;
 mod small_files;
+mod staged;
 mod staging;
 mod stop;
 mod sweeps;

@@ -1,7 +1,9 @@
 //! What fsync has acknowledged outlives programs, managers and the segment: everything is killed,
 //! and the segment removed, as a loss of power does it.
 
-use crate::harness::{self, LAZY, LIMIT, Running, Setup, Site, USUAL, assert_same_bytes, wait_for};
+use crate::harness::{
+    self, LAZY, LIMIT, Running, Setup, Site, Steps, USUAL, assert_same_bytes, wait_for,
+};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
@@ -646,4 +648,52 @@ fn a_truncate_amid_a_sync_is_not_replayed_over_what_was_synced_later() {
     let mut wanted = vec![0; 5_000_000];
     wanted.extend(fs::read(site.out.join("lines")).unwrap());
     assert_same_bytes("file", &fs::read(site.store.join("file")).unwrap(), &wanted);
+}
+
+/// The slots have what was written, and the journal that it was not all.
+#[test]
+fn a_staged_file_that_was_being_written_is_named_after_a_loss_of_power() {
+    let site = Site::new(&LAZY);
+    let rule = "[[rule]]\npath = \"staged-*\"\nmode = \"staged\"\ntier = \"nvme\"\n";
+    let config = fs::read_to_string(&site.config).unwrap();
+    fs::write(&site.config, config + rule).unwrap();
+    // The flag keeps the second one from its store: it stays where it is.
+    let flag = site.out.join("flag");
+    fs::write(&flag, "").unwrap();
+    let faults = site.out.join("faults");
+    fs::write(&faults, format!("store write fail EIO while {}\n", flag.display())).unwrap();
+    let script = "exec 3> staged-open; seq 100000 >&3; seq 100000 > staged-closed; step 1";
+    let mut command = Steps::command(&site, &[], script);
+    command.env("FOREBAY_FAULTS", &faults);
+    let steps = Steps::start(&site, command);
+    steps.at("1");
+    let is_in = |name: &str, letter: &str| {
+        let said = site.end(site.forebay(&["explain", name])).expect(0).stdout;
+        said.contains(letter).then_some(())
+    };
+    wait_for("W", LIMIT, || is_in("staged-open", "(W)"));
+    wait_for("D", LIMIT, || is_in("staged-closed", "(D)"));
+    // The journal is told of a state after it has come about.
+    let told = |name: &str| {
+        let has = |path: &PathBuf| {
+            let bytes = fs::read(path).unwrap();
+            bytes.windows(name.len()).any(|window| window == name.as_bytes())
+        };
+        journals(&site).iter().any(has).then_some(())
+    };
+    wait_for("the journal", LIMIT, || told("staged-open"));
+    wait_for("the journal", LIMIT, || told("staged-closed"));
+    site.kill_all();
+    steps.running.end();
+    site.pools().iter().for_each(|pool| fs::remove_file(pool).unwrap());
+    let said = restart(&site);
+    let named = said.split("1 staged file was still being written then").nth(1);
+    assert!(named.is_some_and(|named| named.contains("staged-open")), "{said}");
+    assert!(!said.contains("staged-closed"), "{said}");
+    let wanted: String = (1..=100_000).map(|line| format!("{line}\n")).collect();
+    assert_same_bytes(
+        "closed",
+        &fs::read(site.store.join("staged-closed")).unwrap(),
+        wanted.as_bytes(),
+    );
 }

@@ -18,7 +18,7 @@ use forebay_placement::schema::{
     self, Conditions, Consistency, Durability, Lifetime, Mode, RANK_RANGES_MAX, RULES_MAX,
     RankRange, Trigger,
 };
-use forebay_placement::{PolicyId, glob, names as policies};
+use forebay_placement::{PolicyId, TierId, glob, names as policies};
 use std::ffi::{CStr, CString};
 use std::fmt::{self, Write as _};
 use std::path::PathBuf;
@@ -390,11 +390,25 @@ impl RawRule {
             // What a file is, is decided when it is made, and empty.
             Some(Mode::Scratch) if rule.size_min > 0 => &["trigger", "size_min"],
             Some(Mode::Scratch) => &["trigger", "durability", "consistency"],
+            Some(Mode::Staged) => &["trigger", "consistency"],
             Some(Mode::Async) | None => &[],
         };
         if let Some(item) = moot.iter().find_map(|key| self.item(key)) {
             let mode = set.mode.map_or("", Mode::name);
             return Err(item.error(format_args!("has no meaning with mode {mode}; remove one")));
+        }
+        if set.mode.is_some_and(Mode::needs_tier) {
+            let problem = match set.tier {
+                None => "staged needs the tier on which the files lie; add a file tier",
+                Some(tier) if TierId::new(usize::from(tier)).is_ram() => {
+                    "staged needs a file tier, which keeps files over a reboot; name another tier"
+                }
+                Some(_) => "",
+            };
+            if !problem.is_empty() {
+                let key = if set.tier.is_some() { "tier" } else { "mode" };
+                return Err(ConfigError::new(at(key), problem));
+            }
         }
         match (set.policy.map(policy_name), set.tier) {
             (None, Some(_)) => set.policy = PolicyId::named(USER_DEFINED),

@@ -1,7 +1,7 @@
 //! One batch of a flush: dirty pages of a file become pages under writeback, then writes to its
 //! store.
 
-use crate::drain::flusher::{FlushScope, Flusher};
+use crate::drain::flusher::{FlushScope, Flusher, WRITE_BYTES};
 use crate::node::BlockRef;
 use forebay_device::{Span, StoreFile, Target, Transfer};
 use forebay_placement::TierId;
@@ -14,8 +14,6 @@ use rustix::io::Errno;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
-/// Bytes of one write to the store, at most; more only where the store's stripes are larger.
-const WRITE_BYTES: u64 = 4 << 20;
 /// Writes of at least so many bytes go past the page cache, where that can be: a device is waited
 /// for then, but nothing is copied, and no memory is taken from programs.
 const DIRECT_BYTES: u64 = 1 << 20;
@@ -96,11 +94,15 @@ impl Flusher {
         }
         crash::point("flush.writing");
         self.write(file, store, &mut writes);
+        let results = match self.stripe_of_staged(file) {
+            Some(stripe) => self.verify(file, stripe, &held, &writes),
+            None => writes.iter().map(Transfer::result).collect(),
+        };
         let mut bytes = 0;
         let mut good = vec![true; begun.len()];
         let mut error = None;
-        for (write, blocks) in writes.iter().zip(pieces) {
-            match write.result() {
+        for ((write, result), blocks) in writes.iter().zip(results).zip(pieces) {
+            match result {
                 Ok(written) => {
                     bytes += written;
                     let end = write.offset() + written;
@@ -243,7 +245,7 @@ impl Flusher {
         punched.is_some_and(|punched| punched.start < end && start < punched.end)
     }
 
-    fn dirty_bytes(&self, batch: &[BlockRef]) -> u64 {
+    pub(super) fn dirty_bytes(&self, batch: &[BlockRef]) -> u64 {
         let segment = &self.node.segment;
         let metas = batch.iter().filter_map(|dirty| segment.bucket(dirty.bucket));
         let pages: u32 = metas.map(|meta| meta.pages.dirty().count_ones()).sum();
@@ -278,11 +280,17 @@ impl Flusher {
             }
         }
         let stripe = self.node.stripes.get(store).copied().unwrap_or(1);
-        let limits = Limits { most: WRITE_BYTES.max(stripe), stripe, within: 0 };
+        let one_stripe = begun.first().and_then(|block| self.stripe_of_staged(block.dirty.file));
+        let limits = match one_stripe {
+            Some(stripe) => Limits::one_stripe(stripe),
+            None => Limits { most: WRITE_BYTES.max(stripe), stripe, within: 0 },
+        };
         let mut writes: Vec<Write> = order(&mut extents, limits).collect();
         // The end of a file, which mostly is inside a page, must not keep the rest from going
-        // direct.
-        if let Some(last) = writes.last_mut() {
+        // direct. A staged file's is one request with the rest of its stripe.
+        if one_stripe.is_none()
+            && let Some(last) = writes.last_mut()
+        {
             let odd = (last.offset + last.bytes) % page as u64;
             if odd != 0 && last.bytes >= DIRECT_BYTES + odd {
                 last.bytes -= odd;

@@ -34,8 +34,7 @@ impl Flusher {
         if record.has(FileFlags::SCRATCH) {
             return None;
         }
-        let own = Trigger::from_code(record.trigger.load(Ordering::Relaxed));
-        Some(own.unwrap_or_else(|| self.node.header().flush_trigger()))
+        Some(self.node.segment.trigger_of(record))
     }
 
     pub(super) fn collect(&self, which: &FlushScope) -> Vec<BlockRef> {
@@ -106,7 +105,7 @@ impl Flusher {
     /// Whether a file is to be written now: one that this worker could not write only when its time
     /// has come. What keeps another worker from its part of the file, such as rot in a slot, may
     /// be none of this one's, and where this one succeeds, that is as it was.
-    fn may_try(&self, file: FileId) -> bool {
+    pub(super) fn may_try(&self, file: FileId) -> bool {
         self.retries.get(&file).is_none_or(Retry::is_due) || self.node.may_retry(file)
     }
 }

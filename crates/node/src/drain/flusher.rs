@@ -4,11 +4,12 @@
 
 use crate::drain::reconcile::reconcile;
 use crate::journal::Checkpoint;
-use crate::node::Node;
+use crate::node::{BlockRef, Node};
 use crate::store::beneath::Roots;
 use crate::store::descriptors::StoreHandle;
 use forebay_device::Batch;
 use forebay_placement::TierId;
+use forebay_placement::flush_order::batch_len;
 use forebay_placement::leave::BATCH_BYTES;
 use forebay_placement::rounds::DRAIN_LOOK_MS;
 use forebay_pool::BucketId;
@@ -25,6 +26,12 @@ use std::time::{Duration, Instant};
 /// How often a drain looks for what has become due.
 const DRAIN_LOOK: Timer = Timer::ms(DRAIN_LOOK_MS);
 
+/// Bytes of one write to the store, at most; more only where the store's stripes are larger.
+pub(super) const WRITE_BYTES: u64 = 4 << 20;
+
+/// Stripes up to this are flushed in one batch, in so much memory of each flusher that does.
+const STRIPE_MOST: u64 = 64 << 20;
+
 /// A worker that flushes, with its own batches.
 pub(crate) struct Flusher {
     pub(super) node: Arc<Node>,
@@ -33,6 +40,8 @@ pub(crate) struct Flusher {
     pub(super) tiers: Vec<Box<dyn Batch>>,
     /// Copies of blocks that lie on file tiers.
     pub(super) staging: Vec<u8>,
+    /// What the store has of a batch of a staged file.
+    pub(super) stored: Vec<u8>,
     /// Files that this worker could not write, and when it tries again.
     pub(super) retries: HashMap<FileId, Retry>,
     /// For how long clients may hold what the sync that is being served needs.
@@ -88,6 +97,7 @@ impl Flusher {
             stores: (0..node.config.backing.len()).map(|store| node.store_client(store)).collect(),
             tiers: node.tiers().map(|tier| node.tier_client(tier)).collect(),
             staging: Vec::new(),
+            stored: Vec::new(),
             retries: HashMap::new(),
             backoff: Backoff::default(),
             was_held: false,
@@ -122,13 +132,12 @@ impl Flusher {
         let mut found = self.collect(&which);
         found.sort_unstable();
         let mut written = 0;
-        let most = (BATCH_BYTES as usize / self.node.segment.bucket_bytes()).max(1);
         let mut rest = &found[..];
         while let Some(first) = rest.first().copied() {
             let same = rest.iter().take_while(|dirty| dirty.file == first.file).count();
             let (of_file, others) = rest.split_at(same);
             rest = others;
-            for batch in of_file.chunks(most) {
+            for batch in self.batches(of_file) {
                 match self.flush_batch(first.file, batch, &which) {
                     Some(bytes) => written += bytes,
                     None => break,
@@ -148,6 +157,39 @@ impl Flusher {
             reconcile(&self.node, file, self.owner);
         }
         written
+    }
+
+    /// Blocks of one file, in ascending order, in parts that are flushed together. Those of a
+    /// staged file end where a stripe ends.
+    pub(super) fn batches<'b>(&self, blocks: &'b [BlockRef]) -> Vec<&'b [BlockRef]> {
+        let Some(first) = blocks.first() else { return Vec::new() };
+        let unit = self.node.segment.bucket_bytes() as u64;
+        let Some(stripe) = self.stripe_of_staged(first.file) else {
+            return blocks.chunks((BATCH_BYTES / unit).max(1) as usize).collect();
+        };
+        let most = (BATCH_BYTES.max(stripe.min(STRIPE_MOST)) / unit) as usize;
+        let numbers: Vec<u64> = blocks.iter().map(|block| block.block).collect();
+        let (mut batches, mut at) = (Vec::new(), 0);
+        while at < blocks.len() {
+            let len = batch_len(&numbers[at..], most, stripe / unit);
+            batches.push(&blocks[at..at + len]);
+            at += len;
+        }
+        batches
+    }
+
+    /// Bytes of the requests in which a file goes to its store, if it is staged: a stripe of the
+    /// store as configured, else as many of its blocks as make [`WRITE_BYTES`].
+    pub(super) fn stripe_of_staged(&self, file: FileId) -> Option<u64> {
+        if !self.node.segment.file(file).is_staged() {
+            return None;
+        }
+        let store = self.store_of(file);
+        Some(match self.node.config.backing[store].stripe {
+            0 => WRITE_BYTES
+                .next_multiple_of(self.node.stripes.get(store).map_or(1, |block| (*block).max(1))),
+            stripe => stripe,
+        })
     }
 
     /// The store of a file.

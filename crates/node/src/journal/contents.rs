@@ -5,6 +5,7 @@ use super::file::read_full;
 use super::record::{Body, FileIdentity, Key, Record};
 use super::scan::{orphan_records, scan};
 use super::superblock::{Copies, Superblock};
+use forebay_placement::staged::Stage;
 use forebay_pool::mark::{MARK_BYTES, MARKS_AT, Mark};
 use forebay_pool::private;
 use rustix::fd::OwnedFd;
@@ -31,12 +32,23 @@ pub(crate) struct FileLog {
     pub changes: Vec<(u64, Change)>,
 }
 
+/// Where a staged file stood.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Staged {
+    sequence: u64,
+    pub stage: Stage,
+    /// A hint.
+    pub path: Vec<u8>,
+}
+
 /// What is to be applied, as a journal says.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Contents {
     /// There was a journal.
     pub found: bool,
     pub files: HashMap<Key, FileLog>,
+    /// The staged files that were being written, or that the store has not as a whole.
+    pub staged: HashMap<FileIdentity, Staged>,
     /// Up to which sequence the store has a file, as records and marks say.
     checkpoints: HashMap<FileIdentity, u64>,
     /// The same as the superblock says it: of files that had slots when the generation began, and
@@ -85,7 +97,12 @@ impl Contents {
                 true
             })?;
         }
-        let Contents { files, checkpoints, .. } = &mut contents;
+        let Contents { files, staged, checkpoints, .. } = &mut contents;
+        // What was synced of a file that is being written makes it no whole one.
+        staged.retain(|file, staged| {
+            staged.stage == Stage::Writing
+                || checkpoints.get(file).is_none_or(|upto| staged.sequence > *upto)
+        });
         files.retain(|key, file| {
             let upto = checkpoints.get(&key.identity()).copied();
             file.changes.retain(|(sequence, _)| upto.is_none_or(|upto| *sequence > upto));
@@ -153,15 +170,24 @@ impl Contents {
             }
             Body::Truncate { size } => Change::Truncate { size },
             Body::Punch { start, end } => Change::Punch { start, end },
-            Body::Gone | Body::Checkpoint => {
+            end @ (Body::Gone | Body::Checkpoint) => {
+                if end == Body::Gone {
+                    self.staged.remove(&key.identity());
+                }
                 if let Some(file) = self.files.get_mut(&key) {
                     file.changes.retain(|&(of, _)| of > sequence);
                 }
                 self.note_checkpoint(key.identity(), sequence);
                 return;
             }
+            Body::Stage { stage, path } => {
+                let staged = Staged { sequence, stage, path: path.to_vec() };
+                self.staged.insert(key.identity(), staged);
+                return;
+            }
             Body::Stop => {
                 self.files.clear();
+                self.staged.clear();
                 self.live.clear();
                 self.checkpoint_lsn = self.checkpoint_lsn.max(Some(sequence));
                 return;

@@ -23,11 +23,12 @@ mod tests;
 use forebay_placement::TierId;
 pub(crate) use state::{BlockPages, Checkpoint, Context, FileMeta};
 
-use crate::config::Config;
+use crate::config::{Config, Rule};
 use crate::devices::power_loss::PowerLossBatch;
 use crate::instance::runtime::Runtime;
 use forebay_device::Batch;
-use forebay_placement::schema::Durability;
+use forebay_placement::schema::{Durability, Mode};
+use forebay_placement::staged::Stage;
 use forebay_pool::layout::FileFlags;
 use forebay_pool::{FileId, crash, private};
 use log::LogError;
@@ -200,6 +201,29 @@ impl Journal {
         self.lock().unlogged.remove(&file);
     }
 
+    /// Appends where the staged file `file` stands, durably. No byte depends on it: recovery tells
+    /// by it which files were not finished.
+    ///
+    /// # Errors
+    /// Why it could not be appended.
+    pub fn note_stage(
+        &self,
+        node: Context<'_>,
+        file: FileId,
+        stage: Stage,
+        io: &mut dyn Batch,
+    ) -> Result<(), LogError> {
+        let path = node.segment.path_of(node.segment.file(file));
+        let mut state = self.lock();
+        state.begin(node, file)?;
+        let key = state.key(node, file)?;
+        let sequence = node.segment.next_sequence();
+        state.newest.insert(file, sequence);
+        state.append(&Record { sequence, key, body: Body::Stage { stage, path: &path } }, io)?;
+        crash::point("journal.staged");
+        state.commit(true, io)
+    }
+
     /// Notes that `file` has no name and no user any more, and is dropped.
     pub fn gone(&self, node: Context<'_>, file: FileId) {
         let record = node.segment.file(file);
@@ -261,10 +285,12 @@ impl Journal {
 }
 
 impl Config {
-    /// Whether fsync of some file is to be answered when a file tier has its bytes.
+    /// Whether fsync of some file is to be answered when a file tier has its bytes, or some file is
+    /// staged.
     pub(crate) fn wants_journal(&self) -> bool {
         let nonvolatile = Some(Durability::NonVolatile);
-        Some(self.flush.durability) == nonvolatile
-            || self.rules.iter().any(|rule| rule.set.durability == nonvolatile)
+        let of_rule =
+            |rule: &Rule| rule.set.durability == nonvolatile || rule.set.mode == Some(Mode::Staged);
+        Some(self.flush.durability) == nonvolatile || self.rules.iter().any(of_rule)
     }
 }

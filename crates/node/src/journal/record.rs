@@ -5,7 +5,8 @@
 //!  8 CRC-32C of what follows     12 link: the CRC of the record before
 //! 16 kind  17 store  18 bytes of the handle  19 -  20 bytes of the path  22 -
 //! 24 sequence    32 device    40 inode    48 birth time, nanoseconds
-//! 56 offset, or start of a punch    64 size, or end of a punch    72 modification time
+//! 56 offset, start of a punch, or code of a state    64 size, or end of a punch
+//! 72 modification time
 //! 80 bytes of data    84 type of the handle    88 generation    96 synced
 //! 104 handle, path, data, zeros
 //! ```
@@ -14,6 +15,8 @@
 //! generation of the log, has left behind the last record is none. `synced` tells a corrupt record
 //! from one that was never finished: what lies before it in the file was durable when the record
 //! was made.
+
+use forebay_placement::staged::Stage;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"FBJR");
 const FIXED: usize = 104;
@@ -65,6 +68,9 @@ pub(crate) enum Body<'a> {
     Checkpoint,
     /// The manager ended with nothing left: a checkpoint of every file up to this sequence.
     Stop,
+    /// Where a staged file stands, and its path, a hint. One whose store has all of it gets a
+    /// checkpoint.
+    Stage { stage: Stage, path: &'a [u8] },
 }
 
 /// A record of the journal.
@@ -89,6 +95,7 @@ impl Record<'_> {
     pub fn encoded_len(&self) -> usize {
         let (path, bytes) = match self.body {
             Body::Data { path, bytes, .. } => (path.len(), bytes.len()),
+            Body::Stage { path, .. } => (path.len(), 0),
             _ => (0, 0),
         };
         (FIXED + self.key.handle.len() + path + bytes).next_multiple_of(8)
@@ -106,6 +113,7 @@ impl Record<'_> {
             Body::Gone => (4, 0, 0, 0, &[], &[]),
             Body::Checkpoint => (5, 0, 0, 0, &[], &[]),
             Body::Stop => (6, 0, 0, 0, &[], &[]),
+            Body::Stage { stage, path } => (7, stage as u64, 0, 0, path, &[]),
         };
         let length = self.encoded_len();
         out.extend_from_slice(&MAGIC.to_le_bytes());
@@ -164,6 +172,7 @@ impl Record<'_> {
             4 => Body::Gone,
             5 => Body::Checkpoint,
             6 => Body::Stop,
+            7 => Body::Stage { stage: Stage::from_code(u8::try_from(a).ok()?)?, path },
             _ => return None,
         };
         let key = Key {
@@ -204,12 +213,13 @@ pub(super) mod tests {
 
     pub fn any<'a>(random: &mut Random, path: &'a [u8], bytes: &'a [u8]) -> Record<'a> {
         let mut number = || random.next_u64();
-        let body = match number() % 6 {
+        let body = match number() % 7 {
             0 => Body::Truncate { size: number() },
             1 => Body::Punch { start: number(), end: number() },
             2 => Body::Gone,
             3 => Body::Checkpoint,
             4 => Body::Stop,
+            5 => Body::Stage { stage: Stage::ALL[(number() % 4) as usize], path },
             _ => Body::Data { offset: number(), size: number(), mtime_ns: number(), path, bytes },
         };
         let sequence = number();

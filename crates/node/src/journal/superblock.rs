@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use std::path::Path;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"FBJOURNL");
-pub(super) const VERSION: u32 = 3;
+pub(super) const VERSION: u32 = 4;
 /// Bytes of each of the two copies; the second lies behind the first.
 pub(super) const COPY_BYTES: u64 = MARKS_AT / 2;
 /// Where a copy names the version of Forebay that made it, from version 3 of the journal on and in
@@ -24,17 +24,21 @@ const NAMES_MAKER: u32 = 3;
 const FIXED: usize = MAKER_AT + MAKER_BYTES;
 const LIVE_BYTES: usize = 32;
 
-/// How the journals of a version are read. Marks and records are the same in all of these.
+/// How the journals of a version are read. Marks and records are the same in all of these; none is
+/// of a state of a staged file before version 4.
 struct Reader {
     version: u32,
     /// Bytes of a copy before the live files.
     fixed: usize,
 }
 
-/// This version, which alone is written, and the one before it: what that has left is brought to
-/// the store, too.
-const READERS: [Reader; 2] =
-    [Reader { version: VERSION, fixed: FIXED }, Reader { version: 2, fixed: MAKER_AT }];
+/// This version, which alone is written, and those before it: what they have left is brought to the
+/// store, too.
+const READERS: [Reader; 3] = [
+    Reader { version: VERSION, fixed: FIXED },
+    Reader { version: 3, fixed: FIXED },
+    Reader { version: 2, fixed: MAKER_AT },
+];
 /// Files with slots that a superblock can name.
 pub(super) const LIVE_MAX: usize = (COPY_BYTES as usize - FIXED) / LIVE_BYTES;
 

@@ -9,6 +9,7 @@ use crate::observe::status::Observer;
 use forebay_client::{hierarchy, question};
 use forebay_placement::cost::Speeds;
 use forebay_placement::schema::{Consistency, FileMeta, Mode, Settings, consistency, mismatch};
+use forebay_placement::staged::Stage;
 use forebay_placement::{Destination, Piece, Plan, Policy};
 use forebay_pool::layout::*;
 use forebay_pool::pins::Pin;
@@ -72,6 +73,8 @@ pub struct FileState {
     pub mode: Option<Mode>,
     /// The job whose scratch it is.
     pub job: Option<u32>,
+    /// Where it stands, if it is staged.
+    pub stage: Option<Stage>,
     /// The errno of its last flush, if that failed.
     pub errno: Option<i32>,
 }
@@ -334,6 +337,7 @@ fn state_of(record: &FileRecord) -> FileState {
             .has(FileFlags::SCRATCH)
             .then(|| record.job.load(Ordering::Acquire))
             .filter(|&job| job != 0),
+        stage: record.stage(),
         errno: record.failing_errno(),
     }
 }

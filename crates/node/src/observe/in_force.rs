@@ -78,11 +78,12 @@ impl InForce {
         };
         let trigger = match record {
             Some(record) => segment.trigger_of(record),
+            None if mode == Mode::Staged => Trigger::PerFile,
             None => rule.trigger.unwrap_or_else(|| segment.header().flush_trigger()),
         };
         let is_set = record.is_some_and(|record| record.trigger.load(Ordering::Relaxed) != 0);
         let of_trigger = match trigger {
-            _ if rule.trigger == Some(trigger) => Source::Rule,
+            _ if rule.trigger == Some(trigger) || mode == Mode::Staged => Source::Rule,
             _ if is_set => Source::Run,
             Trigger::Periodic => Source::Default,
             _ => Source::Configuration,

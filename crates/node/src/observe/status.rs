@@ -7,6 +7,7 @@ use crate::usage::{dirty_bytes, ranges, scratch_bytes, whole_buckets_of};
 use forebay_placement::TierId;
 use forebay_placement::hotness::AccessStats;
 use forebay_placement::schema::{Mode, Settings, Trigger};
+use forebay_placement::staged::Stage;
 use forebay_pool::fence::Flushing;
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::{
@@ -164,6 +165,19 @@ pub struct DatasetRule {
     pub matched: u32,
 }
 
+/// The staged files of one state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StagedFiles {
+    /// The state.
+    pub stage: Stage,
+    /// How many files.
+    pub files: usize,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Those of them that are not yet on the store.
+    pub dirty: u64,
+}
+
 /// A file whose rule names a predictor that is not asked any more, as it has failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedPredictor {
@@ -291,6 +305,25 @@ impl Observer {
         let header = self.0.header();
         let stores = header.store.iter().take(header.stores as usize);
         stores.map(|store| speed_of(&store.speed)).collect()
+    }
+
+    /// The staged files of each state in which there are any, in the order in which a file passes
+    /// through them.
+    pub fn staged(&self) -> Vec<StagedFiles> {
+        let of_stage = |stage: Stage| {
+            let mut found = StagedFiles { stage, files: 0, bytes: 0, dirty: 0 };
+            let is_there = |file: &FileId| self.0.file(*file).stage() == Some(stage);
+            for file in self.0.files().live().filter(is_there) {
+                found.files += 1;
+                found.bytes += self.0.file(file).size.load(Ordering::Relaxed);
+                self.0.for_each_pending(file, 0, |range| {
+                    found.dirty += range.end - range.start;
+                    true
+                });
+            }
+            found
+        };
+        Stage::ALL.map(of_stage).into_iter().filter(|found| found.files > 0).collect()
     }
 
     /// Bytes that are not yet on the store.
@@ -475,6 +508,17 @@ impl Observer {
             help: "of them, gone from RAM before they were read",
             value: value("guessed").saturating_sub(used),
         });
+        let staged = &header.staged;
+        let of_staged = [
+            ("staged_requests", "writes", "to stores, of staged files", &staged.requests),
+            ("staged_whole", "writes", "of them, a stripe or the end of a file", &staged.whole),
+            ("staged_compared", "bytes", "of them, read back and right", &staged.compared),
+            ("staged_unequal", "writes", "of them, not right, and made again", &staged.unequal),
+        ];
+        sums.extend(of_staged.map(|(name, unit, help, value)| {
+            let value = value.load(Ordering::Relaxed);
+            Count { name, unit, help, value }
+        }));
         sums
     }
 

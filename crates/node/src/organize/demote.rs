@@ -501,7 +501,8 @@ impl Demoter {
             if is_stuck && meta.pages.dirty() != 0 {
                 continue;
             }
-            if settings.pin {
+            let stays = settings.pin || segment.is_staged_in(record, self.tier, meta);
+            if stays {
                 pinned += 1;
             } else {
                 // One that is being filled has nothing yet, and nothing that could be dropped.
@@ -512,7 +513,7 @@ impl Demoter {
             self.blocks.push(Candidate {
                 id: bucket.raw(),
                 access_stats: AccessStats(meta.access_stats.load(Ordering::Relaxed)),
-                pinned: settings.pin,
+                pinned: stays,
                 priority: settings.priority,
                 worth: policy.worth(
                     hotness_of(segment, record),

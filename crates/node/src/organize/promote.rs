@@ -178,7 +178,8 @@ fn blocks(
             return None;
         }
         let block = meta.block.load(Ordering::Relaxed);
-        let pinned = ruled.settings(segment, file, block).pin;
+        let pinned = ruled.settings(segment, file, block).pin
+            || segment.is_staged_in(segment.file(file), tier, meta);
         let access_stats = AccessStats(meta.access_stats.load(Ordering::Relaxed));
         let found = BlockRef { file, block, bucket };
         Some((Block::of(access_stats, pinned), found))

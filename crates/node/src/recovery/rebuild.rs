@@ -14,10 +14,11 @@ use crate::config::Config;
 use crate::devices::faults::Faults;
 use crate::instance::runtime::{Runtime, sync_folder_of};
 use crate::journal::Journal;
-use crate::journal::contents::Contents;
+use crate::journal::contents::{Contents, Staged};
 use crate::journal::record::FileIdentity;
 use crate::journal::superblock::reason;
 use crate::recovery::removed::Keeper;
+use forebay_placement::staged::Stage;
 use forebay_pool::{crash, power_loss, private};
 use kept::keep;
 use replay::{Writers, replay};
@@ -25,8 +26,10 @@ use rustix::fd::AsFd;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use slots::recovered_slots;
+use std::ffi::OsStr;
 use std::fs::File;
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Brings what slots and journal of an instance hold to the store, and removes the tiers' files.
@@ -66,6 +69,10 @@ pub(crate) fn rebuild(
     crash::point("rebuild.read");
     let mut keeper = Keeper::of(config, runtime);
     let mut rebuilt = replay(config, &mut recovered, &contents, &mut keeper, &mut writers)?;
+    let unfinished = contents.staged.values().filter(|staged| staged.stage == Stage::Writing);
+    let path = |staged: &Staged| PathBuf::from(OsStr::from_bytes(&staged.path));
+    rebuilt.unfinished.extend(unfinished.map(path));
+    rebuilt.unfinished.sort_unstable();
     let kept = keeper.finish();
     rebuilt.kept_in.extend(kept.map_err(|(path, error)| format!("{}: {error}", path.display()))?);
     crash::point("rebuild.applied");

@@ -572,8 +572,8 @@ pub(crate) fn doubt(errno: Errno) -> Option<Errno> {
 }
 
 /// A description of our own of the file behind `fd`. Waits for no holder of a lease.
-pub(crate) fn reopen(fd: &OwnedFd, access: OFlags) -> Result<OwnedFd, Errno> {
-    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+pub(crate) fn reopen(fd: impl AsFd, access: OFlags) -> Result<OwnedFd, Errno> {
+    let path = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
     let flags = access | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
     let fd = match rustix::fs::open(path, flags, Mode::empty()) {
         // Without /proc; it says nothing of the file.

@@ -4,7 +4,8 @@ use crate::files::Identity;
 use crate::layout::{FileFlags, FileRecord, TierId, file_state};
 use crate::lease::{Access, AtomicLease, Grant, Lease};
 use crate::sync::{AtomicU32, Ordering, fence};
-use forebay_placement::schema::Consistency;
+use forebay_placement::schema::{Consistency, Mode};
+use forebay_placement::staged::Stage;
 use rustix::fd::AsFd;
 
 /// The bits of [`FileRecord::error`] that are the errno, and the one that says that a program has
@@ -169,6 +170,32 @@ impl FileRecord {
         );
     }
 
+    /// Whether it lies on the tier that its rule names until no process writes it any more, see
+    /// [`forebay_placement::staged`].
+    #[inline]
+    pub fn is_staged(&self) -> bool {
+        self.mode.load(Ordering::Relaxed) == Mode::Staged as u8
+    }
+
+    /// The state of a staged file; `None` before it was written, and of one that is not staged.
+    pub fn stage(&self) -> Option<Stage> {
+        let stage = self.is_staged().then(|| self.stage.load(Ordering::Acquire));
+        stage.and_then(Stage::from_code)
+    }
+
+    /// Notes that a process has opened it, which is staged, for writing.
+    pub fn begin_stage(&self) {
+        self.stage.store(Stage::Writing as u8, Ordering::Release);
+    }
+
+    /// Takes a staged file from a state to another one. False if it is in another one by now.
+    pub fn pass_on(&self, from: Option<Stage>, to: Stage) -> bool {
+        let from = from.map_or(0, |stage| stage as u8);
+        let passed =
+            self.stage.compare_exchange(from, to as u8, Ordering::AcqRel, Ordering::Relaxed);
+        passed.is_ok()
+    }
+
     /// Notes that tier `tier` holds some of it.
     #[inline]
     pub fn note_tier(&self, tier: TierId) {
@@ -226,6 +253,7 @@ impl FileRecord {
         self.trigger.store(0, Ordering::Relaxed);
         self.consistency.store(0, Ordering::Relaxed);
         self.predictor_fault.store(0, Ordering::Relaxed);
+        self.stage.store(0, Ordering::Relaxed);
     }
 
     /// Whether the node manager may have the file open for writing, or will without looking at it

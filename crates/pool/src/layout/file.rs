@@ -113,6 +113,9 @@ pub struct FileRecord {
     /// Why the predictor that its rule names is not asked any more: a code, or 0. Set by the node
     /// manager.
     pub predictor_fault: AtomicU8,
+    /// Where a staged file stands: the code of a [`forebay_placement::staged::Stage`], or 0. Counts
+    /// only while its mode is staged.
+    pub stage: AtomicU8,
     /// Canonical path when opened, if that is short: see `files/paths.rs`.
     pub path: [AtomicU8; SHORT_PATH_BYTES],
 }

@@ -210,6 +210,21 @@ pub struct Header {
     pub within_node: LinkSpeed,
     /// What program files and libraries need, see `needed.rs`.
     pub needed: [AtomicU64; NEEDED_FILES],
+    /// What went to the stores of staged files.
+    pub staged: StagedCounts,
+}
+
+/// What the node manager has brought to the stores of staged files since the pool was made.
+#[repr(C)]
+pub struct StagedCounts {
+    /// Writes.
+    pub requests: AtomicU64,
+    /// Those of them that were a stripe, or the last one of their file up to its end.
+    pub whole: AtomicU64,
+    /// Bytes that were read back from the store, and were what was written.
+    pub compared: AtomicU64,
+    /// Writes that were not, and were made again.
+    pub unequal: AtomicU64,
 }
 
 impl Header {

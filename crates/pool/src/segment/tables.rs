@@ -42,9 +42,20 @@ impl Segment {
         self.rules().get(usize::from(rule))
     }
 
-    /// What starts a flush of a record's file: as its rule or run says, else as configured.
+    /// Whether a block stays in `tier`, where it lies, whatever wants the room, because its file is
+    /// staged there and the store does not have all of the block yet.
+    pub fn is_staged_in(&self, record: &FileRecord, tier: TierId, meta: &BucketMeta) -> bool {
+        let is_named = |rule: &RuleRecord| rule.settings().tier == Some(tier.index() as u8);
+        record.is_staged() && self.rule_of(record).is_some_and(is_named) && meta.pending() != 0
+    }
+
+    /// What starts a flush of a record's file: as its rule or run says, else as configured. A
+    /// staged file is flushed once it is closed.
     #[inline]
     pub fn trigger_of(&self, record: &FileRecord) -> Trigger {
+        if record.is_staged() {
+            return Trigger::PerFile;
+        }
         let set = Trigger::from_code(record.trigger.load(Ordering::Relaxed));
         set.unwrap_or_else(|| self.header().flush_trigger())
     }

@@ -1,6 +1,7 @@
 //! The process around the threads of a manager: its limits, its threads, its signals.
 
-use crate::drain::Flusher;
+use crate::config::Rule;
+use crate::drain::{Elevator, Flusher};
 use crate::group::LeaseEvent;
 use crate::manager::asks::Asks;
 use crate::manager::leases::LeaseKeeper;
@@ -16,6 +17,7 @@ use crate::organize::stage::predict::Predicting;
 use crate::organize::stage::{Requests, Stager};
 use crate::remote::RemotePost;
 use forebay_placement::prefetch::UNDER_WAY;
+use forebay_placement::schema::Mode;
 use rustix::fd::OwnedFd;
 use rustix::process::{Resource, Rlimit};
 use std::os::unix::net::UnixStream;
@@ -125,6 +127,11 @@ pub(super) fn start_workers(
         let placer = Placer::new(node, tier);
         let name = format!("place {}", node.tier_name(tier));
         workers.push(start_mover(name, NICE, Box::new(move || placer.run()))?);
+    }
+    let is_staged = |rule: &Rule| rule.set.mode == Some(Mode::Staged);
+    if node.config.rules.iter().any(is_staged) {
+        let elevator = Elevator::new(node);
+        workers.push(start_mover("elevator".into(), NICE, Box::new(move || elevator.run()))?);
     }
     let promoter = Promoter::new(node);
     workers.push(start_mover("promote".into(), NICE, Box::new(move || promoter.run()))?);

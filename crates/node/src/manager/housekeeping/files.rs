@@ -7,6 +7,7 @@ use crate::group::records::group_file;
 use crate::manager::jobs;
 use crate::store::descriptors;
 use forebay_placement::schema::Lifetime;
+use forebay_placement::staged::Stage;
 use forebay_pool::FileId;
 use forebay_pool::clock::Timer;
 use forebay_pool::crash;
@@ -429,6 +430,8 @@ fn is_settled(record: &FileRecord) -> bool {
     ];
     let busy = BUSY.into_iter().fold(FileFlags::NONE, |all, flag| all | flag);
     !record.flags.load(Ordering::Acquire).intersects(busy)
+        // The elevator looks at files that something may be left to be done for.
+        && record.stage().is_none_or(|stage| stage == Stage::Drained)
         && !record.has_intent()
         && !record.has_lengtheners()
         && !record.awaits_sync()

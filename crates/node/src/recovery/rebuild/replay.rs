@@ -37,6 +37,8 @@ pub struct Rebuilt {
     pub kept: usize,
     /// Where what the tiers had of those is.
     pub kept_in: Vec<PathBuf>,
+    /// The staged files that some process had open for writing.
+    pub unfinished: Vec<PathBuf>,
 }
 
 impl Rebuilt {
@@ -48,6 +50,7 @@ impl Rebuilt {
             removed: self.removed + other.removed,
             kept: self.kept + other.kept,
             kept_in: [self.kept_in, other.kept_in].concat(),
+            unfinished: [self.unfinished, other.unfinished].concat(),
         }
     }
 }
