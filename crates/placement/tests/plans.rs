@@ -343,6 +343,7 @@ fn plans_of_every_policy_cover_and_fit() {
                 TierSnapshot {
                     capacity,
                     free,
+                    kept: random.below(free + 1),
                     pinned: random.below(capacity - free + 1) >> random.below(40),
                     read_bandwidth: random.next_u64() >> random.below(64),
                     write_bandwidth: random.next_u64() >> random.below(64),

@@ -33,7 +33,9 @@ mod sections;
 pub use block::{BucketMeta, IndexNode, SlotChecksums, SparsePages};
 pub use client::{ClientSlot, Counter, Counters, slot_state};
 pub use description::{Description, description_state};
-pub use device::{DeviceSpeed, Emulation, LinkSpeed, SparseHeader, StoreHeader, TierHeader, markers};
+pub use device::{
+    DeviceSpeed, Emulation, LinkSpeed, SparseHeader, StoreHeader, TierHeader, markers,
+};
 pub use file::{FileRecord, LENGTHENER_LEFT, file_state};
 pub use header::{Header, StagedCounts, retirement};
 pub use job::{FOLLOWS, JobQuota, JobRecord, job_state, reserved_for};

@@ -40,7 +40,7 @@ mod tests {
             );
             Config::parse(&text)
         };
-        let identity = given("").unwrap().identity();
+        let instance = given("").unwrap().instance_id();
         for (run, needs) in [
             ("", Needs::ALL),
             ("[run]\nadapters = \"auto\"", Needs::ALL),
@@ -51,7 +51,7 @@ mod tests {
             let config = given(run).unwrap();
             assert_eq!(config.adapters, needs, "{run}");
             assert_eq!(Config::parse(&config.canonical()).unwrap(), config);
-            assert_eq!(config.identity(), identity);
+            assert_eq!(config.instance_id(), instance);
         }
         let wrong = given("[run]\nadapters = \"mpio\"").unwrap_err().to_string();
         assert!(wrong.contains("run.adapters") && wrong.contains("mpiio"), "{wrong}");

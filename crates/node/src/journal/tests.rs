@@ -77,6 +77,7 @@ impl World {
             faults: None,
             draining: AtomicBool::new(false),
             cleaned: AtomicU32::new(0),
+            kept_free: AtomicU64::new(0),
             resting: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             rounds: Rounds::default(),
