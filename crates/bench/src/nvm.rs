@@ -26,6 +26,8 @@ const PIECE_MB: f64 = BUFFER_MB;
 const WITHIN: Link = Link { start_s: 1e-6, byte_s: 1.0 / 5e9 };
 /// Of its pieces, those with which each rank calibrates a device, and the least of them.
 const CALIBRATED: (usize, usize) = (8, 4);
+/// How often that is done; the median counts.
+const PROBES: usize = 3;
 const ROUNDS: u32 = 3;
 /// How far off the model may be.
 const ERROR_MAX: f64 = 0.15;
@@ -197,8 +199,13 @@ impl Cell<'_> {
         let testbed = self.testbed()?;
         let count = (testbed.pieces() / CALIBRATED.0).max(CALIBRATED.1).min(testbed.pieces());
         let all = (count as u64 * u64::from(self.table.ranks()) * bytes(PIECE_MB)) as f64;
-        let (sequential, random) =
-            (all / testbed.in_order(count)?, all / testbed.independent(count)?);
+        let rate = |probe: &dyn Fn() -> Result<f64, String>| {
+            let mut times = (0..PROBES).map(|_| probe()).collect::<Result<Vec<f64>, _>>()?;
+            times.sort_by(f64::total_cmp);
+            Ok::<f64, String>(all / times[PROBES / 2])
+        };
+        let sequential = rate(&|| testbed.in_order(count))?;
+        let random = rate(&|| testbed.independent(count))?;
         let device = Device::measured(sequential, random, bytes(PIECE_MB) as f64, 0.0);
         let device = device.ok_or("the emulated device has no speed")?;
         let between = Link::fitted(&testbed.ping_pong()).ok_or("messages took no time")?;

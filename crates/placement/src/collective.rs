@@ -126,7 +126,8 @@ impl Link {
             products += weight * bytes * time_s;
         }
         let spread = weights * squares - sizes * sizes;
-        if !(spread > 1e-12 * weights * squares) {
+        // Of no samples it is no number.
+        if spread.is_nan() || spread <= 1e-12 * weights * squares {
             return None;
         }
         let byte_s = (weights * products - sizes * times) / spread;
@@ -246,7 +247,7 @@ impl Call {
     /// get the same share; a message of one piece comes from one rank, and that is elsewhere for
     /// all aggregators with a small chance only. In between the difference shrinks as the deviation
     /// of a mean does.
-    fn from_elsewhere(&self, own: f64, message: f64) -> (f64, f64) {
+    fn shares_elsewhere(&self, own: f64, message: f64) -> (f64, f64) {
         let mean = (1.0 - 1.0 / f64::from(self.nodes)).min(1.0 - own);
         if self.is_contiguous {
             return (mean, mean);
@@ -339,7 +340,7 @@ pub fn times(call: &Call, network: &Network, device: &Device) -> Option<Times> {
     let bytes = call.bytes as f64;
     let (domain, rounds) = call.rounds();
     let own = if call.is_contiguous { aggregators } else { 1.0 } / ranks;
-    let (mean, elsewhere) = call.from_elsewhere(own, domain / rounds);
+    let (mean, elsewhere) = call.shares_elsewhere(own, domain / rounds);
     let beside = (1.0 - own - elsewhere).max(0.0);
     let sharing = (aggregators / nodes).max(1.0);
     // Rounds begin with a message from afar, where there is one.

@@ -346,7 +346,7 @@ fn collective_simulated_s(drawn: &Drawn) -> f64 {
     while domains.iter().any(|left| *left > 0) {
         let largest = domains.iter().max().unwrap().min(&buffer);
         let message = *largest as f64;
-        let (mean, elsewhere) = call.from_elsewhere(own, message);
+        let (mean, elsewhere) = call.shares_elsewhere(own, message);
         let sharing = (f64::from(aggregators) / f64::from(nodes)).max(1.0);
         now_s += match (nodes > 1, ranks > 1) {
             (true, _) => network.between.start_s,
