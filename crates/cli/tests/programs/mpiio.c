@@ -48,6 +48,9 @@ int main(int argc, char **argv) {
     note("open", MPI_File_open(MPI_COMM_WORLD, "plain", MPI_MODE_RDWR | MPI_MODE_CREATE, MPI_INFO_NULL, &f), NULL, 0);
     note("write_at", MPI_File_write_at(f, at, out, all, MPI_INT, &s), &s, MPI_INT);
     note("write_at_all", MPI_File_write_at_all(f, at, out, all, MPI_INT, &s), &s, MPI_INT);
+    /* Errors are returned: to ask for the size of no type would end the program. */
+    note("write of no type", MPI_File_write_at(f, at, out, 1, MPI_DATATYPE_NULL, &s), NULL, 0);
+    note("write of less than nothing", MPI_File_write_at(f, at, out, -1, MPI_INT, &s), NULL, 0);
     note("sync", MPI_File_sync(f), NULL, 0);
     MPI_Barrier(MPI_COMM_WORLD);
     note("read_at", MPI_File_read_at(f, at, in, all, MPI_INT, &s), &s, MPI_INT);
