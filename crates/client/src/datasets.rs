@@ -23,8 +23,8 @@ impl Session {
         files.find(|file| !file.record.has(FileFlags::DIRECT)).map(|file| file.fd)
     }
 
-    /// What [`Session::settings`] gives for a block of file `id`: as the rule of a dataset says that
-    /// has bytes there, if one holds.
+    /// What [`Session::settings`] gives for a block of file `id`: as the rule of a dataset says
+    /// that has bytes there, if one holds.
     #[inline]
     pub(crate) fn settings_at(&self, id: FileId, record: &FileRecord, block: u64) -> Settings {
         let of_file = self.settings(record);

@@ -48,13 +48,13 @@ pub struct Open {
 }
 
 #[derive(Clone, Copy)]
-enum Place {
-    /// Never in use: a search ends here.
-    Fresh,
-    /// In use no more.
-    Left,
-    Taken(Open),
+struct Place {
+    /// It has been in use: a search goes on behind it.
+    was_used: bool,
+    open: Option<Open>,
 }
+
+const FRESH: Place = Place { was_used: false, open: None };
 
 struct Table {
     is_busy: AtomicBool,
@@ -68,10 +68,11 @@ unsafe impl Sync for Table {}
 static TABLE: Table = Table {
     is_busy: AtomicBool::new(false),
     count: AtomicUsize::new(0),
-    places: UnsafeCell::new([Place::Fresh; KNOWN_MAX]),
+    places: UnsafeCell::new([FRESH; KNOWN_MAX]),
 };
 
-/// Calls `act` with the table; `None` if another thread keeps it, which a fork may have left behind.
+/// Calls `act` with the table; `None` if another thread keeps it, which a fork may have left
+/// behind.
 fn with<R>(act: impl FnOnce(&mut [Place; KNOWN_MAX]) -> R) -> Option<R> {
     let is_free = || !TABLE.is_busy.swap(true, Ordering::Acquire);
     let is_mine = (0..LOOKS).any(|_| {
@@ -97,10 +98,12 @@ fn order(at: (usize, Id)) -> impl Iterator<Item = usize> {
 
 fn place_of(places: &[Place; KNOWN_MAX], at: (usize, Id)) -> Option<usize> {
     for index in order(at) {
-        match &places[index] {
-            Place::Fresh => return None,
-            Place::Taken(open) if open.at == at => return Some(index),
-            _ => {}
+        let place = &places[index];
+        if place.open.as_ref().is_some_and(|open| open.at == at) {
+            return Some(index);
+        }
+        if !place.was_used {
+            return None;
         }
     }
     None
@@ -115,9 +118,9 @@ pub fn key(library: &Library, id: Id) -> (usize, Id) {
 pub fn add(open: Open) {
     with(|places| {
         let known = place_of(places, open.at);
-        let free = || order(open.at).find(|&index| !matches!(places[index], Place::Taken(_)));
+        let free = || order(open.at).find(|&index| places[index].open.is_none());
         if let Some(index) = known.or_else(free) {
-            places[index] = Place::Taken(open);
+            places[index] = Place { was_used: true, open: Some(open) };
             TABLE.count.fetch_add(usize::from(known.is_none()), Ordering::Relaxed);
         }
     });
@@ -133,16 +136,15 @@ pub fn find(at: (usize, Id)) -> Option<Open> {
     if !is_any() {
         return None;
     }
-    with(|places| match places[place_of(places, at)?] {
-        Place::Taken(open) => Some(open),
-        _ => None,
-    })?
+    with(|places| places[place_of(places, at)?].open)?
 }
 
 /// Changes what is known of a dataset.
 pub fn change(at: (usize, Id), act: impl FnOnce(&mut Open)) {
     with(|places| {
-        if let Some(Place::Taken(open)) = place_of(places, at).map(|index| &mut places[index]) {
+        if let Some(index) = place_of(places, at)
+            && let Some(open) = &mut places[index].open
+        {
             act(open);
         }
     });
@@ -153,12 +155,13 @@ pub fn remove(at: (usize, Id)) {
     with(|places| {
         let Some(mut index) = place_of(places, at) else { return };
         TABLE.count.fetch_sub(1, Ordering::Relaxed);
-        places[index] = Place::Left;
+        places[index].open = None;
         // What no search has to go past is as if it had never been in use.
-        while matches!(places[(index + 1) % KNOWN_MAX], Place::Fresh)
-            && matches!(places[index], Place::Left)
+        while !places[(index + 1) % KNOWN_MAX].was_used
+            && places[index].was_used
+            && places[index].open.is_none()
         {
-            places[index] = Place::Fresh;
+            places[index] = FRESH;
             index = (index + KNOWN_MAX - 1) % KNOWN_MAX;
         }
     });
@@ -166,22 +169,18 @@ pub fn remove(at: (usize, Id)) {
 
 /// Whether the process has the same dataset open by another identifier.
 pub fn is_open_elsewhere(open: &Open) -> bool {
-    let is_same = |place: &Place| match place {
-        Place::Taken(other) => {
-            other.at != open.at && (other.file, other.name) == (open.file, open.name)
-        }
-        _ => false,
+    let is_same =
+        |other: &Open| other.at != open.at && (other.file, other.name) == (open.file, open.name);
+    let is_any = |places: &mut [Place; KNOWN_MAX]| {
+        places.iter().filter_map(|place| place.open.as_ref()).any(is_same)
     };
-    with(|places| places.iter().any(is_same)).unwrap_or(true)
+    with(is_any).unwrap_or(true)
 }
 
 /// Calls `act` with those of a library that are followed, of one file.
 pub fn for_each(library: &Library, file: FileIdentity, mut act: impl FnMut(Open)) {
     for index in 0..KNOWN_MAX {
-        let found = with(|places| match places[index] {
-            Place::Taken(open) => Some(open),
-            _ => None,
-        });
+        let found = with(|places| places[index].open);
         // Not with the table: what is done calls the library.
         if let Some(Some(open)) = found
             && open.at.0 == library.number()
@@ -189,5 +188,39 @@ pub fn for_each(library: &Library, file: FileIdentity, mut act: impl FnMut(Open)
         {
             act(open);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_closed_hides_nothing() {
+        let file = FileIdentity::at(c"/").unwrap();
+        let open = |id: Id, name| Open {
+            at: (1 << 20, id),
+            file,
+            name,
+            layout: Layout::Contiguous,
+            rank: 1,
+            is_writable: true,
+            is_settled: false,
+            selections: Selections::default(),
+        };
+        // Three in a row of places.
+        let (first, second) = (open(5, 1), open(5 + KNOWN_MAX as Id, 1));
+        let third = open(5 + 2 * KNOWN_MAX as Id, 2);
+        [first, second, third].into_iter().for_each(add);
+        assert!(is_open_elsewhere(&first) && !is_open_elsewhere(&third));
+        remove(first.at);
+        change(third.at, |open| open.is_settled = true);
+        assert!(find(first.at).is_none() && find(second.at).is_some());
+        assert!(find(third.at).unwrap().is_settled && !is_open_elsewhere(&second));
+        remove(third.at);
+        remove(second.at);
+        assert!(!is_any() && find(second.at).is_none());
+        let is_fresh = |places: &mut [Place; KNOWN_MAX]| places.iter().all(|place| !place.was_used);
+        assert_eq!(with(is_fresh), Some(true));
     }
 }

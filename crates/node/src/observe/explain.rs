@@ -187,8 +187,8 @@ pub struct Candidate {
 
 impl Observer {
     /// Explains the file at `path`, which need not exist: where its bytes are, and where `bytes`
-    /// more would go; or the same of a `dataset` of it. `None` if it lies in no managed directory of
-    /// this instance.
+    /// more would go; or the same of a `dataset` of it. `None` if it lies in no managed directory
+    /// of this instance.
     pub fn explain(&self, path: &Path, dataset: Option<&str>, bytes: u64) -> Option<Explanation> {
         let segment = self.segment();
         let header = segment.header();
@@ -281,8 +281,8 @@ fn datasets(segment: &Segment, file: FileId) -> Vec<DatasetState> {
     found.collect()
 }
 
-/// What of the parts of a file lies in a range. Of one that is cut, as much is dirty and valid as of
-/// the whole, at most.
+/// What of the parts of a file lies in a range. Of one that is cut, as much is dirty and valid as
+/// of the whole, at most.
 fn within(extents: &[Extent], range: &Range<u64>) -> Vec<Extent> {
     let cut = |extent: &Extent| {
         let (start, end) = (extent.start.max(range.start), extent.end.min(range.end));
