@@ -289,7 +289,7 @@ fn chunks(library: &Library, id: Id, sides: &[u64; RANK_MAX]) -> Vec<ByteRange> 
 /// Takes in that a part of a dataset is read now, and has brought what is read next, if that can be
 /// told.
 pub fn read(library: &Library, open: &Open, space: Id) {
-    if open.rank == 0 {
+    if open.rank == 0 || !open.selections.may_go_on() {
         return;
     }
     let Some(_quiet) = Quiet::now(library) else { return };

@@ -4,6 +4,9 @@ use crate::known::RANK_MAX;
 
 /// Equal steps that make a prediction.
 const STEPS: u32 = 2;
+/// Reads without a prediction after which a dataset is not looked at any more: a look takes as long
+/// as a small read.
+const LOOKS: u32 = 64;
 
 /// A box of elements: from each of `start` up to each of `end`, both within.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,12 +23,25 @@ pub struct Selections {
     last: Option<Slab>,
     step: [i64; RANK_MAX],
     equal: u32,
+    /// Reads since the last prediction.
+    idle: u32,
 }
 
 impl Selections {
+    /// Whether it is worth a look.
+    pub fn may_go_on(&self) -> bool {
+        self.idle < LOOKS
+    }
+
     /// Takes in what is read now, and gives what is read next, if that can be told: a box of the
     /// same size, by the step that the last ones had, within `dims`.
     pub fn next(&mut self, now: Slab, dims: &[u64]) -> Option<Slab> {
+        let next = self.predict(now, dims);
+        self.idle = if next.is_some() { 0 } else { self.idle + 1 };
+        next
+    }
+
+    fn predict(&mut self, now: Slab, dims: &[u64]) -> Option<Slab> {
         let last = self.last.replace(now)?;
         let sizes = |slab: &Slab| core::array::from_fn(|d| slab.end[d].wrapping_sub(slab.start[d]));
         let (size, before): ([u64; RANK_MAX], [u64; RANK_MAX]) = (sizes(&now), sizes(&last));
@@ -70,6 +86,16 @@ mod tests {
         assert_eq!(seen.next(at(1), &dims), None);
         assert_eq!(seen.next(at(2), &dims), Some(slab([0, 90], [40, 10])), "cut at the end");
         assert_eq!(seen.next(at(3), &dims), None, "there is no more");
+    }
+
+    #[test]
+    fn what_has_no_steps_is_looked_at_for_a_while() {
+        let mut seen = Selections::default();
+        for _ in 0..LOOKS {
+            assert!(seen.may_go_on());
+            seen.next(slab([3, 3], [1, 1]), &[40, 100]);
+        }
+        assert!(!seen.may_go_on());
     }
 
     #[test]
