@@ -138,7 +138,7 @@ fn a_drain_that_is_killed_goes_on_at_the_first_missing_stripe() {
     let steps = Steps::of(&site, &format!("cp {} staged; step 1", input.display()));
     steps.at("1");
     let status =
-        counts(&site, "two batches", |now| now.count("staged_compared") >= 2 * BATCH << 20);
+        counts(&site, "two batches", |now| now.count("staged_compared") >= (2 * BATCH) << 20);
     assert!(status.text.contains("draining (D)"), "{}", status.text);
     let done = status.count("staged_compared") >> 20;
     assert!(done < STRIPES, "too fast");
