@@ -113,6 +113,7 @@ mode = "bypass"
 latency = "5ms"
 seek = "8ms"
 stripe = "1MiB"
+stripe_count = 8
 emulate = { bandwidth = "23MB/s", latency = "4.16ms", shared = "device" }
 [[tier]]
 name = "ram"
@@ -183,6 +184,7 @@ emulate = { latency = "60us" }
                 ..Speed::default()
             },
             stripe: 1 << 20,
+            stripe_count: 8,
         }],
         tiers: vec![
             Tier {
@@ -388,7 +390,7 @@ fn unknown_keys() {
     site.refuses(
         &then("[[backing]]\npath = \"bb\"\nmod = \"bypass\""),
         &format!(
-            "site.toml:9: backing[1].mod: {tail} path, mode, bandwidth, latency, seek, emulate, stripe"
+            "site.toml:9: backing[1].mod: {tail} path, mode, bandwidth, latency, seek, emulate, stripe, stripe_count"
         ),
     );
     site.refuses_among_others(

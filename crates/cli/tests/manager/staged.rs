@@ -4,6 +4,7 @@
 use crate::harness::{LONG, Setup, Site, Status, Steps, becomes, kill, sees, wait_for};
 use rustix::process::Signal;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 /// What is not staged is flushed as soon as may be.
@@ -174,6 +175,57 @@ fn whole_stripes_that_rest_go_before_the_close() {
     let status = site.status();
     assert_eq!((status.count("staged_requests"), status.count("staged_whole")), (4, 4));
     steps.past("2");
+    steps.end();
+}
+
+#[test]
+fn a_file_is_laid_out_before_its_first_byte_and_after_its_size_is_known() {
+    let site = site(&EAGER);
+    let text = fs::read_to_string(&site.config).unwrap();
+    let more = "stripe = \"1MiB\"\nstripe_count = 8";
+    fs::write(&site.config, text.replacen("stripe = \"1MiB\"", more, 1)).unwrap();
+    // Lustre's command, as far as it is used.
+    let folder = site.out.join("bin");
+    fs::create_dir(&folder).unwrap();
+    let (lfs, said) = (folder.join("lfs"), site.out.join("said"));
+    let script = format!("#!/bin/sh\necho \"$@\" $(stat -c %s \"$7\") >> {}\n", said.display());
+    fs::write(&lfs, script).unwrap();
+    fs::set_permissions(&lfs, fs::Permissions::from_mode(0o755)).unwrap();
+    let input = input(&site, (3 << 20) + 5);
+    let script = format!("cp {} staged-large; echo text > staged-small; step 1", input.display());
+    let mut command = Steps::command(&site, &[], &script);
+    let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
+    command.env("PATH", path);
+    let steps = Steps::start(&site, command);
+    steps.at("1");
+    for name in ["staged-large", "staged-small"] {
+        comes_to(&site, name, 'F');
+    }
+    steps.past("1");
+    steps.end();
+    let mut lines: Vec<String> = sees(&said).lines().map(str::to_owned).collect();
+    lines.sort();
+    let line = |name: &str, count: u32| {
+        let path = site.store.join(name);
+        format!("migrate -c {count} -S 1048576 -- {} 0", path.display())
+    };
+    assert_eq!(lines, [line("staged-small", 1), line("staged-large", 4)]);
+    assert!(fs::read(site.store.join("staged-large")).unwrap() == content((3 << 20) + 5));
+}
+
+#[test]
+fn without_lustre_a_file_is_drained_as_its_directory_lays_it_out() {
+    let site = site(&EAGER);
+    let text = fs::read_to_string(&site.config).unwrap();
+    let more = "stripe = \"1MiB\"\nstripe_count = 8";
+    fs::write(&site.config, text.replacen("stripe = \"1MiB\"", more, 1)).unwrap();
+    let steps = Steps::of(&site, "echo text > staged; echo text > staged-2; step 1");
+    steps.at("1");
+    for name in ["staged", "staged-2"] {
+        becomes(&site.store.join(name), "text\n");
+    }
+    assert_eq!(site.log().matches("its layout stays").count(), 1, "{}", site.log());
+    steps.past("1");
     steps.end();
 }
 

@@ -240,6 +240,7 @@ impl Config {
                 shared: None,
                 speed: Speed::default(),
                 stripe: 0,
+                stripe_count: 0,
             });
             places.backing.push("--backing".to_owned());
         }

@@ -81,7 +81,9 @@ const PLACEMENT_KEYS: &[&str] = &[
     "pin_limit",
 ];
 const BACKING_KEYS: &[&str] =
-    &["path", "mode", "bandwidth", "latency", "seek", "emulate", "stripe"];
+    &["path", "mode", "bandwidth", "latency", "seek", "emulate", "stripe", "stripe_count"];
+/// The most servers over which Lustre lays out a file.
+const STRIPE_COUNT_MOST: u64 = 2000;
 const TIER_KEYS: &[&str] =
     &["name", "kind", "path", "capacity", "quota", "bandwidth", "latency", "seek", "emulate"];
 const EMULATE_KEYS: &[&str] = &["bandwidth", "latency"];
@@ -275,13 +277,19 @@ impl Table<'_> {
         let (emulate, shared) = self
             .read("emulate", None, errors, |e| e.emulate(EMULATE_STORE_KEYS).map(Some))
             .map_or((None, None), |(emulate, shared)| (Some(emulate), shared));
+        let stripe = self.read("stripe", 0, errors, |e| e.bytes("", example));
+        let stripe_count = |given: &Value<'_>| match stripe {
+            0 => Err(given.error("needs the length of a stripe; add stripe")),
+            _ => given.number(1, STRIPE_COUNT_MOST).map(|count| count as u32),
+        };
         let backing = Backing {
             path: path.and_then(|path| errors.ok(path.path())).unwrap_or_default(),
             mode: self.read("mode", Mode::Buffered, errors, |e| e.one_of(MODES)),
             emulate,
             shared,
             speed: errors.or(self.speed(), Speed::default()),
-            stripe: self.read("stripe", 0, errors, |e| e.bytes("", example)),
+            stripe,
+            stripe_count: self.read("stripe_count", 0, errors, stripe_count),
         };
         (backing, place)
     }

@@ -155,6 +155,9 @@ pub struct Backing {
     /// Bytes between two offsets at which a flush preferably begins and ends; 0 is the block size
     /// that `stat` tells.
     pub stripe: u64,
+    /// Over how many servers of a Lustre store a staged file is laid out, at most; 0 leaves it as
+    /// its directory says.
+    pub stripe_count: u32,
 }
 
 /// How the files of a backing directory are treated.
@@ -474,6 +477,9 @@ impl Config {
             write_emulate(text, backing.emulate, backing.shared.as_deref());
             write_speed(text, backing.speed);
             write_given(text, "stripe", backing.stripe);
+            if backing.stripe_count > 0 {
+                let _ = writeln!(text, "stripe_count = {}", backing.stripe_count);
+            }
         }
         for rule in &self.rules {
             rule.write(text, &self.tiers, with_sources);

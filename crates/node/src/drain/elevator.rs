@@ -8,6 +8,7 @@
 use crate::drain::flusher::{FlushScope, Flusher};
 use crate::journal::log::LogError;
 use crate::node::{BlockRef, Node};
+use crate::store::layout;
 use forebay_placement::staged::{self, Seen, Stage, goes_early, next};
 use forebay_pool::clock::{Timer, stamp_age};
 use forebay_pool::layout::{FileFlags, RuleRecord};
@@ -32,6 +33,8 @@ pub(crate) struct Elevator {
     flusher: Flusher,
     /// The state of which the journal was told last, and the generation of the record.
     told: HashMap<FileId, (u32, Stage)>,
+    /// That a file could not be laid out was said.
+    is_refused: bool,
 }
 
 /// What a look has come to.
@@ -47,7 +50,7 @@ enum Looked {
 
 impl Elevator {
     pub fn new(node: &Arc<Node>) -> Elevator {
-        Elevator { flusher: Flusher::new(node), told: HashMap::new() }
+        Elevator { flusher: Flusher::new(node), told: HashMap::new(), is_refused: false }
     }
 
     /// The elevator's life.
@@ -192,6 +195,27 @@ impl Elevator {
         self.flush(file, &ripe, || true)
     }
 
+    /// Before the first byte of a file goes to its store: now that it is known how long it is, its
+    /// layout is set. Where it cannot be, its requests are stripes all the same.
+    fn lay_out(&mut self, file: FileId) {
+        let node = Arc::clone(&self.flusher.node);
+        let record = node.segment.file(file);
+        let backing = &node.config.backing[self.flusher.store_of(file)];
+        if backing.stripe_count == 0 || record.stored() > 0 {
+            return;
+        }
+        let Ok(held) = self.flusher.descriptor(file) else { return };
+        let stripes = record.size.load(Ordering::Acquire).div_ceil(backing.stripe);
+        let count = stripes.clamp(1, backing.stripe_count.into()) as u32;
+        if let Err(why) = layout::lay_out(&*held, backing.stripe, count)
+            && !std::mem::replace(&mut self.is_refused, true)
+        {
+            let path = node.shown_path(record);
+            eprintln!("{path}: its layout stays that of its directory, and others' do: {why}");
+        }
+        crash::point("staged.laid-out");
+    }
+
     /// Whether the tier in which a block lies has less free than its low watermark.
     fn is_short(&self, found: BlockRef) -> bool {
         let segment = &self.flusher.node.segment;
@@ -204,6 +228,9 @@ impl Elevator {
     fn flush(&mut self, file: FileId, found: &[BlockRef], goes_on: impl Fn() -> bool) -> bool {
         let node = Arc::clone(&self.flusher.node);
         let mut came = false;
+        if !found.is_empty() {
+            self.lay_out(file);
+        }
         for batch in self.flusher.batches(found) {
             if node.stopping() || !goes_on() {
                 break;

@@ -148,6 +148,7 @@ fn stores_of(header: &Header) -> Vec<Backing> {
         shared: Some(path_of(&store.shared).to_owned()).filter(|path| !path.as_os_str().is_empty()),
         speed: speed(&store.speed),
         stripe: 0,
+        stripe_count: 0,
     };
     header.store[..header.stores as usize].iter().map(of).collect()
 }

@@ -5,4 +5,5 @@
 
 pub(crate) mod beneath;
 pub(crate) mod descriptors;
+pub(crate) mod layout;
 pub(crate) mod share;
