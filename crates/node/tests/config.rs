@@ -869,7 +869,16 @@ fn impossible_rules() {
         (
             "mode = 'slow'",
             "13: rule[0].mode: \"slow\" is unknown; give one of \"async\", \"sync\", \"scratch\", \
-             \"bypass\"",
+             \"bypass\", \"staged\"",
+        ),
+        (
+            "mode = 'staged'",
+            "13: rule[0].mode: staged needs the tier on which the files lie; add a file tier",
+        ),
+        (
+            "mode = 'staged'\ntier = 'ram'",
+            "14: rule[0].tier: staged needs a file tier, which keeps files over a reboot; name \
+             another tier",
         ),
         ("pin = 1", "13: rule[0].pin: \"1\" is unknown; give one of \"true\", \"false\""),
         (

@@ -613,7 +613,15 @@ mod tests {
                 Values::Policy => {
                     policies().filter(|n| *n != USER_DEFINED).map(str::to_owned).collect()
                 }
-                Values::OneOf(names) => names.iter().map(|n| (*n).to_owned()).collect(),
+                // A mode that needs a tier beside it is for tests of whole rules.
+                Values::OneOf(names) => {
+                    let needs_tier = |name: &str| {
+                        let of_name = Mode::ALL.iter().find(|(known, _)| *known == name);
+                        of_name.is_some_and(|(_, mode)| mode.needs_tier())
+                    };
+                    let alone = names.iter().filter(|name| !needs_tier(name));
+                    alone.map(|name| (*name).to_owned()).collect()
+                }
                 Values::Boolean => vec!["true".to_owned(), "false".to_owned()],
                 Values::Number { min, max } => vec![min.to_string(), max.to_string()],
                 Values::Pattern(longest) => vec!["x".repeat(longest)],
