@@ -21,6 +21,7 @@
 //! assert!(exposure.permille(0, HALF_LIFE_MS) > 900);
 //! ```
 
+use crate::hotness::decayed;
 use crate::leave::BATCH_BYTES;
 
 /// The highest share that is measured, in thousandths: docs/placement.md says why it is not all.
@@ -80,8 +81,10 @@ impl Exposure {
 
     /// How much of a byte that was noted last counts now.
     fn left(&self, now_ms: u32, half_life_ms: u32) -> f64 {
-        let age = now_ms.wrapping_sub(self.noted_ms);
-        (-f64::from(age) / f64::from(half_life_ms.max(1))).exp2()
+        // Not by `exp2`: the library of mathematics would be loaded with each program.
+        const ALL: u64 = 1 << 32;
+        let age_ms = u64::from(now_ms.wrapping_sub(self.noted_ms));
+        decayed(ALL, age_ms, half_life_ms) as f64 / ALL as f64
     }
 }
 

@@ -230,7 +230,7 @@ const LN_2: u64 = 2_977_044_472;
 /// A value after so many milliseconds: halved for each half-life. Between table points
 /// 2^-x = 1 - x ln 2 + (x ln 2)^2 / 2, which is 0.0014 % too low at most. A half-life of 0 is taken
 /// for 1.
-fn decayed(value: u64, age_ms: u64, half_life_ms: u32) -> u64 {
+pub(crate) fn decayed(value: u64, age_ms: u64, half_life_ms: u32) -> u64 {
     let half_life = u64::from(half_life_ms.max(1));
     let halvings = age_ms / half_life;
     if value == 0 || halvings >= 64 {
