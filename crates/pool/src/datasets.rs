@@ -441,6 +441,8 @@ impl RuledBlocks {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::single_range_in_vec_init, reason = "a list of ranges that has one")]
+
     use super::*;
     use crate::Identity;
     use crate::layout::Geometry;
