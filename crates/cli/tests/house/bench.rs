@@ -157,8 +157,9 @@ fn computing_out_of_core() {
     }
     let words = ["burst buffer", "MLBS on Forebay", "ratio 1: expected", "migration, large grid"];
     let json = compare("mlbs", &words);
-    // Faster than three systems and as expected, in each row; migration without waits.
-    assert_eq!(json.matches("\"wanted\":").count(), 4 * 12 + 2, "{json}");
+    // Faster than three systems and as expected, in each row; without waits where the model says
+    // so: migration on the small grid.
+    assert_eq!(json.matches("\"wanted\":").count(), 4 * 12 + 1, "{json}");
 }
 
 #[test]
