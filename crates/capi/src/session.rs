@@ -1,13 +1,10 @@
-//! The session of the process, which the preload library has: found once, by the symbol of its
-//! table.
+//! The session of the process, which the preload library has.
 
 use core::ffi::{CStr, c_void};
-use core::ptr::null_mut;
-use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
-use forebay_client::services::{SERVICES, Services};
+use core::sync::atomic::{AtomicBool, Ordering};
+use forebay_client::services::{Found, Services, is_whole};
 
-/// Null before the first look; [`ABSENT`] where the process has no such library.
-static FOUND: AtomicPtr<Services> = AtomicPtr::new(null_mut());
+static FOUND: Found = Found::new();
 
 /// A preload library was found, and no table that is long enough.
 static OTHER_BUILD: AtomicBool = AtomicBool::new(false);
@@ -15,44 +12,27 @@ static OTHER_BUILD: AtomicBool = AtomicBool::new(false);
 /// A part of the names that the preload library's file has.
 const PRELOAD: &[u8] = b"forebay_preload";
 
-/// No table has such an address.
-const ABSENT: *mut Services = core::ptr::without_provenance_mut(1);
-
 /// The preload library's table, if the process runs under Forebay now.
 pub(crate) fn services() -> Option<&'static Services> {
-    let mut table = FOUND.load(Ordering::Acquire);
-    if table.is_null() {
-        table = look();
-        FOUND.store(table, Ordering::Release);
-    }
-    if table == ABSENT {
-        return None;
-    }
-    // SAFETY: a table that its library exports, which was loaded with the program and stays.
-    let services = unsafe { &*table };
-    ((services.is_active)() == 1).then_some(services)
+    FOUND.get(look)
 }
 
 /// Whether the process has a preload library that lacks the table: of another build. What the C
 /// library's functions then say of a sync is what that library's rules make of it.
 pub(crate) fn is_of_another_build() -> bool {
-    let (table, found) = (FOUND.load(Ordering::Acquire), OTHER_BUILD.load(Ordering::Relaxed));
-    table == ABSENT && found
+    FOUND.is_absent() && OTHER_BUILD.load(Ordering::Relaxed)
 }
 
 #[cold]
-fn look() -> *mut Services {
+fn look(name: &CStr) -> *mut c_void {
     // SAFETY: a look-up by name, in all that was loaded with the program.
-    let table: *mut c_void = unsafe { libc::dlsym(libc::RTLD_DEFAULT, SERVICES.as_ptr()) };
-    let table = table.cast::<Services>();
-    // SAFETY: all tables begin with their length.
-    let is_whole = !table.is_null() && unsafe { (*table).bytes } >= size_of::<Services>();
-    if is_whole {
-        return table;
+    let table = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+    // SAFETY: what its library exports by this name.
+    if !unsafe { is_whole(table.cast()) } {
+        // Before the table counts as looked for.
+        OTHER_BUILD.store(!table.is_null() || fsync_is_preloaded(), Ordering::Relaxed);
     }
-    // Before the table counts as looked for.
-    OTHER_BUILD.store(!table.is_null() || fsync_is_preloaded(), Ordering::Relaxed);
-    ABSENT
+    table
 }
 
 /// Whether `fsync` is that of a preload library of Forebay's.

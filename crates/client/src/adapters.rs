@@ -1,14 +1,12 @@
-//! What adapters give a session: which descriptor a library that they stand before uses for a file,
-//! what it will read next, and what is counted of it.
+//! What adapters give a session: what a library that they stand before will read next, and what is
+//! counted of it.
 
 use crate::open_file::OpenFile;
 use crate::session::Session;
-use core::ffi::CStr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use forebay_placement::prefetch::{Ahead, DEPTH_MAX};
 use forebay_pool::layout::Counters;
 use forebay_pool::message::{EXPECT_UNIT, Message};
-use rustix::fd::RawFd;
 
 /// What adapters count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,13 +30,6 @@ impl Counted {
 }
 
 impl Session {
-    /// A descriptor of this process for the file at `path`, whichever name it was opened by. `None`
-    /// if it has none that is managed and buffers.
-    pub fn descriptor_at(&self, path: &CStr) -> Option<RawFd> {
-        let stat = rustix::fs::stat(path).ok().filter(|stat| self.is_in_table(stat))?;
-        self.descriptor_of(crate::open::identity_of(&stat))
-    }
-
     /// Counts `more`.
     pub fn count(&self, what: Counted, more: u64) {
         self.count_up(what.of(self.counters()), more);

@@ -8,8 +8,8 @@
 //! thread at any time, from a signal handler as far as read and write may.
 
 use crate::session::Session;
-use core::ffi::{CStr, c_char};
-use core::sync::atomic::Ordering;
+use core::ffi::{CStr, c_char, c_void};
+use core::sync::atomic::{AtomicPtr, Ordering};
 use forebay_pool::layout::TierId;
 use forebay_pool::segment::text;
 use rustix::fd::RawFd;
@@ -252,8 +252,6 @@ pub struct Services {
     pub pin: unsafe extern "C" fn(RawFd, u64, u64, u32, u32, *mut PinNow) -> i32,
     /// Gives up the pins of a handle that lie in a range whole; returns how many.
     pub unpin: extern "C" fn(u32, u64, u64) -> i32,
-    /// A descriptor of this process for the file at a path that is managed.
-    pub descriptor_at: unsafe extern "C" fn(*const c_char) -> RawFd,
     /// Has pieces brought to RAM that will be read: the first by its offset and bytes, from each to
     /// the next so many bytes, and how many. 1 if they were asked for, else 0.
     pub will_read: extern "C" fn(RawFd, u64, u64, i64, u64) -> i32,
@@ -271,7 +269,62 @@ const _: () = assert!(size_of::<PoolNow>() == 328 && size_of::<TierNow>() == 418
 const _: () = assert!(size_of::<ExtentNow>() == 32 && size_of::<UnsafeNow>() == 24);
 const _: () = assert!(size_of::<FlushBegun>() == 24 && size_of::<PinNow>() == 24);
 // What grows at its end.
-const _: () = assert!(size_of::<Services>() == 216);
+const _: () = assert!(size_of::<Services>() == 208);
+
+/// The table of the process's preload library, as a library beside it finds it: once, by its
+/// symbol. All threads may share it.
+#[derive(Debug)]
+pub struct Found(AtomicPtr<Services>);
+
+impl Found {
+    /// No table has such an address: the process has none, or not one that is long enough.
+    const ABSENT: *mut Services = core::ptr::without_provenance_mut(1);
+
+    /// Before the first look.
+    pub const fn new() -> Found {
+        Found(AtomicPtr::new(core::ptr::null_mut()))
+    }
+
+    /// The table, if the process runs under Forebay now. `look_up` is asked until it was answered:
+    /// the address of a symbol in all that was loaded with the program, as `dlsym` gives it, which
+    /// then stays.
+    #[inline]
+    pub fn get(&self, look_up: impl FnOnce(&CStr) -> *mut c_void) -> Option<&'static Services> {
+        let mut table = self.0.load(Ordering::Acquire);
+        if table.is_null() {
+            let found = look_up(SERVICES).cast::<Services>();
+            // SAFETY: what its library exports by this name, and what stays.
+            table = if unsafe { is_whole(found) } { found } else { Self::ABSENT };
+            self.0.store(table, Ordering::Release);
+        }
+        if self.is_absent() {
+            return None;
+        }
+        // SAFETY: a table that its library exports, which was loaded with the program and stays.
+        let services = unsafe { &*table };
+        ((services.is_active)() == 1).then_some(services)
+    }
+
+    /// Whether the process was seen to have no such table.
+    pub fn is_absent(&self) -> bool {
+        self.0.load(Ordering::Acquire) == Self::ABSENT
+    }
+}
+
+impl Default for Found {
+    fn default() -> Found {
+        Found::new()
+    }
+}
+
+/// Whether a table has all that this build knows of.
+///
+/// # Safety
+/// `table` is null, or that of a preload library of any build.
+pub unsafe fn is_whole(table: *const Services) -> bool {
+    // SAFETY: all tables begin with their length.
+    !table.is_null() && unsafe { (*table).bytes } >= size_of::<Services>()
+}
 
 /// The first bytes of a text, with a zero behind them.
 fn cut_off<const N: usize>(from: &[u8]) -> [c_char; N] {

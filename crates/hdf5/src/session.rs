@@ -1,16 +1,9 @@
-//! The session of the process, which the preload library has: found once, by the symbol of its
-//! table.
+//! The session of the process, which the preload library has.
 
 use core::ffi::CStr;
-use core::ptr::null_mut;
-use core::sync::atomic::{AtomicPtr, Ordering};
-use forebay_client::services::{ByteRange, NOT_MANAGED, SERVICES, Services};
+use forebay_client::services::{ByteRange, Found, NOT_MANAGED, Services};
 
-/// Null before the first look; [`ABSENT`] where the process has no such library.
-static FOUND: AtomicPtr<Services> = AtomicPtr::new(null_mut());
-
-/// No table has such an address.
-const ABSENT: *mut Services = core::ptr::without_provenance_mut(1);
+static FOUND: Found = Found::new();
 
 /// A file, as the kernel knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,27 +59,6 @@ pub fn is_active() -> bool {
 }
 
 fn services() -> Option<&'static Services> {
-    let mut table = FOUND.load(Ordering::Acquire);
-    if table.is_null() {
-        table = look();
-        FOUND.store(table, Ordering::Release);
-    }
-    if table == ABSENT {
-        return None;
-    }
-    // SAFETY: a table that its library exports, which was loaded with the program and stays.
-    let services = unsafe { &*table };
-    ((services.is_active)() == 1).then_some(services)
-}
-
-#[cold]
-fn look() -> *mut Services {
     // SAFETY: a look-up by name, in all that was loaded with the program.
-    let table = unsafe { libc::dlsym(libc::RTLD_DEFAULT, SERVICES.as_ptr()) };
-    let table = table.cast::<Services>();
-    // SAFETY: all tables begin with their length.
-    match !table.is_null() && unsafe { (*table).bytes } >= size_of::<Services>() {
-        true => table,
-        false => ABSENT,
-    }
+    FOUND.get(|name| unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) })
 }

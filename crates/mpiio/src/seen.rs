@@ -7,7 +7,7 @@ use crate::pieces::rows;
 use crate::services::services;
 use core::ffi::{CStr, c_char, c_int};
 use core::sync::atomic::{AtomicU8, Ordering};
-use forebay_client::services::counted;
+use forebay_client::services::{NOT_MANAGED, counted};
 
 /// Where a call reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,11 +45,22 @@ pub(crate) unsafe fn handle_at(address: Word) -> u64 {
     unsafe { (address as *const u64).read_unaligned() }
 }
 
+/// Device and inode of the file at a path.
+fn identity_at(path: &CStr) -> Option<(u64, u64)> {
+    // SAFETY: zeros are a value of the struct.
+    let mut found: libc::stat = unsafe { core::mem::zeroed() };
+    // SAFETY: a path, and a place for what is found.
+    let is_there = unsafe { libc::stat(path.as_ptr(), &raw mut found) } == 0;
+    is_there.then_some((found.st_dev, found.st_ino))
+}
+
 /// A file was opened by this name, as the handle.
 pub(crate) fn opened(name: &CStr, handle: u64) {
     let Some(services) = services() else { return };
-    // SAFETY: a path.
-    let find = |path: &CStr| unsafe { (services.descriptor_at)(path.as_ptr()) };
+    let find = |path: &CStr| match identity_at(path) {
+        Some((device, inode)) => (services.descriptor_of)(device, inode),
+        None => NOT_MANAGED,
+    };
     let mut fd = find(name);
     // A name may say by which of its drivers MPI is to use the file, as ufs:PATH.
     let behind = name.to_bytes_with_nul().splitn(2, |&byte| byte == b':').nth(1);

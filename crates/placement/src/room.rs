@@ -117,7 +117,10 @@ impl Headroom {
         let share = |of: f64| (tier.capacity as f64 * of.clamp(0.0, 1.0)) as u64 / unit * unit;
         let high = share(marks.high);
         let most = if moves_down { share(HEADROOM_MAX).max(high) } else { high };
-        let has_waited = std::mem::replace(&mut self.waits, waits) != waits;
+        // A count that is summed up while it changes may be too small for a moment.
+        let has_waited = waits > self.waits;
+        let waits = waits.max(self.waits);
+        self.waits = waits;
         if has_waited && self.is_reached {
             (self.bytes, self.is_reached) = (self.bytes.saturating_mul(2), false);
         }

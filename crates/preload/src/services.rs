@@ -4,7 +4,7 @@
 use crate::errno::last_error;
 use crate::files::path_here;
 use crate::session::{managed, session};
-use core::ffi::{CStr, c_char, c_int};
+use core::ffi::{c_char, c_int};
 use forebay_client::services::{
     self, BY_KERNEL, ByteRange, ExtentNow, FlushBegun, NOT_MANAGED, PinNow, PoolNow, SERVICES,
     Services, TierNow, UnsafeNow, awaited, counted, dataset, level, progress,
@@ -41,7 +41,6 @@ static forebay_services_1: Services = Services {
     end_phase,
     pin,
     unpin,
-    descriptor_at,
     will_read,
     count,
     descriptor_of,
@@ -317,13 +316,6 @@ unsafe extern "C" fn pin(
 
 extern "C" fn unpin(handle: u32, offset: u64, bytes: u64) -> c_int {
     session().map_or(0, |session| session.unpin(handle, offset, bytes) as c_int)
-}
-
-unsafe extern "C" fn descriptor_at(path: *const c_char) -> c_int {
-    let Some(session) = session() else { return NOT_MANAGED };
-    // SAFETY: the caller's path.
-    let path = unsafe { CStr::from_ptr(path) };
-    session.descriptor_at(path).unwrap_or(NOT_MANAGED)
 }
 
 extern "C" fn will_read(fd: c_int, offset: u64, bytes: u64, stride: i64, pieces: u64) -> c_int {

@@ -85,7 +85,7 @@ E
     status.assert_live();
     assert!(status.text.contains("mode scratch, 3 scratch files"), "{}", status.text);
     assert!(status.text.contains("scratch  "), "{}", status.text);
-    assert!(!status.text.contains("ahead"), "{}", status.text);
+    assert!(!status.text.contains("  ahead  "), "{}", status.text);
     let said = site.end(site.forebay(&["explain", "file"])).expect(0).stdout;
     assert!(said.contains("mode scratch of job"), "{said}");
     steps.past("1");

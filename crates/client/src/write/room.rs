@@ -456,6 +456,7 @@ impl Session {
             return false;
         }
         self.counters().backpressure.fetch_add(1, Ordering::Relaxed);
+        self.counters().quota_waits.fetch_add(1, Ordering::Relaxed);
         let Err(seen) = self.await_freed(record, claims) else { return true };
         self.quota_in_vain.store(seen, Ordering::Relaxed);
         claims()

@@ -2,6 +2,7 @@
 //! store.
 
 use crate::drain::flusher::{FlushScope, Flusher, WRITE_BYTES};
+use crate::drain::verify::UNEQUAL;
 use crate::node::BlockRef;
 use forebay_device::{Span, StoreFile, Target, Transfer};
 use forebay_placement::TierId;
@@ -100,7 +101,7 @@ impl Flusher {
         };
         let mut bytes = 0;
         let mut good = vec![true; begun.len()];
-        let mut error = None;
+        let (mut error, mut differs) = (None, false);
         for ((write, result), blocks) in writes.iter().zip(results).zip(pieces) {
             match result {
                 Ok(written) => {
@@ -109,7 +110,10 @@ impl Flusher {
                     self.node.segment.file(file).store_size.fetch_max(end, Ordering::AcqRel);
                 }
                 Err(errno) => {
-                    error = Some(errno);
+                    match errno {
+                        UNEQUAL => differs = true,
+                        errno => error = Some(errno),
+                    }
                     good[blocks].fill(false);
                 }
             }
@@ -134,8 +138,11 @@ impl Flusher {
             }
         }
         self.trace_flush(start, &begun, &good);
+        // A sync comes back to it.
+        self.was_held |= differs;
         match error {
             Some(_) => None,
+            None if differs => None,
             None if unread => Some(bytes),
             None => {
                 if bytes > 0 {

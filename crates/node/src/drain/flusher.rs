@@ -42,6 +42,8 @@ pub(crate) struct Flusher {
     pub(super) staging: Vec<u8>,
     /// What the store has of a batch of a staged file.
     pub(super) stored: Vec<u8>,
+    /// How often in a row it was not what this worker had written.
+    pub(super) unequal: HashMap<FileId, u32>,
     /// Files that this worker could not write, and when it tries again.
     pub(super) retries: HashMap<FileId, Retry>,
     /// For how long clients may hold what the sync that is being served needs.
@@ -98,6 +100,7 @@ impl Flusher {
             tiers: node.tiers().map(|tier| node.tier_client(tier)).collect(),
             staging: Vec::new(),
             stored: Vec::new(),
+            unequal: HashMap::new(),
             retries: HashMap::new(),
             backoff: Backoff::default(),
             was_held: false,

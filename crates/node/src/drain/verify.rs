@@ -17,9 +17,15 @@ use rustix::io::Errno;
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// What is to be written again, and is no error to tell yet: no write of a store ends with it.
+pub(super) const UNEQUAL: Errno = Errno::RESTART;
+/// So often in a row the store had other bytes before programs are told.
+const UNEQUAL_TOLD: u32 = 4;
+
 impl Flusher {
     /// Counts writes of a staged file, whose requests are stripes of so many bytes, and looks
-    /// whether the store has their bytes. The result of each, `IO` where it has others.
+    /// whether the store has their bytes. The result of each: where it has others [`UNEQUAL`], to
+    /// be written again, and `IO` when that was so [`UNEQUAL_TOLD`] times in a row.
     pub(super) fn verify(
         &mut self,
         file: FileId,
@@ -93,18 +99,27 @@ impl Flusher {
                 continue;
             }
             match read.result() {
-                Ok(_) if is_same(write, read) => add(&counts.compared, write.len()),
+                Ok(_) if is_same(write, read) => {
+                    add(&counts.compared, write.len());
+                    self.unequal.remove(&file);
+                }
                 // It was cut meanwhile.
                 Ok(got) if write.offset() + got >= record.size.load(Ordering::Acquire) => {}
                 Ok(_) => {
                     add(&counts.unequal, 1);
-                    let path = self.node.shown_path(record);
-                    let (start, end) = (write.offset(), write.offset() + write.len());
-                    eprintln!(
-                        "{path}: bytes {start}..{end} of the store's file are not what was written; \
-                         they are written again"
-                    );
-                    *result = Err(Errno::IO);
+                    let times = self.unequal.entry(file).or_insert(0);
+                    *times += 1;
+                    // Once it may be what a program has done to the store's file meanwhile: cut it
+                    // and made it longer, for one.
+                    if *times > 1 {
+                        let path = self.node.shown_path(record);
+                        let (start, end) = (write.offset(), write.offset() + write.len());
+                        eprintln!(
+                            "{path}: bytes {start}..{end} of the store's file are not what was \
+                             written; they are written again"
+                        );
+                    }
+                    *result = Err(if *times < UNEQUAL_TOLD { UNEQUAL } else { Errno::IO });
                 }
                 Err(errno) => *result = Err(errno),
             }

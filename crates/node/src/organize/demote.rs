@@ -370,7 +370,9 @@ impl Demoter {
     /// What is kept free for writers that wait now and then; `None` if none has waited lately.
     fn headroom(&mut self, hierarchy: &Hierarchy, tier: &TierSnapshot) -> Option<u64> {
         let unit = self.node.segment.bucket_bytes() as u64;
-        let waits = self.node.counted(|counters| &counters.backpressure);
+        // Who waits for a quota has no use of more room in the tier.
+        let all = self.node.counted(|counters| &counters.backpressure);
+        let waits = all.saturating_sub(self.node.counted(|counters| &counters.quota_waits));
         let below = destination(hierarchy, self.tier.index(), unit);
         let moves_down = below != Destination::Store;
         let now_ms = self.since.elapsed().as_millis() as u64;

@@ -21,6 +21,8 @@ pub struct Counters {
     pub write_around: AtomicU64,
     /// Waits: of a writer, for room in the tiers.
     pub backpressure: AtomicU64,
+    /// Waits: of those, for room in what a run may have of a tier.
+    pub quota_waits: AtomicU64,
     /// Calls: passed to the kernel after the file was made clean.
     pub passthrough: AtomicU64,
     /// Bytes: read from the store by programs that waited for them.
@@ -53,7 +55,7 @@ pub struct Counter<'a> {
 
 impl Counters {
     /// All counters, always in the same order.
-    pub fn all(&self) -> [Counter<'_>; 15] {
+    pub fn all(&self) -> [Counter<'_>; 16] {
         let of = |name, unit, help, value| Counter { name, unit, help, value };
         [
             of("opens", "calls", "files opened for buffering", &self.opens),
@@ -68,6 +70,12 @@ impl Counters {
                 &self.write_around,
             ),
             of("backpressure", "waits", "of a writer, for room in the tiers", &self.backpressure),
+            of(
+                "quota_waits",
+                "waits",
+                "of them, for room in the quota of their run",
+                &self.quota_waits,
+            ),
             of(
                 "passthrough",
                 "calls",
@@ -159,5 +167,5 @@ pub struct ClientSlot {
     pub told: AtomicU64,
 }
 
-pin_size!(Counters, 120);
+pin_size!(Counters, 128);
 pin_size!(ClientSlot, 896);
