@@ -16,7 +16,7 @@ use crate::trace::{LOOK_EVERY, Tracer};
 use crate::watch::Watch;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use forebay_client::{Needs, needs_of_program};
+use forebay_client::{Needs, needs_of_command};
 use forebay_node::log::shown;
 use forebay_node::runtime::Runtime;
 use forebay_node::status::Observer;
@@ -28,10 +28,10 @@ use forebay_pool::message::Message;
 use forebay_pool::spans::Spans;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::io::Errno;
-use std::ffi::{CString, OsString};
+use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
 use std::io::IsTerminal;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -517,30 +517,16 @@ fn rejoin(
 fn admitted_adapters(config: &Config) -> Result<Needs, String> {
     let Some(given) = std::env::var_os(ADAPTERS) else { return Ok(config.adapters) };
     let admitted = given.to_str().and_then(Needs::admitted);
-    admitted.ok_or_else(|| {
-        format!(
-            "{ADAPTERS}={}: give auto, none, mpiio or hdf5; several with commas between",
-            Path::new(&given).display()
-        )
-    })
+    admitted
+        .ok_or_else(|| format!("{ADAPTERS}={}: {}", Path::new(&given).display(), Needs::CHOICES))
 }
 
 /// The adapters that the command needs.
-fn needs_of(command: &OsString) -> Needs {
-    let path = Path::new(command);
-    let found = match path.components().count() > 1 || path.is_absolute() {
-        true => Some(path.to_owned()),
-        false => {
-            let folders = std::env::var_os("PATH").unwrap_or_default();
-            let paths = std::env::split_paths(&folders).map(|folder| folder.join(path));
-            paths
-                .filter(|path| path.is_file())
-                .find(|path| rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok())
-        }
-    };
-    let path = found.and_then(|path| CString::new(path.into_os_string().into_vec()).ok());
-    let library_path = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-    path.map_or(Needs::NONE, |path| needs_of_program(&path, library_path.as_bytes()))
+fn needs_of(command: &OsStr) -> Needs {
+    let text = |text: OsString| CString::new(text.into_vec()).unwrap_or_default();
+    let variable = |name| text(std::env::var_os(name).unwrap_or_default());
+    let library_path = variable("LD_LIBRARY_PATH");
+    needs_of_command(&text(command.to_owned()), &variable("PATH"), library_path.as_bytes())
 }
 
 fn spawn(

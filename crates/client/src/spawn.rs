@@ -33,8 +33,17 @@ pub struct Start {
     pub needs: Needs,
 }
 
-/// The adapters that the program at `path` needs, whose environment has this LD_LIBRARY_PATH.
-pub fn needs_of_program(path: &CStr, library_path: &[u8]) -> Needs {
+/// The adapters that the program needs which `name` means, in the folders of `search` if it is no
+/// path, and whose environment has this LD_LIBRARY_PATH.
+pub fn needs_of_command(name: &CStr, search: &CStr, library_path: &[u8]) -> Needs {
+    if name.to_bytes().contains(&b'/') {
+        return needs_of_program(name, library_path);
+    }
+    search::with_found(name, search, |path| needs_of_program(path, library_path))
+        .unwrap_or_default()
+}
+
+fn needs_of_program(path: &CStr, library_path: &[u8]) -> Needs {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let Ok(file) = rustix::fs::open(path, flags, Mode::empty()) else { return Needs::NONE };
     let stat = rustix::fs::fstat(&file).ok();

@@ -35,6 +35,8 @@
 mod correction;
 pub mod paper;
 
+/// Equations (3) and (5), which are those of other models.
+pub use crate::outofcore::io_s;
 pub use correction::Correction;
 
 /// How much less the other mode has to take before it is chosen instead of the one in use, as a
@@ -49,11 +51,6 @@ const FEWER: f64 = 1.02;
 /// `iterations` rounds, in each of which `tau` of `message` bytes go over the link.
 pub fn exchange_s(link: Link, iterations: f64, message: f64, tau: f64) -> f64 {
     iterations * (link.start_s + link.byte_s * message * tau)
-}
-
-/// Equations (3) and (5): the time of so many bytes at a bandwidth.
-pub fn io_s(bytes: f64, bandwidth: f64) -> f64 {
-    bytes / bandwidth
 }
 
 /// Equation (1), with what is neither exchange nor I/O as `other_s`.

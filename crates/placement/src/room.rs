@@ -144,6 +144,11 @@ impl Headroom {
 }
 
 impl Headroom {
+    /// Writers have waited for room lately, as of the last look.
+    pub fn is_pressed(&self) -> bool {
+        self.used_at_ms.is_some()
+    }
+
     /// Bytes beyond the high watermark that the last look has said are kept free: for
     /// [`TierSnapshot::kept`].
     pub fn kept(&self) -> u64 {

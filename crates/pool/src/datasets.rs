@@ -135,11 +135,16 @@ impl DatasetRecord {
     }
 }
 
+/// The key of a file in the tag of a range.
+fn key_in(tag: u64) -> u64 {
+    tag >> DATASET_BITS & ((1 << (NONCE_AT - DATASET_BITS)) - 1)
+}
+
 impl RangeRecord {
     /// Its blocks and the number of its dataset, if it is of the file of `key`.
     fn of(&self, key: u64) -> Option<(usize, Range<u64>)> {
         let tag = self.tag.load(Ordering::Acquire);
-        if tag >> DATASET_BITS & ((1 << (NONCE_AT - DATASET_BITS)) - 1) != key {
+        if key_in(tag) != key {
             return None;
         }
         let blocks = self.blocks.load(Ordering::Acquire);
@@ -153,7 +158,7 @@ impl RangeRecord {
 
     /// The key of its file; 0 if it is free.
     fn key(&self) -> u64 {
-        self.tag.load(Ordering::Acquire) >> DATASET_BITS & ((1 << (NONCE_AT - DATASET_BITS)) - 1)
+        key_in(self.tag.load(Ordering::Acquire))
     }
 }
 

@@ -133,8 +133,6 @@ struct Worker {
     is_awaited: bool,
     has_worked: bool,
     headroom: Headroom,
-    /// Writers have waited for room lately, as of its last look.
-    is_pressed: bool,
     /// Until when the promoter rests.
     rests_ns: Option<u64>,
     /// Tells the pause that it is in from earlier ones.
@@ -190,7 +188,6 @@ impl Manager {
             is_awaited: false,
             has_worked: false,
             headroom: Headroom::default(),
-            is_pressed: false,
             rests_ns: None,
             pause: 0,
             in_vain: 0,
@@ -483,7 +480,6 @@ impl Simulation {
         let headroom = state.headroom.look(now_ns / MS, waits, moves_down, &snapshot, marks, unit);
         let is_pressed = headroom.is_some();
         let kept = state.headroom.kept();
-        state.is_pressed = is_pressed;
         if level == 0 {
             self.manager.kept_free = kept;
         }
@@ -546,7 +542,7 @@ impl Simulation {
     }
 
     fn demoter_pause(&self, worker: usize) -> Option<u64> {
-        let lately = self.manager.workers[worker].is_pressed;
+        let lately = self.manager.workers[worker].headroom.is_pressed();
         // When all have ended nothing is left but the drain.
         (!self.ended).then_some(if lately { LOOK_PRESSED_MS } else { LOOK_MS } * MS)
     }

@@ -79,6 +79,9 @@ impl Needs {
         found.map_or(Needs::NONE, |(needs, _)| *needs)
     }
 
+    /// What [`Needs::admitted`] takes, for people.
+    pub const CHOICES: &str = "give auto, none, mpiio or hdf5; several with commas between";
+
     /// Those that FOREBAY_ADAPTERS admits with this value: names by commas, `none`, or `auto`.
     /// `None` where one of the names is no adapter.
     pub fn admitted(value: &str) -> Option<Needs> {

@@ -12,8 +12,7 @@ impl Value<'_> {
     pub(super) fn adapters(&self) -> reader::Result<Needs> {
         let section = self.table(KEYS, "a table: [run]")?;
         let Some(entry) = section.get("adapters") else { return Ok(Needs::ALL) };
-        let wrong = "give auto, none, mpiio or hdf5; several with commas between";
-        Needs::admitted(entry.text()?).ok_or_else(|| entry.error(wrong))
+        Needs::admitted(entry.text()?).ok_or_else(|| entry.error(Needs::CHOICES))
     }
 }
 

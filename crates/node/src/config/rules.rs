@@ -398,16 +398,18 @@ impl RawRule {
             return Err(item.error(format_args!("has no meaning with mode {mode}; remove one")));
         }
         if set.mode.is_some_and(Mode::needs_tier) {
-            let problem = match set.tier {
-                None => "staged needs the tier on which the files lie; add a file tier",
-                Some(tier) if TierId::new(usize::from(tier)).is_ram() => {
-                    "staged needs a file tier, which keeps files over a reboot; name another tier"
+            let wrong = |key, problem: &str| Err(ConfigError::new(at(key), problem));
+            match set.tier {
+                None => {
+                    let problem = "staged needs the tier on which the files lie; add a file tier";
+                    return wrong("mode", problem);
                 }
-                Some(_) => "",
-            };
-            if !problem.is_empty() {
-                let key = if set.tier.is_some() { "tier" } else { "mode" };
-                return Err(ConfigError::new(at(key), problem));
+                Some(tier) if TierId::new(usize::from(tier)).is_ram() => {
+                    let problem = "staged needs a file tier, which keeps files over a reboot; \
+                                   name another tier";
+                    return wrong("tier", problem);
+                }
+                Some(_) => {}
             }
         }
         match (set.policy.map(policy_name), set.tier) {

@@ -2,7 +2,7 @@
 //! store.
 
 use crate::drain::flusher::{FlushScope, Flusher, WRITE_BYTES};
-use crate::drain::verify::UNEQUAL;
+use crate::drain::verify::Written;
 use crate::node::BlockRef;
 use forebay_device::{Span, StoreFile, Target, Transfer};
 use forebay_placement::TierId;
@@ -97,23 +97,24 @@ impl Flusher {
         self.write(file, store, &mut writes);
         let results = match self.stripe_of_staged(file) {
             Some(stripe) => self.verify(file, stripe, &held, &writes),
-            None => writes.iter().map(Transfer::result).collect(),
+            None => writes.iter().map(Written::of).collect(),
         };
         let mut bytes = 0;
         let mut good = vec![true; begun.len()];
         let (mut error, mut differs) = (None, false);
         for ((write, result), blocks) in writes.iter().zip(results).zip(pieces) {
             match result {
-                Ok(written) => {
+                Written::Bytes(written) => {
                     bytes += written;
                     let end = write.offset() + written;
                     self.node.segment.file(file).store_size.fetch_max(end, Ordering::AcqRel);
                 }
-                Err(errno) => {
-                    match errno {
-                        UNEQUAL => differs = true,
-                        errno => error = Some(errno),
-                    }
+                Written::Again => {
+                    differs = true;
+                    good[blocks].fill(false);
+                }
+                Written::Failed(errno) => {
+                    error = Some(errno);
                     good[blocks].fill(false);
                 }
             }

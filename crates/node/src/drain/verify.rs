@@ -17,23 +17,39 @@ use rustix::io::Errno;
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What is to be written again, and is no error to tell yet: no write of a store ends with it.
-pub(super) const UNEQUAL: Errno = Errno::RESTART;
 /// So often in a row the store had other bytes before programs are told.
 const UNEQUAL_TOLD: u32 = 4;
 
+/// What has become of a write to a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Written {
+    /// So many bytes are there.
+    Bytes(u64),
+    /// It is to be made again, and there is no error to tell yet.
+    Again,
+    /// It has failed.
+    Failed(Errno),
+}
+
+impl Written {
+    /// By its result alone.
+    pub fn of(write: &Transfer) -> Written {
+        write.result().map_or_else(Written::Failed, Written::Bytes)
+    }
+}
+
 impl Flusher {
     /// Counts writes of a staged file, whose requests are stripes of so many bytes, and looks
-    /// whether the store has their bytes. The result of each: where it has others [`UNEQUAL`], to
-    /// be written again, and `IO` when that was so [`UNEQUAL_TOLD`] times in a row.
+    /// whether the store has their bytes. Where it has others they are to be written again, and
+    /// have failed (`IO`) when that was so of the file [`UNEQUAL_TOLD`] times in a row.
     pub(super) fn verify(
         &mut self,
         file: FileId,
         stripe: u64,
         held: &StoreHandle,
         writes: &[Transfer],
-    ) -> Vec<Result<u64, Errno>> {
-        let mut results: Vec<_> = writes.iter().map(Transfer::result).collect();
+    ) -> Vec<Written> {
+        let mut results: Vec<_> = writes.iter().map(Written::of).collect();
         self.count_requests(file, stripe, writes);
         let record = self.node.segment.file(file);
         // Other nodes write there, too.
@@ -43,7 +59,7 @@ impl Flusher {
         let store = self.store_of(file);
         crash::point("staged.syncing");
         if let Err(errno) = self.stores[store].sync(held.file()) {
-            results.fill(Err(errno));
+            results.fill(Written::Failed(errno));
             return results;
         }
         crash::point("staged.synced");
@@ -73,7 +89,7 @@ impl Flusher {
         store: usize,
         readable: &OwnedFd,
         writes: &[Transfer],
-        results: &mut [Result<u64, Errno>],
+        results: &mut [Written],
     ) {
         let mut stored = std::mem::take(&mut self.stored);
         let bytes = writes.iter().map(|write| write.len() as usize).sum();
@@ -94,35 +110,38 @@ impl Flusher {
         }
         self.stores[store].run(&mut reads);
         let (counts, record) = (&self.node.header().staged, self.node.segment.file(file));
+        let times = self.unequal.get(&file).map_or(1, |times| times + 1);
+        let mut is_unequal = false;
         for ((write, read), result) in writes.iter().zip(&reads).zip(results) {
-            if result.is_err() {
+            if !matches!(result, Written::Bytes(_)) {
                 continue;
             }
             match read.result() {
-                Ok(_) if is_same(write, read) => {
-                    add(&counts.compared, write.len());
-                    self.unequal.remove(&file);
-                }
+                Ok(_) if is_same(write, read) => add(&counts.compared, write.len()),
                 // It was cut meanwhile.
                 Ok(got) if write.offset() + got >= record.size.load(Ordering::Acquire) => {}
                 Ok(_) => {
                     add(&counts.unequal, 1);
-                    let times = self.unequal.entry(file).or_insert(0);
-                    *times += 1;
+                    is_unequal = true;
+                    let path = self.node.shown_path(record);
+                    let (start, end) = (write.offset(), write.offset() + write.len());
+                    eprintln!(
+                        "{path}: bytes {start}..{end} of the store's file are not what was written; \
+                         they are written again"
+                    );
                     // Once it may be what a program has done to the store's file meanwhile: cut it
                     // and made it longer, for one.
-                    if *times > 1 {
-                        let path = self.node.shown_path(record);
-                        let (start, end) = (write.offset(), write.offset() + write.len());
-                        eprintln!(
-                            "{path}: bytes {start}..{end} of the store's file are not what was \
-                             written; they are written again"
-                        );
-                    }
-                    *result = Err(if *times < UNEQUAL_TOLD { UNEQUAL } else { Errno::IO });
+                    *result = match times < UNEQUAL_TOLD {
+                        true => Written::Again,
+                        false => Written::Failed(Errno::IO),
+                    };
                 }
-                Err(errno) => *result = Err(errno),
+                Err(errno) => *result = Written::Failed(errno),
             }
+        }
+        match is_unequal {
+            true => drop(self.unequal.insert(file, times)),
+            false => drop(self.unequal.remove(&file)),
         }
         self.stored = stored;
     }

@@ -78,8 +78,6 @@ pub(crate) struct Demoter {
     coldest: Coldest,
     headroom: Headroom,
     since: Instant,
-    /// Writers have waited for room lately, as of the last look.
-    is_pressed: bool,
 }
 
 impl Demoter {
@@ -98,7 +96,6 @@ impl Demoter {
             coldest: Coldest::default(),
             headroom: Headroom::default(),
             since: Instant::now(),
-            is_pressed: false,
             node: Arc::clone(node),
         }
     }
@@ -113,7 +110,7 @@ impl Demoter {
             let asked = wanted.wrapping_sub(answered) > by_flushes.wrapping_sub(cleaned);
             (answered, cleaned) = (wanted, by_flushes);
             if self.make_room(asked) == 0 {
-                let look = if self.is_pressed { LOOK_PRESSED } else { LOOK };
+                let look = if self.headroom.is_pressed() { LOOK_PRESSED } else { LOOK };
                 let look = self.node.wait_ms(look.as_ms());
                 futex::wait(&self.node.header().room_wanted, wanted, look);
             }
@@ -145,7 +142,6 @@ impl Demoter {
         let planned = in_turns(&snapshot, planned, unit);
         let headroom = self.headroom(&hierarchy, &snapshot);
         let is_pressed = headroom.is_some();
-        self.is_pressed = is_pressed;
         // Programs wait for room in RAM only.
         let pressure = Pressure {
             asked: asked && self.tier.is_ram(),
