@@ -64,17 +64,33 @@ pub fn in_turns(tier: &TierSnapshot, planned: u64, unit: u64) -> u64 {
     planned.min(tier.free.saturating_add((tier.capacity / TURNS).max(unit)))
 }
 
+/// How often writers have begun to wait for room so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waits {
+    /// All of them.
+    pub all: u64,
+    /// Those of them for room in the quota of their run, who have no use of more in the tier.
+    pub for_quotas: u64,
+}
+
+impl Waits {
+    fn for_room(self) -> u64 {
+        self.all.saturating_sub(self.for_quotas)
+    }
+}
+
 /// The room that a tier keeps for writers that come in bursts: as much as the high watermark says,
 /// and where they wait all the same, twice as much the next time, up to three quarters of the tier.
 /// So what a program computes between two writes is the time in which the tier below takes the
 /// last one, whatever its size.
 ///
 /// ```
-/// use forebay_placement::room::{Headroom, Watermarks};
+/// use forebay_placement::room::{Headroom, Waits, Watermarks};
 /// use forebay_placement::TierSnapshot;
 ///
 /// let mut headroom = Headroom::default();
-/// let mut look = |now_ms, waits, free| {
+/// let mut look = |now_ms, all, free| {
+///     let waits = Waits { all, ..Waits::default() };
 ///     let tier = TierSnapshot { capacity: 100, free, ..TierSnapshot::default() };
 ///     headroom.look(now_ms, waits, true, &tier, Watermarks::default(), 1)
 /// };
@@ -88,7 +104,7 @@ pub fn in_turns(tier: &TierSnapshot, planned: u64, unit: u64) -> u64 {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Headroom {
     /// Waits of writers that have been seen.
-    waits: u64,
+    waits: Waits,
     /// When a writer last waited, or took more than the high watermark.
     used_at_ms: Option<u64>,
     bytes: u64,
@@ -101,13 +117,13 @@ pub struct Headroom {
 
 impl Headroom {
     /// Bytes that are to be free, as of a look at the tier at `now_ms`; `None` if no writer has
-    /// waited within the last [`WAIT_MAX_MS`]. `waits`: how often writers have begun to wait so
-    /// far. `moves_down`: what leaves goes to another tier; what would go to the store leaves the
-    /// readers without it, so no more than the watermark is kept free then.
+    /// waited within the last [`WAIT_MAX_MS`]. `moves_down`: what leaves goes to another tier; what
+    /// would go to the store leaves the readers without it, so no more than the watermark is kept
+    /// free then.
     pub fn look(
         &mut self,
         now_ms: u64,
-        waits: u64,
+        waits: Waits,
         moves_down: bool,
         tier: &TierSnapshot,
         marks: Watermarks,
@@ -118,10 +134,13 @@ impl Headroom {
         let high = share(marks.high);
         let most = if moves_down { share(HEADROOM_MAX).max(high) } else { high };
         // A count that is summed up while it changes may be too small for a moment.
-        let has_waited = waits > self.waits;
-        let waits = waits.max(self.waits);
-        self.waits = waits;
-        if has_waited && self.is_reached {
+        let before = self.waits;
+        self.waits = Waits {
+            all: waits.all.max(before.all),
+            for_quotas: waits.for_quotas.max(before.for_quotas),
+        };
+        let has_waited = self.waits.all > before.all;
+        if self.waits.for_room() > before.for_room() && self.is_reached {
             (self.bytes, self.is_reached) = (self.bytes.saturating_mul(2), false);
         }
         self.bytes = self.bytes.clamp(high, most);
@@ -138,7 +157,7 @@ impl Headroom {
             self.kept = self.bytes - high;
             return Some(self.bytes);
         }
-        *self = Headroom { waits, ..Headroom::default() };
+        *self = Headroom { waits: self.waits, ..Headroom::default() };
         None
     }
 }
@@ -312,6 +331,7 @@ mod tests {
                     for _ in 0..2 {
                         now_ms += 1;
                         let seen = tier(capacity, free);
+                        let waits = Waits { all: waits, for_quotas: 0 };
                         let kept = headroom.look(now_ms, waits, true, &seen, marks, 1);
                         assert!(kept.is_none_or(|kept| kept <= capacity * 3 / 4), "{kept:?}");
                         free += room_needed(seen, marks, kept.unwrap_or(0), 1);
@@ -328,11 +348,14 @@ mod tests {
     #[test]
     fn where_the_store_is_next_no_more_than_the_watermark_is_kept() {
         let (mut headroom, marks) = (Headroom::default(), Watermarks::default());
-        for waits in 1..50 {
-            let kept = headroom.look(waits, waits, false, &tier(100, 25), marks, 1);
+        let waits = |all, for_quotas| Waits { all, for_quotas };
+        for all in 1..50 {
+            let kept = headroom.look(all, waits(all, 0), false, &tier(100, 25), marks, 1);
             assert_eq!((kept, headroom.kept()), (Some(25), 0));
         }
-        let kept = headroom.look(50, 50, true, &tier(100, 25), marks, 1);
+        let kept = headroom.look(50, waits(50, 1), true, &tier(100, 25), marks, 1);
+        assert_eq!((kept, headroom.kept()), (Some(25), 0), "it waits for its quota");
+        let kept = headroom.look(51, waits(51, 1), true, &tier(100, 25), marks, 1);
         assert_eq!((kept, headroom.kept()), (Some(50), 25), "there is another tier now");
     }
 

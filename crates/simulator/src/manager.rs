@@ -17,7 +17,7 @@ use forebay_placement::organizer::{Event as Happened, Settings, Task as Decided,
 use forebay_placement::promote::{
     self, Level, Rise, asked, exchanges, exchanges_at_once, pairs, promoted, rise,
 };
-use forebay_placement::room::{Headroom, Pressure, in_turns, wanted};
+use forebay_placement::room::{Headroom, Pressure, Waits, in_turns, wanted};
 use forebay_placement::rounds::{
     Ages, DRAIN_LOOK_MS, LOOK_MS, LOOK_PRESSED_MS, PLACER_LOOK_MS, PLACER_PATIENCE,
     PROMOTER_REST_MS, RIPE_MS, is_ripe, sync_passes,
@@ -474,7 +474,7 @@ impl Simulation {
         if Level::of(&snapshot, marks, 0).is_roomy {
             (level + 1..self.levels.len()).for_each(|below| self.manager.promotes_at[below] = 1);
         }
-        let waits = u64::from(self.manager.waits);
+        let waits = Waits { all: self.manager.waits.into(), for_quotas: 0 };
         let moves_down = destination(&hierarchy, level, unit) != Destination::Store;
         let state = &mut self.manager.workers[worker];
         let headroom = state.headroom.look(now_ns / MS, waits, moves_down, &snapshot, marks, unit);

@@ -18,7 +18,7 @@ use forebay_placement::leave::{
 };
 use forebay_placement::organizer::{Event, Task, organize};
 use forebay_placement::promote::Level;
-use forebay_placement::room::{Headroom, Pressure, in_turns, room_needed, wanted};
+use forebay_placement::room::{Headroom, Pressure, Waits, in_turns, room_needed, wanted};
 use forebay_placement::{Destination, Hierarchy, TierSnapshot, destination, rounds};
 use forebay_pool::BucketId;
 use forebay_pool::backoff::Backoff;
@@ -366,9 +366,9 @@ impl Demoter {
     /// What is kept free for writers that wait now and then; `None` if none has waited lately.
     fn headroom(&mut self, hierarchy: &Hierarchy, tier: &TierSnapshot) -> Option<u64> {
         let unit = self.node.segment.bucket_bytes() as u64;
-        // Who waits for a quota has no use of more room in the tier.
         let all = self.node.counted(|counters| &counters.backpressure);
-        let waits = all.saturating_sub(self.node.counted(|counters| &counters.quota_waits));
+        let for_quotas = self.node.counted(|counters| &counters.quota_waits);
+        let waits = Waits { all, for_quotas };
         let below = destination(hierarchy, self.tier.index(), unit);
         let moves_down = below != Destination::Store;
         let now_ms = self.since.elapsed().as_millis() as u64;
