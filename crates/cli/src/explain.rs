@@ -10,7 +10,7 @@ use forebay_node::markers::WHY;
 use forebay_node::profile::{Direction, bandwidth, latency};
 use forebay_node::runtime::Runtime;
 use forebay_node::status::Observer;
-use forebay_placement::schema::{Consistency, Lifetime, Mode};
+use forebay_placement::schema::{Consistency, Lifetime, METADATA, Mode};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -20,7 +20,8 @@ use std::process::ExitCode;
 /// Options of `forebay explain`.
 #[derive(Args)]
 pub struct ExplainArguments {
-    /// A file in a buffered directory, which need not exist, or FILE:/DATASET of it
+    /// A file in a buffered directory, which need not exist, or FILE:/DATASET of it, or
+    /// FILE:metadata
     path: PathBuf,
     /// Bytes of the write that is asked about
     #[arg(long, value_name = "N", default_value_t = 1 << 20)]
@@ -91,11 +92,17 @@ pub fn explain(arguments: &ExplainArguments) -> Result<ExitCode, String> {
 
 /// A file, and the dataset of it that is meant, if what stands there is no file as a whole.
 fn with_dataset(path: &Path) -> (PathBuf, Option<String>) {
-    let words = path.to_str().and_then(|text| text.split_once(":/"));
-    match words.filter(|_| std::fs::symlink_metadata(path).is_err()) {
-        Some((file, dataset)) => (PathBuf::from(file), Some(format!("/{dataset}"))),
-        None => (path.to_owned(), None),
-    }
+    let of_dataset = |text: &str| {
+        let (file, dataset) = text.split_once(":/")?;
+        Some((PathBuf::from(file), Some(format!("/{dataset}"))))
+    };
+    let of_metadata = |text: &str| {
+        let file = text.strip_suffix(METADATA)?.strip_suffix(':')?;
+        Some((PathBuf::from(file), Some(METADATA.to_owned())))
+    };
+    let found = path.to_str().and_then(|text| of_metadata(text).or_else(|| of_dataset(text)));
+    let part = found.filter(|_| std::fs::symlink_metadata(path).is_err());
+    part.unwrap_or_else(|| (path.to_owned(), None))
 }
 
 /// The path as the kernel has it; the last name need not exist.

@@ -7,6 +7,7 @@ use forebay_node::config::Mode;
 use forebay_node::markers::WHY;
 use forebay_node::runtime::Runtime;
 use forebay_node::status::{Count, DatasetRule};
+use forebay_placement::schema::METADATA;
 use std::time::Duration;
 
 /// What the programs of a pool have counted at one moment.
@@ -99,6 +100,13 @@ impl Counts {
         };
         let idle = self.dataset_rules.iter().filter(is_idle).map(|rule| {
             let DatasetRule { source, pattern, .. } = rule;
+            if pattern == METADATA {
+                let none = "no file of HDF5 was written for whose metadata it holds";
+                return match seen {
+                    0 => format!("{source}: {none}; {why}"),
+                    _ => format!("{source}: {none}"),
+                };
+            }
             format!("{source}: no dataset that was used is called \"{pattern}\"; {why}")
         });
         let refused = (refused > 0).then(|| {

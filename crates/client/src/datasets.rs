@@ -8,8 +8,8 @@ use crate::sharing::Need;
 use crate::waiting::surely;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
-use forebay_placement::schema::{FileMeta, Settings, first_match};
-use forebay_pool::datasets::Noted;
+use forebay_placement::schema::{FileMeta, METADATA, Settings, first_match};
+use forebay_pool::datasets::{Noted, RuledBlocks};
 use forebay_pool::layout::*;
 use forebay_pool::lease::Access;
 use forebay_pool::{Entry, FileId, Identity};
@@ -54,13 +54,58 @@ impl OpenFile<'_> {
     /// # Errors
     /// `BADF` if the file has no record any more; what ends a wait.
     pub fn note_dataset(&self, name: &[u8], bytes: &[Range<u64>]) -> Result<(bool, Noted), Errno> {
-        let (segment, identity) = (&self.session.segment, self.record.identity());
         let rule = self.dataset_rule(name);
+        let noted = self.note(name, rule, bytes, 0)?;
+        Ok((rule.is_some(), noted))
+    }
+
+    /// Whether a rule may ask for the metadata of files apart.
+    pub fn tells_metadata_apart(&self) -> bool {
+        let asks = |rule: &RuleRecord| rule.rule().when.dataset == METADATA.as_bytes();
+        self.session.process.is_some() && self.session.segment.rules().iter().any(asks)
+    }
+
+    /// Notes that from byte `from` on these `bytes` of the file are not of its datasets, but its
+    /// metadata, if a rule holds for that. What is known of what is before stays. `None`: no rule
+    /// does.
+    ///
+    /// # Errors
+    /// As [`OpenFile::note_dataset`].
+    pub fn note_metadata(&self, from: u64, bytes: &[Range<u64>]) -> Result<Option<Noted>, Errno> {
+        let Some(rule) = self.dataset_rule(METADATA.as_bytes()) else { return Ok(None) };
+        self.note(METADATA.as_bytes(), Some(rule), bytes, from).map(Some)
+    }
+
+    /// Notes that what was at path `from` in the file, a dataset or a group, is at path `to` from
+    /// now on, or nowhere.
+    ///
+    /// # Errors
+    /// As [`OpenFile::note_dataset`].
+    pub fn rename_datasets(&self, from: &[u8], to: Option<&[u8]>) -> Result<usize, Errno> {
+        let segment = &self.session.segment;
+        let renamed = surely(|| {
+            let owner = self.session.owner();
+            let _inside = segment.enter_table(owner);
+            let rename =
+                |file| segment.rename_datasets(file, from, to, |name| self.dataset_rule(name));
+            segment.reopen_file(self.record.identity(), owner, rename)
+        })?;
+        renamed.ok_or(Errno::BADF)
+    }
+
+    fn note(
+        &self,
+        name: &[u8],
+        rule: Option<usize>,
+        bytes: &[Range<u64>],
+        from: u64,
+    ) -> Result<Noted, Errno> {
+        let segment = &self.session.segment;
         let noted = surely(|| {
             let owner = self.session.owner();
             let _inside = segment.enter_table(owner);
-            let note = |file| segment.note_dataset(file, name, rule, bytes);
-            segment.reopen_file(identity, owner, note)
+            let note = |file| segment.note_dataset_from(file, name, rule, bytes, from);
+            segment.reopen_file(self.record.identity(), owner, note)
         })?;
         let noted = noted.ok_or(Errno::BADF)?;
         let tier = rule.and_then(|rule| segment.rules()[rule].settings().tier);
@@ -70,10 +115,12 @@ impl OpenFile<'_> {
         };
         if let Some(below) = below.filter(is_there) {
             let inside = self.enter_for(Need::Whole(Access::Read))?;
-            bytes.iter().try_for_each(|bytes| inside.send_down(bytes, below))?;
+            let mut ruled = RuledBlocks::default();
+            ruled.look(segment);
+            bytes.iter().try_for_each(|bytes| inside.send_down(bytes, below, &ruled))?;
             segment.wake_bound();
         }
-        Ok((rule.is_some(), noted))
+        Ok(noted)
     }
 
     /// The rule of a dataset, if one holds for `name`: the first that matches, and only if it asks
@@ -103,11 +150,16 @@ impl OpenFile<'_> {
 
 impl EnteredFile<'_> {
     /// Marks blocks in RAM that the store lacks, and that nothing else is on the way with, for a
-    /// lower tier.
+    /// lower tier, but those where a rule that comes first says another one.
     ///
     /// # Errors
     /// What ends a wait.
-    fn send_down(&self, bytes: &Range<u64>, below: TierId) -> Result<(), Errno> {
+    fn send_down(
+        &self,
+        bytes: &Range<u64>,
+        below: TierId,
+        ruled: &RuledBlocks,
+    ) -> Result<(), Errno> {
         let segment = &self.session.segment;
         let unit = segment.bucket_bytes() as u64;
         let end = bytes.end.div_ceil(unit);
@@ -117,7 +169,11 @@ impl EnteredFile<'_> {
                 Entry::decode(entry.load(Ordering::Acquire)),
                 Entry::Resident { tier: TierId::RAM, .. }
             );
-            if block < end && is_in_ram {
+            let belongs = || {
+                let tier = ruled.settings(segment, self.id, block).tier;
+                tier.is_some_and(|tier| usize::from(tier) == below.index())
+            };
+            if block < end && is_in_ram && belongs() {
                 result = self.send_block_down(entry, below);
             }
             block < end && result.is_ok()

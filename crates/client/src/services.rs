@@ -262,6 +262,16 @@ pub struct Services {
     /// Notes that a dataset, by a name of so many bytes, lies in these ranges, of which there are
     /// so many, and no longer elsewhere: a number of [`dataset`]. Not for signal handlers.
     pub note_dataset: unsafe extern "C" fn(RawFd, *const u8, usize, *const ByteRange, usize) -> i32,
+    /// Whether a rule may ask for the metadata of files of datasets apart: 1 or 0.
+    pub tells_metadata_apart: extern "C" fn(RawFd) -> i32,
+    /// Notes that from an offset on these ranges, of which there are so many, are metadata, and
+    /// nothing else is: a number of [`dataset`]. Nothing is noted where no rule holds. Not for
+    /// signal handlers.
+    pub note_metadata: unsafe extern "C" fn(RawFd, u64, *const ByteRange, usize) -> i32,
+    /// Notes that what was at a path in the file, a dataset or a group, by a name of so many bytes,
+    /// is at another one now, or nowhere, if that has no bytes; returns of how many datasets it was
+    /// the path. Not for signal handlers.
+    pub rename_datasets: unsafe extern "C" fn(RawFd, *const u8, usize, *const u8, usize) -> i32,
 }
 
 // The sizes that version 1 has for good.
@@ -269,7 +279,7 @@ const _: () = assert!(size_of::<PoolNow>() == 328 && size_of::<TierNow>() == 418
 const _: () = assert!(size_of::<ExtentNow>() == 32 && size_of::<UnsafeNow>() == 24);
 const _: () = assert!(size_of::<FlushBegun>() == 24 && size_of::<PinNow>() == 24);
 // What grows at its end.
-const _: () = assert!(size_of::<Services>() == 208);
+const _: () = assert!(size_of::<Services>() == 232);
 
 /// The table of the process's preload library, as a library beside it finds it: once, by its
 /// symbol. All threads may share it.

@@ -8,46 +8,74 @@ typedef long word;
 
 #define CALLER __builtin_return_address(0)
 
-#define ONE(name)                                                    \
+#define ONE(name) \
 	extern word forebay_hdf5_##name(const void *caller, word a); \
-	word forebay_called_##name(word a)                           \
-	{                                                            \
-		return forebay_hdf5_##name(CALLER, a);               \
+	word forebay_called_##name(word a) \
+	{ \
+		return forebay_hdf5_##name(CALLER, a); \
 	}
 
-#define TWO(name)                                                            \
+#define TWO(name) \
 	extern word forebay_hdf5_##name(const void *caller, word a, word b); \
-	word forebay_called_##name(word a, word b)                           \
-	{                                                                    \
-		return forebay_hdf5_##name(CALLER, a, b);                    \
+	word forebay_called_##name(word a, word b) \
+	{ \
+		return forebay_hdf5_##name(CALLER, a, b); \
 	}
 
-#define THREE(name)                                                                  \
+#define THREE(name) \
 	extern word forebay_hdf5_##name(const void *caller, word a, word b, word c); \
-	word forebay_called_##name(word a, word b, word c)                           \
-	{                                                                            \
-		return forebay_hdf5_##name(CALLER, a, b, c);                         \
+	word forebay_called_##name(word a, word b, word c) \
+	{ \
+		return forebay_hdf5_##name(CALLER, a, b, c); \
 	}
 
-#define FIVE(name)                                                                                   \
+#define FOUR(name) \
+	extern word forebay_hdf5_##name(const void *caller, word a, word b, word c, word d); \
+	word forebay_called_##name(word a, word b, word c, word d) \
+	{ \
+		return forebay_hdf5_##name(CALLER, a, b, c, d); \
+	}
+
+#define FIVE(name) \
 	extern word forebay_hdf5_##name(const void *caller, word a, word b, word c, word d, word e); \
-	word forebay_called_##name(word a, word b, word c, word d, word e)                           \
-	{                                                                                            \
-		return forebay_hdf5_##name(CALLER, a, b, c, d, e);                                   \
+	word forebay_called_##name(word a, word b, word c, word d, word e) \
+	{ \
+		return forebay_hdf5_##name(CALLER, a, b, c, d, e); \
 	}
 
-#define SIX(name)                                                                                            \
+#define SIX(name) \
 	extern word forebay_hdf5_##name(const void *caller, word a, word b, word c, word d, word e, word f); \
-	word forebay_called_##name(word a, word b, word c, word d, word e, word f)                           \
-	{                                                                                                    \
-		return forebay_hdf5_##name(CALLER, a, b, c, d, e, f);                                        \
+	word forebay_called_##name(word a, word b, word c, word d, word e, word f) \
+	{ \
+		return forebay_hdf5_##name(CALLER, a, b, c, d, e, f); \
 	}
 
-#define SEVEN(name)                                                                                                  \
+#define SEVEN(name) \
 	extern word forebay_hdf5_##name(const void *caller, word a, word b, word c, word d, word e, word f, word g); \
-	word forebay_called_##name(word a, word b, word c, word d, word e, word f, word g)                           \
-	{                                                                                                            \
-		return forebay_hdf5_##name(CALLER, a, b, c, d, e, f, g);                                             \
+	word forebay_called_##name(word a, word b, word c, word d, word e, word f, word g) \
+	{ \
+		return forebay_hdf5_##name(CALLER, a, b, c, d, e, f, g); \
+	}
+
+#define EIGHT(name) \
+	extern word forebay_hdf5_##name(const void *caller, word a, word b, word c, word d, word e, word f, word g, word h); \
+	word forebay_called_##name(word a, word b, word c, word d, word e, word f, word g, word h) \
+	{ \
+		return forebay_hdf5_##name(CALLER, a, b, c, d, e, f, g, h); \
+	}
+
+#define TEN(name) \
+	extern word forebay_hdf5_##name(const void *caller, word a, word b, word c, word d, word e, word f, word g, word h, word i, word j); \
+	word forebay_called_##name(word a, word b, word c, word d, word e, word f, word g, word h, word i, word j) \
+	{ \
+		return forebay_hdf5_##name(CALLER, a, b, c, d, e, f, g, h, i, j); \
+	}
+
+#define ELEVEN(name) \
+	extern word forebay_hdf5_##name(const void *caller, word a, word b, word c, word d, word e, word f, word g, word h, word i, word j, word k); \
+	word forebay_called_##name(word a, word b, word c, word d, word e, word f, word g, word h, word i, word j, word k) \
+	{ \
+		return forebay_hdf5_##name(CALLER, a, b, c, d, e, f, g, h, i, j, k); \
 	}
 
 FIVE(H5Dcreate1)
@@ -55,11 +83,43 @@ SEVEN(H5Dcreate2)
 TWO(H5Dopen1)
 THREE(H5Dopen2)
 THREE(H5Oopen)
+SIX(H5Oopen_by_idx)
+FIVE(H5Olink)
+SIX(H5Lmove)
+THREE(H5Ldelete)
+THREE(H5Gmove)
+FOUR(H5Gmove2)
+TWO(H5Gunlink)
 SIX(H5Dread)
+FIVE(H5Dread_chunk)
 SIX(H5Dwrite)
 ONE(H5Dflush)
-TWO(H5Fflush)
+ONE(H5Drefresh)
 ONE(H5Dclose)
 ONE(H5Oclose)
 ONE(H5Idec_ref)
+FOUR(H5Fcreate)
+THREE(H5Fopen)
+TWO(H5Fflush)
+ONE(H5Fstart_swmr_write)
 ONE(H5Fclose)
+
+/* Of HDF5 1.14 and later. */
+FIVE(H5Dclose_async)
+ELEVEN(H5Dcreate_async)
+SEVEN(H5Dopen_async)
+TEN(H5Dread_async)
+FIVE(H5Dread_chunk1)
+SIX(H5Dread_chunk2)
+SEVEN(H5Dread_multi)
+ELEVEN(H5Dread_multi_async)
+TEN(H5Dwrite_async)
+SEVEN(H5Dwrite_multi)
+ELEVEN(H5Dwrite_multi_async)
+FIVE(H5Fclose_async)
+EIGHT(H5Fcreate_async)
+SIX(H5Fflush_async)
+SEVEN(H5Fopen_async)
+FIVE(H5Oclose_async)
+SEVEN(H5Oopen_async)
+TEN(H5Oopen_by_idx_async)

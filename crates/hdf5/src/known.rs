@@ -39,6 +39,8 @@ pub struct Open {
     pub layout: Layout,
     /// Dimensions; 0 where there are more than [`RANK_MAX`].
     pub rank: usize,
+    /// Its extent when it was noted last, where it has no more dimensions than that.
+    pub extent: [u64; RANK_MAX],
     /// It may be written, and so be elsewhere when it is closed.
     pub is_writable: bool,
     /// Where it lies is known for good.
@@ -204,6 +206,7 @@ mod tests {
             name,
             layout: Layout::Contiguous,
             rank: 1,
+            extent: [0; RANK_MAX],
             is_writable: true,
             is_settled: false,
             selections: Selections::default(),

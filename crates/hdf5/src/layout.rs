@@ -159,6 +159,7 @@ pub fn look(library: &Library, id: Id) -> Option<Open> {
                 let is_known = (1..=RANK_MAX as c_int).contains(&rank)
                     && sides[..rank as usize].iter().all(|&side| side > 0);
                 if !is_known {
+                    crate::files::miss(file);
                     return None;
                 }
                 Layout::Chunked(sides)
@@ -170,13 +171,14 @@ pub fn look(library: &Library, id: Id) -> Option<Open> {
     ManagedFile::of(file)?;
     let mut buffer = [0; NAME_MAX + 1];
     let length = name_of(library, id, &mut buffer).unwrap_or(0);
-    let rank = extent(library, id).map_or(0, |(_, rank)| rank);
+    let (extent, rank) = extent(library, id).unwrap_or(([0; RANK_MAX], 0));
     Some(Open {
         at: crate::known::key(library, id),
         file,
         name: hash(&buffer[..length]),
         layout,
         rank,
+        extent,
         is_writable,
         is_settled: false,
         selections: Default::default(),
@@ -194,20 +196,128 @@ pub fn note(library: &Library, open: &Open) -> bool {
     let Some(_quiet) = Quiet::now(library) else { return false };
     let id = open.at.1;
     let mut buffer = [0; NAME_MAX + 1];
-    let Some(length) = name_of(library, id, &mut buffer) else { return false };
-    let name = &buffer[..length];
+    let name = name_of(library, id, &mut buffer).map(|length| &buffer[..length]);
+    let tell = |ranges: &[ByteRange], is_whole| {
+        // First, so that a block that has both is where a rule for metadata says, if that is the
+        // one that holds.
+        crate::files::add(open.file, ranges, is_whole);
+        note_rest(library, id, open.file, managed);
+        if let Some(name) = name {
+            managed.note(name, ranges);
+        }
+        name.is_some()
+    };
     match open.layout {
         Layout::Contiguous => {
             let Some(range) = contiguous(library, id) else { return false };
-            managed.note(name, &[range]);
-            true
+            tell(&[range], true)
         }
         Layout::Chunked(sides) => {
-            managed.note(name, &chunks(library, id, &sides));
+            let (chunks, is_whole) = chunks(library, id, &sides);
             // Others may come.
-            !open.is_writable
+            tell(&chunks, is_whole) && !open.is_writable
         }
     }
+}
+
+/// The same after the extent of a dataset may have changed that the process cannot write: another
+/// one has.
+pub fn refresh(library: &Library, open: &Open) {
+    let now = Quiet::now(library).and_then(|_quiet| extent(library, open.at.1));
+    if let Some((now, _)) = now.filter(|(now, _)| *now != open.extent) {
+        note(library, open);
+        crate::known::change(open.at, |open| open.extent = now);
+    }
+}
+
+/// Bytes of a file that are in use.
+fn bytes_in_use(library: &Library, id: Id) -> Option<u64> {
+    let mut end = 0;
+    // SAFETY: the library looks up what `id` is; a word is written to.
+    unsafe {
+        let file = Held::of(library, library.H5Iget_file_id?(id))?;
+        (library.H5Fget_eoa?(file.id, &mut end) >= 0 && end != NOWHERE).then_some(end)
+    }
+}
+
+/// Tells the session what of a file is metadata, as far as that is known.
+fn note_rest(library: &Library, id: Id, file: FileIdentity, managed: ManagedFile) {
+    if crate::files::is_any()
+        && let Some(bytes) = bytes_in_use(library, id)
+        && let Some((from, ranges)) = crate::files::rest(file, bytes)
+    {
+        managed.note_metadata(from, &ranges);
+    }
+}
+
+/// The same, of the file that any identifier is in; returns it.
+pub fn note_metadata(library: &Library, id: Id) -> Option<FileIdentity> {
+    let file = file(library, id)?;
+    let managed = ManagedFile::of(file)?;
+    let _quiet = Quiet::now(library)?;
+    note_rest(library, id, file, managed);
+    Some(file)
+}
+
+/// A file was opened for writing, or made.
+pub fn file_opened(library: &Library, id: Id, is_new: bool) {
+    let Some(file) = file(library, id) else { return };
+    let Some(managed) = ManagedFile::of(file).filter(|file| file.tells_metadata_apart()) else {
+        return;
+    };
+    let Some(_quiet) = Quiet::now(library) else { return };
+    if let Some(bytes) = bytes_in_use(library, id) {
+        crate::files::opened(file, bytes, is_new);
+        note_rest(library, id, file, managed);
+    }
+}
+
+/// Whether an object is the library's own, and of no connector that does its work later: to ask
+/// such a one would wait for it.
+pub fn is_native(library: &Library, id: Id) -> bool {
+    let Some(_quiet) = Quiet::now(library) else { return false };
+    let mut is_native = false;
+    // SAFETY: the library looks up what `id` is; a truth value is written to.
+    let asked = library.H5VLobject_is_native.map(|ask| unsafe { ask(id, &mut is_native) });
+    asked.is_some_and(|result| result >= 0) && is_native
+}
+
+/// A link of a file: from which object it goes, and by which path.
+pub type Link = (Id, *const c_char);
+
+/// Tells the session that what was behind a link is behind another one now, or behind none.
+pub fn moved(library: &Library, from: Link, to: Option<Link>) {
+    let Some(managed) = file(library, from.0).and_then(ManagedFile::of) else { return };
+    let Some(_quiet) = Quiet::now(library) else { return };
+    let path = |link: Link| path_of(library, link);
+    match (path(from), to.map(path)) {
+        (Some(from), None) => managed.rename(&from, None),
+        // A path that is too long for a rule is none.
+        (Some(from), Some(to)) => managed.rename(&from, to.as_deref()),
+        (None, _) => {}
+    }
+}
+
+/// The path of a link from the root of its file on.
+fn path_of(library: &Library, (place, path): Link) -> Option<Vec<u8>> {
+    if path.is_null() {
+        return None;
+    }
+    // SAFETY: the program's path, which the library has read in the same call.
+    let path = unsafe { CStr::from_ptr(path) }.to_bytes();
+    if path.first() == Some(&b'/') {
+        return Some(joined(b"", path));
+    }
+    let mut buffer = [0; NAME_MAX + 1];
+    let length = name_of(library, place, &mut buffer)?;
+    Some(joined(&buffer[..length], path))
+}
+
+/// Two paths as one, as the library says it.
+fn joined(place: &[u8], path: &[u8]) -> Vec<u8> {
+    let names = place.split(|&byte| byte == b'/').chain(path.split(|&byte| byte == b'/'));
+    let names = names.filter(|name| !name.is_empty() && *name != b".");
+    names.flat_map(|name| [&b"/"[..], name]).flatten().copied().collect()
 }
 
 /// The bytes of a dataset in one piece, once it has any.
@@ -274,16 +384,19 @@ impl Iterator for Grid<'_> {
     }
 }
 
-/// The bytes of all chunks that a dataset has, or of the first of them.
-fn chunks(library: &Library, id: Id, sides: &[u64; RANK_MAX]) -> Vec<ByteRange> {
-    let Some((dims, rank)) = extent(library, id) else { return Vec::new() };
+/// The bytes of all chunks that a dataset has, or of the first of them, and whether it is all.
+fn chunks(library: &Library, id: Id, sides: &[u64; RANK_MAX]) -> (Vec<ByteRange>, bool) {
+    let Some((dims, rank)) = extent(library, id) else { return (Vec::new(), false) };
     if dims[..rank].contains(&0) {
-        return Vec::new();
+        return (Vec::new(), true);
     }
+    let count = |(dim, side): (&u64, &u64)| dim.div_ceil(*side);
+    let count = dims[..rank].iter().zip(sides).map(count).fold(1, u64::saturating_mul);
     let end = core::array::from_fn(|d| dims[d].saturating_sub(1));
     let all = Slab { start: [0; RANK_MAX], end };
     let elements = Grid::of(&all, sides, rank).take(CHUNKS_MAX as usize);
-    elements.filter_map(|element| chunk(library, id, &element)).collect()
+    let found = elements.filter_map(|element| chunk(library, id, &element)).collect();
+    (found, count <= CHUNKS_MAX)
 }
 
 /// Takes in that a part of a dataset is read now, and has brought what is read next, if that can be
@@ -293,7 +406,35 @@ pub fn read(library: &Library, open: &Open, space: Id) {
         return;
     }
     let Some(_quiet) = Quiet::now(library) else { return };
-    let Some((now, dims)) = selected(library, open, space) else { return };
+    if let Some((now, dims)) = selected(library, open, space) {
+        read_slab(library, open, now, dims);
+    }
+}
+
+/// The same of a chunk that is read as it lies in the file.
+///
+/// # Safety
+/// `offset` is null, or has as many words as the dataset has dimensions.
+pub unsafe fn read_chunk(library: &Library, open: &Open, offset: *const u64) {
+    let Layout::Chunked(sides) = open.layout else { return };
+    if open.rank == 0 || offset.is_null() || !open.selections.may_go_on() {
+        return;
+    }
+    let Some(_quiet) = Quiet::now(library) else { return };
+    let Some((dims, rank)) = extent(library, open.at.1).filter(|(_, rank)| *rank == open.rank)
+    else {
+        return;
+    };
+    let mut slab = Slab::default();
+    for (d, side) in sides.iter().enumerate().take(rank) {
+        // SAFETY: as the caller says.
+        slab.start[d] = unsafe { *offset.add(d) };
+        slab.end[d] = slab.start[d].saturating_add(side - 1);
+    }
+    read_slab(library, open, slab, dims);
+}
+
+fn read_slab(library: &Library, open: &Open, now: Slab, dims: [u64; RANK_MAX]) {
     let mut next = None;
     crate::known::change(open.at, |open| next = open.selections.next(now, &dims[..open.rank]));
     if let (Some(next), Some(managed)) = (next, ManagedFile::of(open.file)) {
@@ -378,6 +519,14 @@ mod tests {
         slab.start[..start.len()].copy_from_slice(start);
         slab.end[..end.len()].copy_from_slice(end);
         slab
+    }
+
+    #[test]
+    fn paths_are_as_the_library_says_them() {
+        assert_eq!(joined(b"/", b"a"), b"/a");
+        assert_eq!(joined(b"/g/h", b"./a//b/"), b"/g/h/a/b");
+        assert_eq!(joined(b"", b"/a/./b"), b"/a/b");
+        assert_eq!(joined(b"/", b"."), b"");
     }
 
     #[test]

@@ -15,6 +15,7 @@
 
 #![cfg(target_os = "linux")]
 
+mod files;
 mod known;
 mod layout;
 mod library;
@@ -24,7 +25,7 @@ mod session;
 use crate::library::{Id, Library};
 use crate::session::is_active;
 use core::arch::naked_asm;
-use core::ffi::{c_char, c_int, c_void};
+use core::ffi::{c_char, c_int, c_uint, c_void};
 
 /// Exports a public name that jumps to a function of the C shim.
 macro_rules! interposed {
@@ -47,14 +48,45 @@ interposed! {
     H5Dopen1 -> forebay_called_H5Dopen1;
     H5Dopen2 -> forebay_called_H5Dopen2;
     H5Oopen -> forebay_called_H5Oopen;
+    H5Oopen_by_idx -> forebay_called_H5Oopen_by_idx;
+    H5Olink -> forebay_called_H5Olink;
+    H5Lmove -> forebay_called_H5Lmove;
+    H5Ldelete -> forebay_called_H5Ldelete;
+    H5Gmove -> forebay_called_H5Gmove;
+    H5Gmove2 -> forebay_called_H5Gmove2;
+    H5Gunlink -> forebay_called_H5Gunlink;
     H5Dread -> forebay_called_H5Dread;
+    H5Dread_chunk -> forebay_called_H5Dread_chunk;
     H5Dwrite -> forebay_called_H5Dwrite;
     H5Dflush -> forebay_called_H5Dflush;
-    H5Fflush -> forebay_called_H5Fflush;
+    H5Drefresh -> forebay_called_H5Drefresh;
     H5Dclose -> forebay_called_H5Dclose;
     H5Oclose -> forebay_called_H5Oclose;
     H5Idec_ref -> forebay_called_H5Idec_ref;
+    H5Fcreate -> forebay_called_H5Fcreate;
+    H5Fopen -> forebay_called_H5Fopen;
+    H5Fflush -> forebay_called_H5Fflush;
+    H5Fstart_swmr_write -> forebay_called_H5Fstart_swmr_write;
     H5Fclose -> forebay_called_H5Fclose;
+    // For `hdf5-later`, which has the public names.
+    forebay_before_H5Dclose_async -> forebay_called_H5Dclose_async;
+    forebay_before_H5Dcreate_async -> forebay_called_H5Dcreate_async;
+    forebay_before_H5Dopen_async -> forebay_called_H5Dopen_async;
+    forebay_before_H5Dread_async -> forebay_called_H5Dread_async;
+    forebay_before_H5Dread_chunk1 -> forebay_called_H5Dread_chunk1;
+    forebay_before_H5Dread_chunk2 -> forebay_called_H5Dread_chunk2;
+    forebay_before_H5Dread_multi -> forebay_called_H5Dread_multi;
+    forebay_before_H5Dread_multi_async -> forebay_called_H5Dread_multi_async;
+    forebay_before_H5Dwrite_async -> forebay_called_H5Dwrite_async;
+    forebay_before_H5Dwrite_multi -> forebay_called_H5Dwrite_multi;
+    forebay_before_H5Dwrite_multi_async -> forebay_called_H5Dwrite_multi_async;
+    forebay_before_H5Fclose_async -> forebay_called_H5Fclose_async;
+    forebay_before_H5Fcreate_async -> forebay_called_H5Fcreate_async;
+    forebay_before_H5Fflush_async -> forebay_called_H5Fflush_async;
+    forebay_before_H5Fopen_async -> forebay_called_H5Fopen_async;
+    forebay_before_H5Oclose_async -> forebay_called_H5Oclose_async;
+    forebay_before_H5Oopen_async -> forebay_called_H5Oopen_async;
+    forebay_before_H5Oopen_by_idx_async -> forebay_called_H5Oopen_by_idx_async;
 }
 
 /// What the functions return where no library has them.
@@ -98,17 +130,53 @@ functions! {
         before |_, _, _, _| (), after |library, (), id| opened(library, id);
     forebay_hdf5_H5Oopen = H5Oopen(file: Id, name: *const c_char, access: Id) -> Id,
         before |_, _, _, _| (), after |library, (), id| opened(library, id);
+    forebay_hdf5_H5Oopen_by_idx = H5Oopen_by_idx(
+        file: Id, group: *const c_char, kind: c_int, order: c_int, number: u64, access: Id
+    ) -> Id, before |_, _, _, _, _, _, _| (), after |library, (), id| opened(library, id);
+    // A dataset that was made without a name has one now.
+    forebay_hdf5_H5Olink = H5Olink(
+        id: Id, place: Id, name: *const c_char, links: Id, access: Id
+    ) -> c_int, before |_, id, _, _, _, _| id, after |library, id, _| linked(library, id);
+    forebay_hdf5_H5Lmove = H5Lmove(
+        from: Id, name: *const c_char, to: Id, new: *const c_char, links: Id, access: Id
+    ) -> c_int, before |_, from, name, to, new, _, _| ((from, name), (to, new)), after moved;
+    forebay_hdf5_H5Ldelete = H5Ldelete(place: Id, name: *const c_char, access: Id) -> c_int,
+        before |_, place, name, _| (place, name),
+        after |library, link, _| layout::moved(library, link, None);
+    forebay_hdf5_H5Gmove = H5Gmove(
+        place: Id, name: *const c_char, new: *const c_char
+    ) -> c_int, before |_, place, name, new| ((place, name), (place, new)), after moved;
+    forebay_hdf5_H5Gmove2 = H5Gmove2(
+        from: Id, name: *const c_char, to: Id, new: *const c_char
+    ) -> c_int, before |_, from, name, to, new| ((from, name), (to, new)), after moved;
+    forebay_hdf5_H5Gunlink = H5Gunlink(place: Id, name: *const c_char) -> c_int,
+        before |_, place, name| (place, name),
+        after |library, link, _| layout::moved(library, link, None);
     forebay_hdf5_H5Dread = H5Dread(
         id: Id, kind: Id, memory: Id, space: Id, list: Id, to: *mut c_void
     ) -> c_int, before |library, id, _, _, space, _, _| read(library, id, space),
+        after |_, (), _| ();
+    forebay_hdf5_H5Dread_chunk = H5Dread_chunk(
+        id: Id, list: Id, offset: *const u64, filters: *mut u32, to: *mut c_void
+    ) -> c_int, before |library, id, _, offset, _, _| read_chunk(library, id, offset),
         after |_, (), _| ();
     forebay_hdf5_H5Dwrite = H5Dwrite(
         id: Id, kind: Id, memory: Id, space: Id, list: Id, from: *const c_void
     ) -> c_int, before |_, id, _, _, _, _, _| id, after |library, id, _| written(library, id);
     forebay_hdf5_H5Dflush = H5Dflush(id: Id) -> c_int,
         before |_, id| id, after |library, id, _| flushed(library, id);
+    forebay_hdf5_H5Drefresh = H5Drefresh(id: Id) -> c_int,
+        before |_, id| id, after |library, id, _| refreshed(library, id);
+    forebay_hdf5_H5Fcreate = H5Fcreate(
+        name: *const c_char, flags: c_uint, list: Id, access: Id
+    ) -> Id, before |_, _, _, _, _| (), after |library, (), id| file_made(library, id);
+    forebay_hdf5_H5Fopen = H5Fopen(name: *const c_char, flags: c_uint, access: Id) -> Id,
+        before |_, _, flags, _| flags, after file_opened;
     forebay_hdf5_H5Fflush = H5Fflush(id: Id, scope: c_int) -> c_int,
         before |_, id, _| id, after |library, id, _| all_flushed(library, id);
+    // It flushes the file before.
+    forebay_hdf5_H5Fstart_swmr_write = H5Fstart_swmr_write(id: Id) -> c_int,
+        before |_, id| id, after |library, id, _| all_flushed(library, id);
     forebay_hdf5_H5Dclose = H5Dclose(id: Id) -> c_int,
         before closing, after closed;
     forebay_hdf5_H5Oclose = H5Oclose(id: Id) -> c_int,
@@ -116,7 +184,134 @@ functions! {
     forebay_hdf5_H5Idec_ref = H5Idec_ref(id: Id) -> c_int,
         before closing, after closed;
     forebay_hdf5_H5Fclose = H5Fclose(id: Id) -> c_int,
-        before file_closing, after |_, (), _| ();
+        before file_closing, after file_closed;
+}
+
+// Those of HDF5 1.14. What is asynchronous is done when such a call returns, but with a connector
+// that does its work later.
+functions! {
+    forebay_hdf5_H5Dcreate_async = H5Dcreate_async(
+        file: *const c_char, function: *const c_char, line: c_uint,
+        place: Id, name: *const c_char, kind: Id, space: Id, links: Id, list: Id, access: Id,
+        events: Id
+    ) -> Id, before |_, _, _, _, _, _, _, _, _, _, _, _| (),
+        after |library, (), id| if_native(library, id, opened);
+    forebay_hdf5_H5Dopen_async = H5Dopen_async(
+        file: *const c_char, function: *const c_char, line: c_uint,
+        place: Id, name: *const c_char, access: Id, events: Id
+    ) -> Id, before |_, _, _, _, _, _, _, _| (),
+        after |library, (), id| if_native(library, id, opened);
+    forebay_hdf5_H5Oopen_async = H5Oopen_async(
+        file: *const c_char, function: *const c_char, line: c_uint,
+        place: Id, name: *const c_char, access: Id, events: Id
+    ) -> Id, before |_, _, _, _, _, _, _, _| (),
+        after |library, (), id| if_native(library, id, opened);
+    forebay_hdf5_H5Oopen_by_idx_async = H5Oopen_by_idx_async(
+        file: *const c_char, function: *const c_char, line: c_uint,
+        place: Id, group: *const c_char, kind: c_int, order: c_int, number: u64, access: Id,
+        events: Id
+    ) -> Id, before |_, _, _, _, _, _, _, _, _, _, _| (),
+        after |library, (), id| if_native(library, id, opened);
+    forebay_hdf5_H5Dread_async = H5Dread_async(
+        file: *const c_char, function: *const c_char, line: c_uint,
+        id: Id, kind: Id, memory: Id, space: Id, list: Id, to: *mut c_void, events: Id
+    ) -> c_int, before |library, _, _, _, id, _, _, space, _, _, _| read(library, id, space),
+        after |_, (), _| ();
+    forebay_hdf5_H5Dread_chunk1 = H5Dread_chunk1(
+        id: Id, list: Id, offset: *const u64, filters: *mut u32, to: *mut c_void
+    ) -> c_int, before |library, id, _, offset, _, _| read_chunk(library, id, offset),
+        after |_, (), _| ();
+    forebay_hdf5_H5Dread_chunk2 = H5Dread_chunk2(
+        id: Id, list: Id, offset: *const u64, filters: *mut u32, to: *mut c_void, size: *mut usize
+    ) -> c_int, before |library, id, _, offset, _, _, _| read_chunk(library, id, offset),
+        after |_, (), _| ();
+    forebay_hdf5_H5Dread_multi = H5Dread_multi(
+        count: usize, ids: *const Id, kinds: *const Id, memories: *const Id, spaces: *const Id,
+        list: Id, to: *const *mut c_void
+    ) -> c_int, before |library, count, ids, _, _, spaces, _, _| {
+        read_all(library, count, ids, spaces)
+    }, after |_, (), _| ();
+    forebay_hdf5_H5Dread_multi_async = H5Dread_multi_async(
+        file: *const c_char, function: *const c_char, line: c_uint,
+        count: usize, ids: *const Id, kinds: *const Id, memories: *const Id, spaces: *const Id,
+        list: Id, to: *const *mut c_void, events: Id
+    ) -> c_int, before |library, _, _, _, count, ids, _, _, spaces, _, _, _| {
+        read_all(library, count, ids, spaces)
+    }, after |_, (), _| ();
+    forebay_hdf5_H5Dwrite_async = H5Dwrite_async(
+        file: *const c_char, function: *const c_char, line: c_uint,
+        id: Id, kind: Id, memory: Id, space: Id, list: Id, from: *const c_void, events: Id
+    ) -> c_int, before |_, _, _, _, id, _, _, _, _, _, _| id,
+        after |library, id, _| written(library, id);
+    forebay_hdf5_H5Dwrite_multi = H5Dwrite_multi(
+        count: usize, ids: *const Id, kinds: *const Id, memories: *const Id, spaces: *const Id,
+        list: Id, from: *const *const c_void
+    ) -> c_int, before |_, count, ids, _, _, _, _, _| (count, ids), after all_written;
+    forebay_hdf5_H5Dwrite_multi_async = H5Dwrite_multi_async(
+        file: *const c_char, function: *const c_char, line: c_uint,
+        count: usize, ids: *const Id, kinds: *const Id, memories: *const Id, spaces: *const Id,
+        list: Id, from: *const *const c_void, events: Id
+    ) -> c_int, before |_, _, _, _, count, ids, _, _, _, _, _, _| (count, ids), after all_written;
+    forebay_hdf5_H5Fcreate_async = H5Fcreate_async(
+        file: *const c_char, function: *const c_char, line: c_uint,
+        name: *const c_char, flags: c_uint, list: Id, access: Id, events: Id
+    ) -> Id, before |_, _, _, _, _, _, _, _, _| (),
+        after |library, (), id| if_native(library, id, file_made);
+    forebay_hdf5_H5Fopen_async = H5Fopen_async(
+        file: *const c_char, function: *const c_char, line: c_uint,
+        name: *const c_char, flags: c_uint, access: Id, events: Id
+    ) -> Id, before |_, _, _, _, _, flags, _, _| flags, after |library, flags, id| {
+        if_native(library, id, |library, id| file_opened(library, flags, id));
+    };
+    forebay_hdf5_H5Fflush_async = H5Fflush_async(
+        file: *const c_char, function: *const c_char, line: c_uint,
+        id: Id, scope: c_int, events: Id
+    ) -> c_int, before |_, _, _, _, id, _, _| id,
+        after |library, id, _| if_native(library, id, all_flushed);
+    forebay_hdf5_H5Dclose_async = H5Dclose_async(
+        file: *const c_char, function: *const c_char, line: c_uint, id: Id, events: Id
+    ) -> c_int, before |library, _, _, _, id, _| closing(library, id), after closed;
+    forebay_hdf5_H5Oclose_async = H5Oclose_async(
+        file: *const c_char, function: *const c_char, line: c_uint, id: Id, events: Id
+    ) -> c_int, before |library, _, _, _, id, _| closing(library, id), after closed;
+    forebay_hdf5_H5Fclose_async = H5Fclose_async(
+        file: *const c_char, function: *const c_char, line: c_uint, id: Id, events: Id
+    ) -> c_int, before |library, _, _, _, id, _| {
+        layout::is_native(library, id).then(|| file_closing(library, id)).flatten()
+    }, after file_closed;
+}
+
+/// `H5F_ACC_RDWR`.
+const READ_WRITE: c_uint = 1;
+
+/// Does what follows from a call of which no connector has put off the work.
+fn if_native(library: &Library, id: i64, act: impl FnOnce(&Library, i64)) {
+    if layout::is_native(library, id) {
+        act(library, id);
+    }
+}
+
+fn file_made(library: &Library, id: i64) {
+    layout::file_opened(library, id, true);
+}
+
+fn file_opened(library: &Library, flags: c_uint, id: i64) {
+    if flags & READ_WRITE != 0 {
+        layout::file_opened(library, id, false);
+    }
+}
+
+/// An object has got a name.
+fn linked(library: &Library, id: Id) {
+    if known::find(known::key(library, id)).is_none() {
+        opened(library, id);
+    }
+}
+
+/// A link was moved; 0 is the place of the other one.
+fn moved(library: &Library, (from, to): (layout::Link, layout::Link), _: i64) {
+    let at = |link: layout::Link, other: Id| (if link.0 == 0 { other } else { link.0 }, link.1);
+    layout::moved(library, at(from, to.0), Some(at(to, from.0)));
 }
 
 /// A dataset, or something else, was opened or made.
@@ -133,6 +328,34 @@ fn read(library: &Library, id: Id, space: Id) {
         && let Some(open) = known::find(known::key(library, id))
     {
         layout::read(library, &open, space);
+    }
+}
+
+/// A chunk of a dataset is about to be read as it lies in the file.
+fn read_chunk(library: &Library, id: Id, offset: *const u64) {
+    if let Some(open) = known::find(known::key(library, id)) {
+        // SAFETY: the program's offset, of as many words as the dataset has dimensions.
+        unsafe { layout::read_chunk(library, &open, offset) };
+    }
+}
+
+/// Several datasets are about to be read.
+fn read_all(library: &Library, count: usize, ids: *const Id, spaces: *const Id) {
+    if ids.is_null() || spaces.is_null() || !known::is_any() {
+        return;
+    }
+    for index in 0..count {
+        // SAFETY: the program's arrays, which have so many words each.
+        let (id, space) = unsafe { (*ids.add(index), *spaces.add(index)) };
+        read(library, id, space);
+    }
+}
+
+/// Several datasets were written.
+fn all_written(library: &Library, (count, ids): (usize, *const Id), _: i64) {
+    for index in 0..count {
+        // SAFETY: the program's array, which has so many words: the call has succeeded.
+        written(library, unsafe { *ids.add(index) });
     }
 }
 
@@ -158,6 +381,14 @@ fn flushed(library: &Library, id: Id) {
     }
 }
 
+/// What another process has written of a dataset can be read now.
+fn refreshed(library: &Library, id: Id) {
+    let open = known::find(known::key(library, id));
+    if let Some(open) = open.filter(|open| !open.is_writable) {
+        layout::refresh(library, &open);
+    }
+}
+
 /// The same of all datasets of the file in which an object is.
 fn all_flushed(library: &Library, id: Id) {
     if known::is_any()
@@ -169,10 +400,14 @@ fn all_flushed(library: &Library, id: Id) {
             }
         });
     }
+    if files::is_any() {
+        layout::note_metadata(library, id);
+    }
 }
 
-/// A file is about to be closed, which may close its datasets.
-fn file_closing(library: &Library, id: Id) {
+/// A file is about to be closed, which may close its datasets. Returns it, if its metadata is told
+/// apart.
+fn file_closing(library: &Library, id: Id) -> Option<session::FileIdentity> {
     if known::is_any()
         && let Some(file) = layout::file_closing(library, id)
     {
@@ -182,6 +417,13 @@ fn file_closing(library: &Library, id: Id) {
             }
             known::remove(open.at);
         });
+    }
+    files::is_any().then(|| layout::note_metadata(library, id)).flatten()
+}
+
+fn file_closed(_library: &Library, file: Option<session::FileIdentity>, _result: i64) {
+    if let Some(file) = file {
+        files::closed(file);
     }
 }
 

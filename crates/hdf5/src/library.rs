@@ -67,14 +67,66 @@ functions! {
     H5Dopen1(Id, *const c_char) -> Id;
     H5Dopen2(Id, *const c_char, Id) -> Id;
     H5Oopen(Id, *const c_char, Id) -> Id;
+    H5Oopen_by_idx(Id, *const c_char, c_int, c_int, u64, Id) -> Id;
+    H5Olink(Id, Id, *const c_char, Id, Id) -> c_int;
+    H5Lmove(Id, *const c_char, Id, *const c_char, Id, Id) -> c_int;
+    H5Ldelete(Id, *const c_char, Id) -> c_int;
+    H5Gmove(Id, *const c_char, *const c_char) -> c_int;
+    H5Gmove2(Id, *const c_char, Id, *const c_char) -> c_int;
+    H5Gunlink(Id, *const c_char) -> c_int;
     H5Dread(Id, Id, Id, Id, Id, *mut c_void) -> c_int;
     H5Dwrite(Id, Id, Id, Id, Id, *const c_void) -> c_int;
+    H5Dread_chunk(Id, Id, *const u64, *mut u32, *mut c_void) -> c_int;
     H5Dflush(Id) -> c_int;
+    H5Drefresh(Id) -> c_int;
+    H5Fcreate(*const c_char, c_uint, Id, Id) -> Id;
+    H5Fopen(*const c_char, c_uint, Id) -> Id;
+    H5Fstart_swmr_write(Id) -> c_int;
     H5Fflush(Id, c_int) -> c_int;
     H5Dclose(Id) -> c_int;
     H5Oclose(Id) -> c_int;
     H5Idec_ref(Id) -> c_int;
     H5Fclose(Id) -> c_int;
+    // The same, from 1.14 on. Of asynchronous ones the first three say where the call stands in the
+    // program, and the last is a set of events.
+    H5Dclose_async(*const c_char, *const c_char, c_uint, Id, Id) -> c_int;
+    H5Dcreate_async(
+        *const c_char, *const c_char, c_uint, Id, *const c_char, Id, Id, Id, Id, Id, Id
+    ) -> Id;
+    H5Dopen_async(*const c_char, *const c_char, c_uint, Id, *const c_char, Id, Id) -> Id;
+    H5Dread_async(
+        *const c_char, *const c_char, c_uint, Id, Id, Id, Id, Id, *mut c_void, Id
+    ) -> c_int;
+    H5Dread_chunk1(Id, Id, *const u64, *mut u32, *mut c_void) -> c_int;
+    H5Dread_chunk2(Id, Id, *const u64, *mut u32, *mut c_void, *mut usize) -> c_int;
+    H5Dread_multi(
+        usize, *const Id, *const Id, *const Id, *const Id, Id, *const *mut c_void
+    ) -> c_int;
+    H5Dread_multi_async(
+        *const c_char, *const c_char, c_uint, usize, *const Id, *const Id, *const Id, *const Id, Id,
+        *const *mut c_void, Id
+    ) -> c_int;
+    H5Dwrite_async(
+        *const c_char, *const c_char, c_uint, Id, Id, Id, Id, Id, *const c_void, Id
+    ) -> c_int;
+    H5Dwrite_multi(
+        usize, *const Id, *const Id, *const Id, *const Id, Id, *const *const c_void
+    ) -> c_int;
+    H5Dwrite_multi_async(
+        *const c_char, *const c_char, c_uint, usize, *const Id, *const Id, *const Id, *const Id, Id,
+        *const *const c_void, Id
+    ) -> c_int;
+    H5Fclose_async(*const c_char, *const c_char, c_uint, Id, Id) -> c_int;
+    H5Fcreate_async(
+        *const c_char, *const c_char, c_uint, *const c_char, c_uint, Id, Id, Id
+    ) -> Id;
+    H5Fflush_async(*const c_char, *const c_char, c_uint, Id, c_int, Id) -> c_int;
+    H5Fopen_async(*const c_char, *const c_char, c_uint, *const c_char, c_uint, Id, Id) -> Id;
+    H5Oclose_async(*const c_char, *const c_char, c_uint, Id, Id) -> c_int;
+    H5Oopen_async(*const c_char, *const c_char, c_uint, Id, *const c_char, Id, Id) -> Id;
+    H5Oopen_by_idx_async(
+        *const c_char, *const c_char, c_uint, Id, *const c_char, c_int, c_int, u64, Id, Id
+    ) -> Id;
     // Those by which the structure of a file is learned.
     H5Dget_chunk_info_by_coord(Id, *const u64, *mut c_uint, *mut u64, *mut u64) -> c_int;
     H5Dget_create_plist(Id) -> Id;
@@ -84,6 +136,7 @@ functions! {
     H5Eget_auto2(Id, *mut *mut c_void, *mut *mut c_void) -> c_int;
     H5Eset_auto2(Id, *mut c_void, *mut c_void) -> c_int;
     H5Fget_access_plist(Id) -> Id;
+    H5Fget_eoa(Id, *mut u64) -> c_int;
     H5Fget_intent(Id, *mut c_uint) -> c_int;
     H5Fget_name(Id, *mut c_char, usize) -> isize;
     H5Iget_file_id(Id) -> Id;
@@ -94,6 +147,7 @@ functions! {
     H5Pget_external_count(Id) -> c_int;
     H5Pget_fclose_degree(Id, *mut c_int) -> c_int;
     H5Pget_layout(Id) -> c_int;
+    H5VLobject_is_native(Id, *mut bool) -> c_int;
     H5Sget_select_bounds(Id, *mut u64, *mut u64) -> c_int;
     H5Sget_select_type(Id) -> c_int;
     H5Sget_simple_extent_dims(Id, *mut u64, *mut u64) -> c_int;

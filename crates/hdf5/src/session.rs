@@ -44,6 +44,32 @@ impl ManagedFile {
         };
     }
 
+    /// Whether a rule may ask for the metadata of files.
+    pub fn tells_metadata_apart(self) -> bool {
+        (self.services.tells_metadata_apart)(self.fd) == 1
+    }
+
+    /// Says that from an offset on these ranges are metadata, and nothing else is.
+    pub fn note_metadata(self, from: u64, ranges: &[ByteRange]) {
+        // SAFETY: ranges of this length.
+        unsafe { (self.services.note_metadata)(self.fd, from, ranges.as_ptr(), ranges.len()) };
+    }
+
+    /// Says that a dataset or group is at another path now; `None`: at none.
+    pub fn rename(self, from: &[u8], to: Option<&[u8]>) {
+        let to = to.unwrap_or_default();
+        // SAFETY: names of these lengths.
+        unsafe {
+            (self.services.rename_datasets)(
+                self.fd,
+                from.as_ptr(),
+                from.len(),
+                to.as_ptr(),
+                to.len(),
+            )
+        };
+    }
+
     /// Says that bytes will be read.
     pub fn will_need(self, range: ByteRange) {
         let bytes = range.end.saturating_sub(range.start);

@@ -142,6 +142,10 @@ impl RankRange {
     }
 }
 
+/// What stands for the metadata of an HDF5 file where a dataset's path does: all that is in no
+/// dataset. Only a rule that asks for it in this word, and by no pattern, matches it.
+pub const METADATA: &str = "metadata";
+
 /// What must hold of a file and of the process that opens it; what is left out always does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conditions<'a> {
@@ -252,7 +256,10 @@ pub fn mismatch(when: &Conditions<'_>, file_meta: &FileMeta<'_>) -> Option<&'sta
     if !when.ranks.is_empty() && !file_meta.rank.is_some_and(in_ranks) {
         return Some("ranks");
     }
-    let of_dataset = |dataset| glob::matches(when.dataset, dataset);
+    let of_dataset = |dataset: &[u8]| match dataset == METADATA.as_bytes() {
+        true => when.dataset == METADATA.as_bytes(),
+        false => glob::matches(when.dataset, dataset),
+    };
     if !when.dataset.is_empty() && !file_meta.dataset.is_some_and(of_dataset) {
         return Some("dataset");
     }
@@ -367,6 +374,10 @@ mod tests {
         let with = FileMeta { dataset: Some(b"/fields/rho"), ..file_meta() };
         let fields = Conditions { dataset: b"/fields/*", ..Conditions::default() };
         assert!(matches(&fields, &with));
+        let metadata = FileMeta { dataset: Some(METADATA.as_bytes()), ..file_meta() };
+        let asks = |dataset| Conditions { dataset, ..Conditions::default() };
+        assert!(matches(&asks(b"metadata"), &metadata) && !matches(&asks(b"**"), &metadata));
+        assert!(matches(&asks(b"**"), &with) && !matches(&asks(b"metadata"), &with));
     }
 
     #[test]

@@ -111,6 +111,11 @@ fn sum_of(key: u64, name: &[u8]) -> u64 {
     name.iter().fold(mix(key), add) | 1
 }
 
+/// How a record has the number of a rule.
+fn code_of(rule: Option<usize>) -> u32 {
+    rule.map_or(0, |rule| rule as u32 + 1)
+}
+
 impl DatasetRecord {
     /// Its name, if it is a dataset of `key`.
     fn name_for(&self, key: u64) -> Option<([u8; NAME_MAX], usize)> {
@@ -128,6 +133,18 @@ impl DatasetRecord {
 
     fn is_called(&self, key: u64, name: &[u8]) -> bool {
         self.name_for(key).is_some_and(|(found, length)| &found[..length] == name)
+    }
+
+    /// Names it; it holds for nothing until that is done.
+    fn rename(&self, key: u64, name: &[u8], rule: Option<usize>) {
+        self.sum.store(0, Ordering::Release);
+        self.rule.store(code_of(rule), Ordering::Relaxed);
+        self.length.store(name.len() as u32, Ordering::Relaxed);
+        for (to, &from) in self.name.iter().zip(name) {
+            to.store(from, Ordering::Relaxed);
+        }
+        crate::crash::point("dataset.named");
+        self.sum.store(sum_of(key, name), Ordering::Release);
     }
 
     fn rule(&self) -> Option<usize> {
@@ -228,6 +245,19 @@ impl Segment {
         rule: Option<usize>,
         bytes: &[Range<u64>],
     ) -> Noted {
+        self.note_dataset_from(file, name, rule, bytes, 0)
+    }
+
+    /// The same of a dataset of which only the part from byte `from` on is looked at: what is known
+    /// of it in blocks before that stays.
+    pub fn note_dataset_from(
+        &self,
+        file: FileId,
+        name: &[u8],
+        rule: Option<usize>,
+        bytes: &[Range<u64>],
+        from: u64,
+    ) -> Noted {
         let table = self.dataset_table();
         let key = key_of(file, self.file(file));
         table.seen.fetch_add(1, Ordering::Relaxed);
@@ -238,7 +268,8 @@ impl Segment {
             table.refused.fetch_add(1, Ordering::Relaxed);
             return Noted::Nothing;
         };
-        let wanted = in_blocks(bytes, self.bucket_bytes() as u64);
+        let block_bytes = self.bucket_bytes() as u64;
+        let (wanted, first) = (in_blocks(bytes, block_bytes), from / block_bytes);
         let mut is_known = vec![false; wanted.len()];
         for range in table.ranges() {
             let Some((_, blocks)) = range.of(key).filter(|&(dataset, _)| dataset == index) else {
@@ -246,6 +277,7 @@ impl Segment {
             };
             match wanted.binary_search_by_key(&blocks.start, |wanted| wanted.start) {
                 Ok(at) if wanted[at] == blocks => is_known[at] = true,
+                _ if blocks.start < first => {}
                 _ => range.tag.store(0, Ordering::Release),
             }
         }
@@ -269,10 +301,9 @@ impl Segment {
         rule: Option<usize>,
     ) -> Option<usize> {
         let table = self.dataset_table();
-        let code = rule.map_or(0, |rule| rule as u32 + 1);
         let known = table.datasets().iter().position(|dataset| dataset.is_called(key, name));
         if let Some(index) = known {
-            table.dataset[index].rule.store(code, Ordering::Relaxed);
+            table.dataset[index].rule.store(code_of(rule), Ordering::Relaxed);
             return Some(index);
         }
         if name.is_empty() || name.len() > NAME_MAX {
@@ -287,15 +318,7 @@ impl Segment {
                     .compare_exchange(seen, key, Ordering::AcqRel, Ordering::Relaxed)
                     .is_ok()
         })?;
-        let dataset = &table.dataset[index];
-        dataset.sum.store(0, Ordering::Release);
-        dataset.rule.store(code, Ordering::Relaxed);
-        dataset.length.store(name.len() as u32, Ordering::Relaxed);
-        for (to, &from) in dataset.name.iter().zip(name) {
-            to.store(from, Ordering::Relaxed);
-        }
-        crate::crash::point("dataset.named");
-        dataset.sum.store(sum_of(key, name), Ordering::Release);
+        table.dataset[index].rename(key, name, rule);
         table.datasets_high.fetch_max(index as u32 + 1, Ordering::AcqRel);
         let (word, bit) = table.place_in_filter(file);
         word.fetch_or(bit, Ordering::AcqRel);
@@ -326,6 +349,55 @@ impl Segment {
             .store(nonce << NONCE_AT | count << FIRST_BITS | blocks.start, Ordering::Release);
         table.ranges_high.fetch_max(index as u32 + 1, Ordering::AcqRel);
         true
+    }
+
+    /// Notes that what was at path `from` in a file, a dataset or a group of them, is at path `to`
+    /// from now on, or nowhere: `None`. `rule` says which rule holds for a dataset by its new path.
+    /// Returns how many datasets that were. The caller has the file open, and holds the stripe of
+    /// its record.
+    pub fn rename_datasets(
+        &self,
+        file: FileId,
+        from: &[u8],
+        to: Option<&[u8]>,
+        rule: impl Fn(&[u8]) -> Option<usize>,
+    ) -> usize {
+        if !self.may_have_datasets(file) || from.is_empty() {
+            return 0;
+        }
+        let (table, key) = (self.dataset_table(), key_of(file, self.file(file)));
+        let mut count = 0;
+        for (index, dataset) in table.datasets().iter().enumerate() {
+            let Some((name, length)) = dataset.name_for(key) else { continue };
+            let Some(rest) = name[..length].strip_prefix(from) else { continue };
+            if !rest.is_empty() && rest[0] != b'/' {
+                continue;
+            }
+            count += 1;
+            let new = to.map(|to| [to, rest].concat());
+            let Some(new) = new.filter(|new| !new.is_empty() && new.len() <= NAME_MAX) else {
+                self.forget_dataset(key, index);
+                continue;
+            };
+            let other = table.datasets().iter().position(|other| other.is_called(key, &new));
+            if let Some(other) = other.filter(|&other| other != index) {
+                self.forget_dataset(key, other);
+            }
+            dataset.rename(key, &new, rule(&new));
+        }
+        count
+    }
+
+    /// Forgets one dataset: its blocks first, so that no later one in its place has them.
+    fn forget_dataset(&self, key: u64, index: usize) {
+        let table = self.dataset_table();
+        for range in table.ranges() {
+            if range.of(key).is_some_and(|(dataset, _)| dataset == index) {
+                range.tag.store(0, Ordering::Release);
+            }
+        }
+        let seen = &table.dataset[index].key;
+        let _ = seen.compare_exchange(key, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 
     /// Forgets all datasets of a file: it is empty now. The caller holds the stripe of its record.
@@ -531,6 +603,41 @@ mod tests {
         segment.note_dataset(mine, b"/b", None, &[0..1]);
         assert_eq!(segment.datasets_of(mine).len(), 1, "places are used again");
         assert_eq!(segment.dataset_table().datasets_high.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn what_was_known_before_the_part_that_is_looked_at_stays() {
+        let (segment, me) = segment();
+        let mine = file(&segment, 7, me);
+        let places = [0..9, 3 * BLOCK..3 * BLOCK + 9, 8 * BLOCK..9 * BLOCK];
+        segment.note_dataset(mine, b"metadata", Some(0), &places);
+        let later = [6 * BLOCK + 1..6 * BLOCK + 2];
+        segment.note_dataset_from(mine, b"metadata", Some(0), &later, 5 * BLOCK + 7);
+        assert_eq!(segment.datasets_of(mine)[0].blocks, [0..1, 3..4, 6..7]);
+    }
+
+    #[test]
+    fn what_moves_keeps_its_blocks_and_follows_the_rule_of_its_new_name() {
+        let (segment, me) = segment();
+        let mine = file(&segment, 7, me);
+        segment.note_dataset(mine, b"/a/x", Some(0), &[0..BLOCK]);
+        segment.note_dataset(mine, b"/a/y", Some(0), &[BLOCK..2 * BLOCK]);
+        segment.note_dataset(mine, b"/ab", Some(0), &[2 * BLOCK..3 * BLOCK]);
+        segment.note_dataset(mine, b"/b/y", Some(0), &[3 * BLOCK..4 * BLOCK]);
+        assert_eq!(segment.rename_datasets(mine, b"/a", Some(b"/b"), |_| Some(1)), 2);
+        let found = segment.datasets_of(mine);
+        let names: Vec<_> = found.iter().map(|found| (&found.name[..], &found.blocks[0])).collect();
+        assert_eq!(names, [(&b"/ab"[..], &(2..3)), (b"/b/x", &(0..1)), (b"/b/y", &(1..2))]);
+        let tiers: Vec<_> = (0..4).map(|block| tier_at(&segment, mine, block)).collect();
+        assert_eq!(tiers, [Some(1), Some(1), Some(0), None], "what was there is replaced");
+        let long = [b'n'; NAME_MAX];
+        assert_eq!(segment.rename_datasets(mine, b"/b/x", Some(&long), |_| None), 1);
+        assert_eq!(segment.rename_datasets(mine, b"/b/x", None, |_| None), 0);
+        assert_eq!(segment.rename_datasets(mine, &long, Some(b"/n"), |_| None), 1);
+        assert_eq!(segment.rename_datasets(mine, b"/n", Some(&[b'n'; 192]), |_| None), 1);
+        assert_eq!(segment.rename_datasets(mine, b"/b/y", None, |_| None), 1);
+        assert_eq!(segment.datasets_of(mine).len(), 1);
+        assert_eq!(tier_at(&segment, mine, 0), None);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::layout::{Header, NEEDED_FILES};
 use crate::sync::Ordering;
 
 /// Bits of a word that say what a file needs.
-const NEEDS: u64 = 7;
+const NEEDS: u64 = 15;
 
 /// The part of a word that identifies a file; 0 is an empty word.
 fn mark_of(key: u64) -> u64 {
@@ -16,7 +16,7 @@ fn mark_of(key: u64) -> u64 {
 }
 
 impl Header {
-    /// What the file needs that has this key, three bits; `None` if it is not known.
+    /// What the file needs that has this key, four bits; `None` if it is not known.
     pub fn needs_of(&self, key: u64) -> Option<u8> {
         let word = self.needed[place_of(key)].load(Ordering::Relaxed);
         (word & !NEEDS == mark_of(key)).then_some((word & NEEDS) as u8)
@@ -49,8 +49,8 @@ mod tests {
         // It lies in the same place.
         header.note_needs(beside, 5);
         assert_eq!((header.needs_of(one), header.needs_of(beside)), (None, Some(5)));
-        header.note_needs(0, 7);
-        assert_eq!(header.needs_of(0), Some(7));
+        header.note_needs(0, 15);
+        assert_eq!(header.needs_of(0), Some(15));
         assert_eq!(header.needed.len(), NEEDED_FILES);
     }
 }

@@ -45,6 +45,9 @@ static forebay_services_1: Services = Services {
     count,
     descriptor_of,
     note_dataset,
+    tells_metadata_apart,
+    note_metadata,
+    rename_datasets,
 };
 
 fn failure(errno: Errno) -> c_int {
@@ -359,6 +362,43 @@ unsafe extern "C" fn note_dataset(
             (false, Noted::Whole) => dataset::NOTED,
         })
     })
+}
+
+extern "C" fn tells_metadata_apart(fd: c_int) -> c_int {
+    of_file(fd, |file| Ok(file.tells_metadata_apart().into()))
+}
+
+unsafe extern "C" fn note_metadata(
+    fd: c_int,
+    from: u64,
+    ranges: *const ByteRange,
+    count: usize,
+) -> c_int {
+    // SAFETY: the caller's ranges.
+    let ranges = unsafe { core::slice::from_raw_parts(ranges, count) };
+    let ranges: Vec<_> = ranges.iter().map(|range| range.start..range.end).collect();
+    of_file(fd, |file| {
+        file.note_metadata(from, &ranges).map(|noted| match noted {
+            Some(Noted::Partly | Noted::Nothing) => dataset::NO_ROOM,
+            Some(Noted::Whole) => dataset::RULED,
+            None => dataset::NOTED,
+        })
+    })
+}
+
+unsafe extern "C" fn rename_datasets(
+    fd: c_int,
+    from: *const u8,
+    from_bytes: usize,
+    to: *const u8,
+    to_bytes: usize,
+) -> c_int {
+    // SAFETY: the caller's names.
+    let (from, to) = unsafe {
+        (core::slice::from_raw_parts(from, from_bytes), core::slice::from_raw_parts(to, to_bytes))
+    };
+    let to = Some(to).filter(|to| !to.is_empty());
+    of_file(fd, |file| file.rename_datasets(from, to).map(|count| count as c_int))
 }
 
 // The name that libraries look for.

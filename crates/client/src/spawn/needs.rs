@@ -17,6 +17,8 @@ pub struct Needs(u8);
 
 /// A symbol of MPI 4: a library that has it has all functions with large counts.
 const LARGE_COUNTS: &[u8] = b"MPI_File_read_c";
+/// A symbol of HDF5 1.14: a library that has it has all functions that came with that.
+const SEVERAL_AT_ONCE: &[u8] = b"H5Dwrite_multi";
 
 impl Needs {
     /// None of them.
@@ -28,8 +30,10 @@ impl Needs {
     pub const MPI_LARGE: Needs = Needs(2);
     /// HDF5.
     pub const HDF5: Needs = Needs(4);
+    /// HDF5 from 1.14 on, with functions that earlier ones lack; see [`Needs::MPI_LARGE`].
+    pub const HDF5_LATER: Needs = Needs(8);
     /// All of them.
-    pub const ALL: Needs = Needs(7);
+    pub const ALL: Needs = Needs(15);
 
     /// Those that the bits say.
     pub fn from_bits(bits: u8) -> Needs {
@@ -111,10 +115,12 @@ impl Needs {
     }
 }
 
-const ADAPTERS: [(Needs, &str); 3] = [
+// A later one may use symbols of an earlier one.
+const ADAPTERS: [(Needs, &str); 4] = [
     (Needs::MPI, "libforebay_mpiio.so"),
     (Needs::MPI_LARGE, "libforebay_mpiio_large.so"),
     (Needs::HDF5, "libforebay_hdf5.so"),
+    (Needs::HDF5_LATER, "libforebay_hdf5_later.so"),
 ];
 
 fn named(name: &str) -> Option<Needs> {
@@ -122,7 +128,7 @@ fn named(name: &str) -> Option<Needs> {
         "auto" => Some(Needs::ALL),
         "none" => Some(Needs::NONE),
         "mpiio" => Some(Needs::MPI.with(Needs::MPI_LARGE)),
-        "hdf5" => Some(Needs::HDF5),
+        "hdf5" => Some(Needs::HDF5.with(Needs::HDF5_LATER)),
         _ => None,
     }
 }
@@ -425,12 +431,17 @@ impl Closure<'_> {
     fn take(&mut self, name: &[u8], library: OwnedFd) {
         let needs = Needs::of_library(name);
         self.found = self.found.with(needs);
-        if needs == Needs::MPI {
-            let fd = borrow(library.as_raw_fd());
-            let dynamic = Dynamic::of(fd);
-            if dynamic.and_then(|found| found.defines(fd, LARGE_COUNTS)) == Some(true) {
-                self.found = self.found.with(Needs::MPI_LARGE);
+        let fd = borrow(library.as_raw_fd());
+        let mut note = |symbol, has: Needs| {
+            if Dynamic::of(fd).and_then(|found| found.defines(fd, symbol)) == Some(true) {
+                self.found = self.found.with(has);
             }
+        };
+        if needs == Needs::HDF5 {
+            note(SEVERAL_AT_ONCE, Needs::HDF5_LATER);
+        }
+        if needs == Needs::MPI {
+            note(LARGE_COUNTS, Needs::MPI_LARGE);
         } else if let Some(place) = self.open.get_mut(self.open_count) {
             *place = Some(library);
             self.open_count += 1;

@@ -44,7 +44,7 @@ mod tests {
             ("", Needs::ALL),
             ("[run]\nadapters = \"auto\"", Needs::ALL),
             ("[run]\nadapters = \"none\"", Needs::NONE),
-            ("[run]\nadapters = \"hdf5\"", Needs::HDF5),
+            ("[run]\nadapters = \"hdf5\"", Needs::HDF5.with(Needs::HDF5_LATER)),
             ("[run]\nadapters = \"mpiio\"", Needs::MPI.with(Needs::MPI_LARGE)),
         ] {
             let config = given(run).unwrap();
