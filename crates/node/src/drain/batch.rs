@@ -330,14 +330,20 @@ impl Flusher {
     /// Runs the writes of one file: large ones past the page cache if no program has the file open.
     fn write(&mut self, file: FileId, store: usize, writes: &mut [Transfer]) {
         let node = Arc::clone(&self.node);
-        let client = &mut self.stores[store];
         let turn = node.descriptors.turn(file);
+        // Of a staged file the other worker may be at it, which goes past the page cache, too.
+        let is_staged = self.stripe_of_staged(file).is_some();
+        let take_turn = || match is_staged {
+            true => Some(turn.write().unwrap_or_else(PoisonError::into_inner)),
+            false => turn.try_write().ok(),
+        };
         let alone = (writes.iter().any(is_for_direct) && !node.is_emulated(store))
-            .then(|| turn.try_write().ok())
+            .then(take_turn)
             .flatten()
             // A program might write through the cache, or change what is on its way.
             .filter(|_| node.segment.descriptions().holders(file).next().is_none());
         let direct = alone.as_ref().and_then(|_| node.descriptors.direct(&node.segment, file));
+        let client = &mut self.stores[store];
         let Some(direct) = direct else {
             drop(alone);
             let _shared = turn.read().unwrap_or_else(PoisonError::into_inner);

@@ -2,6 +2,9 @@
 //! stores once no process writes them, stripe by stripe (Data Elevator, section III;
 //! docs/design/staged.md).
 //!
+//! Two workers take batches of a file in turn: while one reads a batch from its tier, the other
+//! writes, syncs and compares the one before, so that tier and store are busy at the same time.
+//!
 //! What it does is a flush like any other, so that at every step programs, syncs and the end of the
 //! manager may come in between. A state says what a file waits for, and no byte depends on it.
 
@@ -16,7 +19,8 @@ use forebay_pool::{FileId, crash, futex};
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
 
 /// How often files are looked at that some process writes, or that have not come to the store yet.
 const LOOK: Timer = Timer::ms(200);
@@ -31,6 +35,8 @@ const EARLY_SHORT: Timer = Timer::ms(staged::EARLY_SHORT_MS);
 /// The worker that drains staged files.
 pub(crate) struct Elevator {
     flusher: Flusher,
+    /// Takes every other batch, in a thread that lives as long as the flush of a file.
+    beside: Flusher,
     /// The state of which the journal was told last, and the generation of the record.
     told: HashMap<FileId, (u32, Stage)>,
     /// That a file could not be laid out was said.
@@ -50,7 +56,9 @@ enum Looked {
 
 impl Elevator {
     pub fn new(node: &Arc<Node>) -> Elevator {
-        Elevator { flusher: Flusher::new(node), told: HashMap::new(), is_refused: false }
+        let flusher = Flusher::new(node);
+        let beside = flusher.beside();
+        Elevator { flusher, beside, told: HashMap::new(), is_refused: false }
     }
 
     /// The elevator's life.
@@ -61,7 +69,11 @@ impl Elevator {
             let wait_ms = match self.look() {
                 Looked::GoesOn => continue,
                 Looked::Waits => LOOK.as_ms(),
-                Looked::Idle => node.wait_ms(LOOK_IDLE.as_ms()),
+                Looked::Idle => {
+                    self.flusher.release();
+                    self.beside.release();
+                    node.wait_ms(LOOK_IDLE.as_ms())
+                }
             };
             futex::wait(&node.header().work_wanted, seen, wait_ms);
         }
@@ -79,6 +91,7 @@ impl Elevator {
         };
         files.sort_by_key(|file| (priority(file), *file));
         self.told.retain(|file, _| segment.file(*file).is_staged());
+        self.flusher.forget_unequal(|file| !segment.file(file).is_staged());
         let mut looked = Looked::Idle;
         for file in files {
             if node.stopping() {
@@ -225,23 +238,71 @@ impl Elevator {
 
     /// Takes blocks of a file to its store, in order, as long as it `goes_on`. Returns whether
     /// something came there.
-    fn flush(&mut self, file: FileId, found: &[BlockRef], goes_on: impl Fn() -> bool) -> bool {
-        let node = Arc::clone(&self.flusher.node);
-        let mut came = false;
-        if !found.is_empty() {
-            self.lay_out(file);
+    fn flush(
+        &mut self,
+        file: FileId,
+        found: &[BlockRef],
+        goes_on: impl Fn() -> bool + Sync,
+    ) -> bool {
+        if found.is_empty() {
+            return false;
         }
-        for batch in self.flusher.batches(found) {
-            if node.stopping() || !goes_on() {
+        self.lay_out(file);
+        let batches = self.flusher.batches(found);
+        let shared = Batches { file, batches, next: AtomicUsize::new(0), has_failed: false.into() };
+        if shared.batches.len() == 1 {
+            return shared.take(&mut self.flusher, &goes_on);
+        }
+        let Elevator { flusher, beside, .. } = self;
+        let came = thread::scope(|scope| {
+            let (shared, goes_on) = (&shared, &goes_on);
+            let work = || shared.take(beside, goes_on);
+            // Without a thread one worker takes all of them.
+            let other = thread::Builder::new().name("elevator 2".into()).spawn_scoped(scope, work);
+            let came = shared.take(flusher, goes_on);
+            let other_came = other.is_ok_and(|other| match other.join() {
+                Ok(came) => came,
+                Err(panic) => std::panic::resume_unwind(panic),
+            });
+            came | other_came
+        });
+        self.flusher.take_retries(&mut self.beside);
+        let node = &self.flusher.node;
+        if shared.has_failed.load(Ordering::Acquire) && node.is_pending(file) {
+            // The other worker's success may have cleared it.
+            node.segment.file(file).set(FileFlags::FAILING);
+        }
+        came
+    }
+}
+
+/// The batches of a file that two workers take in turn.
+struct Batches<'b> {
+    file: FileId,
+    batches: Vec<&'b [BlockRef]>,
+    /// The first that no worker has taken.
+    next: AtomicUsize,
+    /// A worker could not write what it took.
+    has_failed: AtomicBool,
+}
+
+impl Batches<'_> {
+    /// Takes one after the other to the store, as long as it `goes_on`. Returns whether something
+    /// came there.
+    fn take(&self, flusher: &mut Flusher, goes_on: &(impl Fn() -> bool + Sync)) -> bool {
+        let node = Arc::clone(&flusher.node);
+        let mut came = false;
+        while !node.stopping() && !self.has_failed.load(Ordering::Acquire) && goes_on() {
+            let Some(batch) = self.batches.get(self.next.fetch_add(1, Ordering::Relaxed)) else {
                 break;
-            }
-            node.await_turn(self.flusher.dirty_bytes(batch));
+            };
+            node.await_turn(flusher.dirty_bytes(batch));
             let blocks = batch.iter().map(|found| (found.block, found.bucket)).collect();
-            let bytes = self.flusher.flush(FlushScope::Blocks(file, blocks));
+            let bytes = flusher.flush(FlushScope::Blocks(self.file, blocks));
             crash::point("staged.batch");
             came |= bytes > 0;
-            if node.segment.file(file).has(FileFlags::FAILING) {
-                break;
+            if flusher.retries.contains_key(&self.file) {
+                self.has_failed.store(true, Ordering::Release);
             }
         }
         came

@@ -19,8 +19,8 @@ use forebay_pool::layout::FileFlags;
 use forebay_pool::{FileId, Owner, futex};
 use rustix::io::Errno;
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How often a drain looks for what has become due.
@@ -42,8 +42,9 @@ pub(crate) struct Flusher {
     pub(super) staging: Vec<u8>,
     /// What the store has of a batch of a staged file.
     pub(super) stored: Vec<u8>,
-    /// How often in a row it was not what this worker had written.
-    pub(super) unequal: HashMap<FileId, u32>,
+    /// How often in a row it was not what had been written, of a file's batch that begins there;
+    /// of all workers that take batches of a file in turn.
+    pub(super) unequal: Arc<Mutex<HashMap<(FileId, u64), u32>>>,
     /// Files that this worker could not write, and when it tries again.
     pub(super) retries: HashMap<FileId, Retry>,
     /// For how long clients may hold what the sync that is being served needs.
@@ -100,7 +101,7 @@ impl Flusher {
             tiers: node.tiers().map(|tier| node.tier_client(tier)).collect(),
             staging: Vec::new(),
             stored: Vec::new(),
-            unequal: HashMap::new(),
+            unequal: Arc::default(),
             retries: HashMap::new(),
             backoff: Backoff::default(),
             was_held: false,
@@ -108,6 +109,35 @@ impl Flusher {
             checkpoints: Vec::new(),
             node: Arc::clone(node),
         }
+    }
+
+    /// Another worker, to take batches of the same files at the same time.
+    pub(super) fn beside(&self) -> Flusher {
+        Flusher { unequal: Arc::clone(&self.unequal), ..Flusher::new(&self.node) }
+    }
+
+    /// Gives the memory for batches back, until there is another one.
+    pub(super) fn release(&mut self) {
+        (self.staging, self.stored) = (Vec::new(), Vec::new());
+    }
+
+    /// Takes over when `other` would have tried again, so that only one of the two says it.
+    pub(super) fn take_retries(&mut self, other: &mut Flusher) {
+        for (file, found) in other.retries.drain() {
+            match self.retries.get(&file) {
+                Some(own) if own.at >= found.at => {}
+                _ => drop(self.retries.insert(file, found)),
+            }
+        }
+    }
+
+    /// Forgets that the store had other bytes of such files.
+    pub(super) fn forget_unequal(&self, is_one: impl Fn(FileId) -> bool) {
+        self.unequal().retain(|&(file, _), _| !is_one(file));
+    }
+
+    pub(super) fn unequal(&self) -> MutexGuard<'_, HashMap<(FileId, u64), u32>> {
+        self.unequal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The life of a tier's flusher.

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// So often in a row the store had other bytes before programs are told.
+/// So often in a row the store had other bytes of a batch before programs are told.
 const UNEQUAL_TOLD: u32 = 4;
 
 /// What has become of a write to a store.
@@ -41,7 +41,7 @@ impl Written {
 impl Flusher {
     /// Counts writes of a staged file, whose requests are stripes of so many bytes, and looks
     /// whether the store has their bytes. Where it has others they are to be written again, and
-    /// have failed (`IO`) when that was so of the file [`UNEQUAL_TOLD`] times in a row.
+    /// have failed (`IO`) when that was so of the batch [`UNEQUAL_TOLD`] times in a row.
     pub(super) fn verify(
         &mut self,
         file: FileId,
@@ -96,6 +96,8 @@ impl Flusher {
         if stored.len() < bytes {
             stored.resize(bytes, 0);
         }
+        // Nothing is read ahead: another worker may write there past the page cache at this moment.
+        let _ = rustix::fs::fadvise(readable, 0, None, Advice::Random);
         let mut rest = &mut stored[..];
         let mut reads = Vec::with_capacity(writes.len());
         for write in writes {
@@ -110,7 +112,8 @@ impl Flusher {
         }
         self.stores[store].run(&mut reads);
         let (counts, record) = (&self.node.header().staged, self.node.segment.file(file));
-        let times = self.unequal.get(&file).map_or(1, |times| times + 1);
+        let batch = (file, writes.first().map_or(0, Transfer::offset));
+        let times = self.unequal().get(&batch).map_or(1, |times| times + 1);
         let mut is_unequal = false;
         for ((write, read), result) in writes.iter().zip(&reads).zip(results) {
             if !matches!(result, Written::Bytes(_)) {
@@ -140,8 +143,8 @@ impl Flusher {
             }
         }
         match is_unequal {
-            true => drop(self.unequal.insert(file, times)),
-            false => drop(self.unequal.remove(&file)),
+            true => drop(self.unequal().insert(batch, times)),
+            false => drop(self.unequal().remove(&batch)),
         }
         self.stored = stored;
     }
