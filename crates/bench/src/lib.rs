@@ -11,10 +11,12 @@
 //! [`peers`]: the same program on other file systems that buffer. [`fabric()`]: the links between
 //! node managers, beside plain sockets. [`nodes()`], [`nodes_fig5`] and [`nodes_fig6`]: a group of
 //! several nodes, each a set of namespaces. [`nvm_model`]: what a model of collective I/O says,
-//! and what was measured.
+//! and what was measured. [`data_elevator_fig5`] to `8` and [`nvm_fig4`] to `11`: the figures of the
+//! papers on Data Elevator and NVM, with the I/O of scientific programs over HDF5 and MPI.
 
 mod bars;
 mod cliffs;
+mod elevator;
 mod figures;
 mod hierarchy;
 mod links;
@@ -25,11 +27,13 @@ mod micro;
 mod mlbs;
 mod nodes;
 mod nvm;
+mod paper;
 mod peers;
 mod policies;
 mod prefetch;
 mod report;
 mod runner;
+mod science;
 mod server;
 mod site;
 pub mod stage;
@@ -37,6 +41,10 @@ mod systems;
 
 pub use bars::{Bar, Bars, Group};
 pub use cliffs::cliffs;
+pub use elevator::fig5::run as data_elevator_fig5;
+pub use elevator::fig6::run as data_elevator_fig6;
+pub use elevator::fig7::run as data_elevator_fig7;
+pub use elevator::fig8::run as data_elevator_fig8;
 pub use figures::{Figure, figure, names};
 pub use links::{fabric, peer};
 pub use measured::Measured;
@@ -50,6 +58,9 @@ pub use nodes::budgets::run as nodes;
 pub use nodes::enter as enter_network;
 pub use nodes::fig5::run as nodes_fig5;
 pub use nodes::fig6::run as nodes_fig6;
+pub use nvm::caches::{fig4 as nvm_fig4, fig5 as nvm_fig5, fig6 as nvm_fig6};
+pub use nvm::interfaces::{fig7 as nvm_fig7, fig8 as nvm_fig8};
+pub use nvm::modes::{fig9 as nvm_fig9, fig10 as nvm_fig10, fig11 as nvm_fig11};
 pub use nvm::nvm_model;
 pub use peers::peers;
 pub use policies::policies;

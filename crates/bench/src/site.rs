@@ -19,10 +19,10 @@ const DEVICES: [&str; 3] = ["pfs", "bb", "nvme"];
 const FREE_SPACE_MIN: u64 = 512 << 20;
 
 /// How programs of a language are compiled.
-struct Language {
+struct Language<'a> {
     /// The variable of the environment that names the compiler, and what it is without that.
     variable: &'static str,
-    usual: &'static str,
+    usual: &'a str,
     /// Of names of files.
     ending: &'static str,
 }
@@ -134,9 +134,23 @@ impl Site {
         self.build(&language, name, source, options)
     }
 
+    /// The same of C with `$MPICC`, or this compiler.
+    pub fn compile_mpi(
+        &self,
+        compiler: &str,
+        name: &str,
+        source: &str,
+        options: &[&str],
+    ) -> Result<PathBuf, String> {
+        let file = self.path("kernel.h");
+        fs::write(&file, KERNEL).map_err(|e| failed(&file, &e))?;
+        let language = Language { variable: "MPICC", usual: compiler, ending: "c" };
+        self.build(&language, name, source, ["-O2", "-pthread"].iter().chain(options))
+    }
+
     fn build<'a>(
         &self,
-        language: &Language,
+        language: &Language<'_>,
         name: &str,
         source: &str,
         options: impl Iterator<Item = &'a &'a str>,

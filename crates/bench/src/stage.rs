@@ -5,14 +5,15 @@
 //! on the emulated devices, and gets in the program's way there as much, as it would in reality.
 //!
 //! ```
-//! use forebay_bench::stage::{When, stage};
+//! use forebay_bench::stage::{Movers, When, stage};
 //! use std::fs::{create_dir_all, read, remove_dir_all};
 //!
 //! let folder = std::env::temp_dir().join(format!("forebay-stage-{}", std::process::id()));
 //! let (fast, slow) = (folder.join("fast"), folder.join("slow"));
 //! create_dir_all(&fast).and_then(|()| create_dir_all(&slow)).unwrap();
 //! let program = ["sh", "-c", "echo data >$0/checkpoint", fast.to_str().unwrap()];
-//! let status = stage(&fast, &slow, When::Close, &program.map(Into::into)).unwrap();
+//! let movers = Movers::default();
+//! let status = stage(&fast, &slow, When::Close, movers, &program.map(Into::into)).unwrap();
 //! assert!(status.success());
 //! assert_eq!(read(slow.join("checkpoint")).unwrap(), b"data\n");
 //! remove_dir_all(&folder).unwrap();
@@ -54,10 +55,20 @@ impl When {
     }
 }
 
-/// Threads that copy: while some read, others write.
-const MOVERS: usize = 4;
-/// Bytes that a mover copies at once.
-const PIECE: u64 = 1 << 20;
+/// Who copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Movers {
+    /// Threads: while some read, others write. One does both in turn.
+    pub count: usize,
+    /// Bytes that a mover copies at once.
+    pub piece: u64,
+}
+
+impl Default for Movers {
+    fn default() -> Movers {
+        Movers { count: 4, piece: 1 << 20 }
+    }
+}
 /// How often the program and its files are looked at.
 const LOOK: Duration = Duration::from_millis(1);
 
@@ -70,19 +81,22 @@ pub fn stage(
     from: &Path,
     to: &Path,
     when: When,
+    movers: Movers,
     program: &[OsString],
 ) -> Result<ExitStatus, String> {
     let (name, arguments) = program.split_first().ok_or("no program")?;
     let mut watch = Watch::new(from)?;
     let (pieces, queue) = channel();
     let queue = Mutex::new(queue);
+    let (count, piece) = (movers.count.max(1), movers.piece.max(1));
     thread::scope(|scope| {
-        let movers: Vec<_> = (0..MOVERS).map(|_| scope.spawn(|| move_pieces(&queue))).collect();
+        let work = || move_pieces(&queue, piece);
+        let movers: Vec<_> = (0..count).map(|_| scope.spawn(work)).collect();
         let mut child = Command::new(name)
             .args(arguments)
             .spawn()
             .map_err(|e| format!("{}: {e}", Path::new(name).display()))?;
-        let mut mover = Stage { from, to, pieces, staged: BTreeMap::new() };
+        let mut mover = Stage { from, to, piece, pieces, staged: BTreeMap::new() };
         let status = loop {
             let ended = child.try_wait().map_err(|e| format!("waiting for the program: {e}"))?;
             let closed = watch.closed()?;
@@ -113,6 +127,7 @@ struct Piece {
 struct Stage<'a> {
     from: &'a Path,
     to: &'a Path,
+    piece: u64,
     pieces: Sender<Piece>,
     /// What each file was when it was copied: its size and time of change.
     staged: BTreeMap<OsString, (u64, SystemTime)>,
@@ -132,9 +147,9 @@ impl Stage<'_> {
         let mut options = OpenOptions::new();
         let target = options.write(true).create(true).truncate(true).open(self.to.join(&name));
         let files = Arc::new((source, target.map_err(failed)?));
-        for offset in (0..size).step_by(PIECE as usize) {
-            let piece =
-                Piece { files: Arc::clone(&files), offset, bytes: PIECE.min(size - offset) };
+        for offset in (0..size).step_by(self.piece as usize) {
+            let bytes = self.piece.min(size - offset);
+            let piece = Piece { files: Arc::clone(&files), offset, bytes };
             self.pieces.send(piece).map_err(|_| "all movers are gone".to_owned())?;
         }
         self.staged.insert(name, version);
@@ -150,8 +165,8 @@ impl Stage<'_> {
     }
 }
 
-fn move_pieces(queue: &Mutex<Receiver<Piece>>) -> Result<(), String> {
-    let mut buffer = vec![0; PIECE as usize];
+fn move_pieces(queue: &Mutex<Receiver<Piece>>, most: u64) -> Result<(), String> {
+    let mut buffer = vec![0; most as usize];
     loop {
         let next = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(piece) = next else { return Ok(()) };
@@ -225,7 +240,8 @@ mod tests {
             let script =
                 format!("cd {}; head -c 3000000 /dev/zero > a; echo b > b", from.display());
             let program = ["sh", "-c", &script].map(OsString::from);
-            assert!(stage(&from, &to, when, &program).unwrap().success());
+            let movers = Movers { count: 2, piece: 1 << 16 };
+            assert!(stage(&from, &to, when, movers, &program).unwrap().success());
             assert_eq!(fs::read(to.join("a")).unwrap(), vec![0; 3_000_000]);
             assert_eq!(fs::read(to.join("b")).unwrap(), b"b\n");
             fs::remove_dir_all(&root).unwrap();

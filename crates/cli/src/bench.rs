@@ -4,7 +4,7 @@ use crate::bars::{self, Bar, Chart, Group};
 use crate::demo;
 use crate::picture::{BLUE, GREEN, SKY};
 use clap::{Args, ValueEnum};
-use forebay_bench::stage::{When, stage};
+use forebay_bench::stage::{Movers, When, stage};
 use forebay_bench::{Bars, Measured, Options, Scale};
 use std::ffi::OsString;
 use std::net::Ipv4Addr;
@@ -63,7 +63,7 @@ impl BenchArguments {
 type Benchmark = fn(&Options, &mut dyn FnMut(&str)) -> Result<Measured, String>;
 
 /// All of them.
-const BENCHMARKS: [(&str, Benchmark); 14] = [
+const BENCHMARKS: [(&str, Benchmark); 26] = [
     ("micro", forebay_bench::micro),
     ("cliffs", forebay_bench::cliffs),
     ("peers", forebay_bench::peers),
@@ -78,6 +78,18 @@ const BENCHMARKS: [(&str, Benchmark); 14] = [
     ("nodes-fig5", forebay_bench::nodes_fig5),
     ("nodes-fig6", forebay_bench::nodes_fig6),
     ("nvm-model", forebay_bench::nvm_model),
+    ("data-elevator-fig5", forebay_bench::data_elevator_fig5),
+    ("data-elevator-fig6", forebay_bench::data_elevator_fig6),
+    ("data-elevator-fig7", forebay_bench::data_elevator_fig7),
+    ("data-elevator-fig8", forebay_bench::data_elevator_fig8),
+    ("nvm-fig4", forebay_bench::nvm_fig4),
+    ("nvm-fig5", forebay_bench::nvm_fig5),
+    ("nvm-fig6", forebay_bench::nvm_fig6),
+    ("nvm-fig7", forebay_bench::nvm_fig7),
+    ("nvm-fig8", forebay_bench::nvm_fig8),
+    ("nvm-fig9", forebay_bench::nvm_fig9),
+    ("nvm-fig10", forebay_bench::nvm_fig10),
+    ("nvm-fig11", forebay_bench::nvm_fig11),
 ];
 
 /// Those that make nodes.
@@ -102,6 +114,12 @@ pub struct WorkerArguments {
     from: PathBuf,
     /// The directory that they are copied to
     to: PathBuf,
+    /// Threads that copy
+    #[arg(long, default_value_t = Movers::default().count)]
+    movers: usize,
+    /// Bytes that each copies at once
+    #[arg(long, default_value_t = Movers::default().piece)]
+    piece: u64,
     /// The program and its arguments
     #[arg(required = true, last = true)]
     command: Vec<OsString>,
@@ -228,7 +246,8 @@ pub fn worker(arguments: &WorkerArguments) -> Result<ExitCode, String> {
         Moment::Close => When::Close,
         Moment::Exit => When::Exit,
     };
-    let status = stage(&arguments.from, &arguments.to, when, &arguments.command)?;
+    let movers = Movers { count: arguments.movers, piece: arguments.piece };
+    let status = stage(&arguments.from, &arguments.to, when, movers, &arguments.command)?;
     // Behind the program's own line: when all was on the store.
     println!("{}", forebay_bench::now_us());
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::from(crate::FAILED) })

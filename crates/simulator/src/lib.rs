@@ -18,6 +18,7 @@ mod organizer;
 mod outcome;
 mod scenario;
 mod simulation;
+pub mod staging;
 mod strategy;
 pub mod traffic;
 mod workload;

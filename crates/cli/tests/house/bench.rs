@@ -120,6 +120,23 @@ fn nvm_model() {
     assert_eq!(json.matches("\"wanted\":").count(), 2 * (3 * 3 + 1), "{json}");
 }
 
+#[test]
+fn analysis_in_transit() {
+    if !works(&["cc", "--version"]) {
+        return harness::skip("no C compiler");
+    }
+    // Over HDF5 and MPI where they are; the query compares each byte that it reads.
+    let words = ["Forebay staged", "build the index", "query Ux", "Beside the paper: 8:"];
+    let json = compare("data-elevator-fig8", &words);
+    assert_eq!(json.matches("\"wanted\":").count(), 2, "{json}");
+}
+
+#[test]
+fn the_trade_off_of_collective_io() {
+    let words = ["HDD, messages of 32 KB", "NVM, messages of 16 MB", "does not follow"];
+    compare("nvm-fig11", &words);
+}
+
 /// A measurement: it may be disturbed by what else runs.
 #[test]
 fn the_model_of_collective_io_is_near_what_is_measured() {

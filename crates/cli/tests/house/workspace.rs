@@ -42,7 +42,11 @@ const ALLOWED: &[(&str, &[&str], &[&str])] = &[
         &["*"],
     ),
     ("simulator", &["placement", "membership", "directory"], &[]),
-    ("bench", &["fabric", "membership", "placement", "pool"], &["rustix", "serde_json"]),
+    (
+        "bench",
+        &["fabric", "membership", "placement", "pool", "simulator"],
+        &["rustix", "serde_json"],
+    ),
     // preload, capi and the adapters are not called: they are named so that cargo builds them with
     // the command.
     (
