@@ -1,5 +1,6 @@
 //! `forebay explain`.
 
+use crate::analyse;
 use crate::text::{bytes, counted, fitted};
 use clap::Args;
 use forebay_node::collective::{Shape, Terms};
@@ -159,6 +160,10 @@ fn show(observer: &Observer, runtime: &Runtime, found: &Explanation, all: bool) 
             let _ = writeln!(line, "  file      {}, nothing of it is buffered", bytes(found.size));
         }
     }
+    for (index, action) in analyse::of_file(runtime, &found.path).iter().enumerate() {
+        let head = if index == 0 { "actions" } else { "" };
+        let _ = writeln!(line, "  {head:8}  {action}");
+    }
     datasets(line, found, all);
     rules(line, found);
     let _ = writeln!(line, "  in force  {}", in_force(&found.in_force));
@@ -290,6 +295,7 @@ fn json(
         "extents": extents.collect::<Vec<_>>(),
         "dataset": found.dataset,
         "datasets": datasets.collect::<Vec<_>>(),
+        "actions": analyse::json(runtime, Some(&found.path)),
         "pins": pins.collect::<Vec<_>>(),
         "placement": {
             "policy": placement.policy,

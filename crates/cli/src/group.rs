@@ -1,20 +1,17 @@
 //! The group of nodes as commands meet it: which hosts it may have, and what a node manager says of
 //! it.
 
+use crate::ask;
 use crate::lost;
 use crate::text::{bytes, counted};
 use forebay_node::HostList;
 use forebay_node::log::shown;
 use forebay_node::runtime::Runtime;
 use forebay_node::status::Observer;
-use forebay_node::{Config, Connection};
+use forebay_node::Config;
 use forebay_pool::message::Message;
-use rustix::fd::AsFd;
-use rustix::fs::MemfdFlags;
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::io::Read;
 use std::time::{Duration, Instant};
 
 /// How long a node manager may take to say what it knows.
@@ -96,7 +93,7 @@ pub fn await_part(runtime: &Runtime, limit: Duration) -> Result<String, String> 
 /// What the node manager of an instance says of its group. `None` if it is in none, or says
 /// nothing.
 fn ask(runtime: &Runtime, limit: Duration) -> Option<Value> {
-    let mut report = say(runtime, Message::Group, limit)?;
+    let mut report = ask::ask(runtime, Message::Group, "", limit)?;
     lost::name(runtime, &mut report);
     Some(report)
 }
@@ -104,23 +101,7 @@ fn ask(runtime: &Runtime, limit: Duration) -> Option<Value> {
 /// Has the group of an instance give up a node; returns what becomes of that, `None` where its
 /// manager says nothing or is in no group.
 pub fn give_up(runtime: &Runtime, node: u16) -> Option<Value> {
-    say(runtime, Message::GiveUp { node }, ANSWER)
-}
-
-/// Says something that the node manager of an instance answers in a file in memory.
-fn say(runtime: &Runtime, message: Message, limit: Duration) -> Option<Value> {
-    let connection = Connection::to(&runtime.socket()).ok()?;
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let memory = rustix::fs::memfd_create(c"forebay-group", flags).ok()?;
-    connection.send_with(message, memory.as_fd()).ok()?;
-    match connection.receive(limit) {
-        Ok(Some(Message::Told)) => {
-            let mut text = Vec::new();
-            File::from(memory).read_to_end(&mut text).ok()?;
-            serde_json::from_slice(&text).ok()
-        }
-        _ => None,
-    }
+    ask::ask(runtime, Message::GiveUp { node }, "", ANSWER)
 }
 
 /// Whether the instance is to be in a group, as far as its configuration tells.

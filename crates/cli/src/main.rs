@@ -4,7 +4,9 @@
 #[macro_use]
 mod output;
 
+mod analyse;
 mod aside;
+mod ask;
 mod bars;
 #[cfg(feature = "bench")]
 mod bench;
@@ -105,6 +107,8 @@ enum Command {
     Status(status::StatusArguments),
     /// Say which rule holds for a file, where its bytes are, and where new ones would go
     Explain(explain::ExplainArguments),
+    /// Run a command on files while they are in the tiers: after each close, or each step
+    Analyse(analyse::AnalyseArguments),
     /// Try a program that predicts what is read, before a rule names it
     Predictor(predictor::PredictorArguments),
     /// Print the XML Schema definition of buffering schemas, for editors and validators
@@ -203,6 +207,7 @@ fn main() -> ExitCode {
         Command::Model(arguments) => model::model(&arguments),
         Command::Simulate(arguments) => simulate::simulate(&arguments),
         Command::Status(arguments) => status::status(&arguments),
+        Command::Analyse(arguments) => analyse::analyse(&arguments),
         Command::Predictor(arguments) => predictor::predictor(&arguments),
         Command::Schema => {
             print!("{}", forebay_node::config::XSD);

@@ -1,5 +1,6 @@
 //! `forebay run`.
 
+use crate::analyse;
 use crate::aside::Aside;
 use crate::drain::{self, Drained, Progress};
 use crate::follow::Followed;
@@ -16,7 +17,8 @@ use crate::trace::{LOOK_EVERY, Tracer};
 use crate::watch::Watch;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use forebay_client::{Needs, needs_of_command};
+use forebay_client::Needs;
+use forebay_node::launch::{ADAPTERS, find_library, join_pool};
 use forebay_node::log::shown;
 use forebay_node::runtime::Runtime;
 use forebay_node::status::Observer;
@@ -28,15 +30,14 @@ use forebay_pool::message::Message;
 use forebay_pool::spans::Spans;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::io::Errno;
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::IsTerminal;
-use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Options of `forebay run`.
 #[derive(Args)]
@@ -159,12 +160,6 @@ fn refuse_other_layout(library: &Path) -> Result<(), String> {
         }
     }
 }
-
-/// The variable that says which adapters programs load.
-const ADAPTERS: &str = "FOREBAY_ADAPTERS";
-
-/// Name of the library that is preloaded.
-const LIBRARY: &str = "libforebay_preload.so";
 
 /// The names that an option takes.
 fn names<T>(all: &'static [(&'static str, T)]) -> PossibleValuesParser {
@@ -328,6 +323,8 @@ pub fn run(arguments: &RunArguments, mut tracer: Option<&mut Tracer>) -> Result<
     let not_followed = followed.as_ref().and_then(|followed| followed.describe_nothing(is_on));
     not_followed.iter().for_each(|why| eprintln!("forebay: {why}"));
     let before = Counts::now(&runtime);
+    let begun = SystemTime::now().duration_since(UNIX_EPOCH);
+    let begun_ms = begun.map_or(0, |begun| begun.as_millis() as u64);
     let mut aside = Aside::of(&config, &runtime);
     aside.tell_old();
     if let (Some(tracer), Some(memory)) = (&mut tracer, &memory) {
@@ -404,6 +401,9 @@ pub fn run(arguments: &RunArguments, mut tracer: Option<&mut Tracer>) -> Result<
                 if let Some(conflicts) = now.describe_conflicts(&before, (&runtime, &config)) {
                     eprintln!("forebay: {conflicts}");
                 }
+                if let Some(actions) = analyse::report(&runtime, begun_ms) {
+                    eprintln!("forebay: {actions}");
+                }
                 if summary {
                     eprintln!("forebay: {}", now.describe(&before, ended.elapsed()));
                 }
@@ -411,6 +411,9 @@ pub fn run(arguments: &RunArguments, mut tracer: Option<&mut Tracer>) -> Result<
             }
             Drained::Kept(files) => {
                 aside.tell_new();
+                if let Some(actions) = analyse::report(&runtime, begun_ms) {
+                    eprintln!("forebay: {actions}");
+                }
                 eprintln!("forebay: {}", drain::describe(&runtime, &files));
                 return Ok(ExitCode::from(crate::FAILED));
             }
@@ -521,44 +524,15 @@ fn admitted_adapters(config: &Config) -> Result<Needs, String> {
         .ok_or_else(|| format!("{ADAPTERS}={}: {}", Path::new(&given).display(), Needs::CHOICES))
 }
 
-/// The adapters that the command needs.
-fn needs_of(command: &OsStr) -> Needs {
-    let text = |text: OsString| CString::new(text.into_vec()).unwrap_or_default();
-    let variable = |name| text(std::env::var_os(name).unwrap_or_default());
-    let library_path = variable("LD_LIBRARY_PATH");
-    needs_of_command(&text(command.to_owned()), &variable("PATH"), library_path.as_bytes())
-}
-
 fn spawn(
     words: &[OsString],
     (library, adapters): (&Path, Needs),
     runtime: &Runtime,
     job: Option<u32>,
 ) -> std::io::Result<Child> {
-    let mut preload = OsString::from(library);
-    let beside = |file| library.with_file_name(file);
-    for adapter in needs_of(&words[0]).among(adapters).adapters().map(beside) {
-        if adapter.is_file() {
-            preload.push(":");
-            preload.push(adapter);
-        }
-    }
-    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
-        preload.push(":");
-        preload.push(others);
-    }
     let mut command = Command::new(&words[0]);
-    command
-        .args(&words[1..])
-        .env_remove("FOREBAY_DISABLE")
-        .env("LD_PRELOAD", preload)
-        .envs((adapters != Needs::ALL).then(|| (ADAPTERS, adapters.names())))
-        .env("FOREBAY_POOL", &runtime.pool)
-        .env("FOREBAY_SOCKET", runtime.socket());
-    match job {
-        Some(number) => command.env("FOREBAY_JOB", number.to_string()),
-        None => command.env_remove("FOREBAY_JOB"),
-    };
+    command.args(&words[1..]);
+    join_pool(&mut command, (library, adapters), runtime, job);
     command.spawn()
 }
 
@@ -620,27 +594,4 @@ fn await_end(child: u32) {
 fn exit_code(status: ExitStatus) -> ExitCode {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
-}
-
-/// The preload library: beside the program, as cargo leaves it, or where it is installed.
-fn find_library() -> Result<PathBuf, String> {
-    if let Some(named) = std::env::var_os("FOREBAY_PRELOAD").filter(|named| !named.is_empty()) {
-        // The loader would go on without it, and nothing would be buffered.
-        let named = PathBuf::from(named);
-        return if named.is_file() {
-            Ok(named)
-        } else {
-            Err(format!("FOREBAY_PRELOAD: {}: no such file; name {LIBRARY}", named.display()))
-        };
-    }
-    let program = std::env::current_exe().map_err(|error| format!("finding myself: {error}"))?;
-    let folder = program.parent().unwrap_or(Path::new("/"));
-    let places = ["deps", ".", "..", "../lib/forebay", "../lib64/forebay", "../lib"];
-    let candidates: Vec<_> = places.iter().map(|place| folder.join(place).join(LIBRARY)).collect();
-    candidates.iter().find(|path| path.is_file()).cloned().ok_or_else(|| {
-        format!(
-            "{LIBRARY} is not beside {} nor in ../lib/forebay; install both, or name it in FOREBAY_PRELOAD",
-            program.display()
-        )
-    })
 }

@@ -1,5 +1,6 @@
 //! `forebay status`.
 
+use crate::analyse;
 use crate::aside::Aside;
 use crate::explain::in_force;
 use crate::group;
@@ -126,6 +127,7 @@ fn json(runtime: &Runtime) -> Value {
     object["tiers"] = observer.tiers().iter().map(tier_object).collect();
     object["counters"] = Value::Object(counters);
     object["staged"] = observer.staged().iter().map(staged_object).collect();
+    object["actions"] = analyse::json(runtime, None);
     object["holders"] = observer.holders().iter().map(holder_object).collect();
     object["conflicts"] = json!(observer.conflicts());
     if let Some(aside) = Aside::recorded(runtime) {
@@ -312,6 +314,7 @@ fn show(runtime: &Runtime, observer: &Observer) {
             bytes(dirty)
         );
     }
+    analyse::lines(runtime).iter().for_each(|line| println!("{line}"));
     for Count { name, unit, help, value } in observer.counters() {
         println!("  count {name:12} {value} {unit}: {help}");
     }

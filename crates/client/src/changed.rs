@@ -27,6 +27,7 @@ impl OpenFile<'_> {
     #[inline]
     pub(crate) fn touch(&self, now: u64) {
         let record = self.record;
+        self.note_altered();
         if record.has(FileFlags::DIRECT) {
             return;
         }
@@ -41,6 +42,14 @@ impl OpenFile<'_> {
         record.set(FileFlags::DIRTY);
         if record.has(FileFlags::READ_OUT) {
             record.clear(FileFlags::READ_OUT);
+        }
+    }
+
+    /// Notes that the program has changed what the file has, for what is to run on it.
+    #[inline]
+    pub(crate) fn note_altered(&self) {
+        if self.record.altered.load(Ordering::Relaxed) == 0 && !self.session.carried.is_action() {
+            self.record.note_altered();
         }
     }
 

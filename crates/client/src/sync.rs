@@ -81,12 +81,23 @@ impl OpenFile<'_> {
     /// The store's errno, once for each description and error.
     pub fn sync(&self, durable: bool) -> Result<(), Errno> {
         let start_ns = recording::begin_ns();
+        if durable {
+            self.end_step();
+        }
         let synced = self.session.restarting(|| {
             self.sync_once(durable, None)?;
             self.look_afresh()
         });
         self.session.note_span(SpanKind::Sync, start_ns);
         synced
+    }
+
+    /// Notes that the program has finished a step of what it writes to the file, for what is to run
+    /// after each; see docs/analyse.md.
+    pub fn end_step(&self) {
+        if self.may(DescriptionFlags::WRITE) && !self.session.carried.is_action() {
+            self.record.note_step();
+        }
     }
 
     fn sync_once(&self, durable: bool, written: Option<&Range<u64>>) -> Result<(), Errno> {

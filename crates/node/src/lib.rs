@@ -3,13 +3,14 @@
 //!
 //! One folder for each concern; those further down in this list use those further up:
 //! `observe`, `config`, `instance`, `profile`, `store`, `devices`, `journal`, `memory` (of RAM),
-//! `remote` (blocks of other nodes), `group` (of nodes), `node` (the state that all threads share),
+//! `remote` (blocks of other nodes), `group` (of nodes), `actions` (what runs on files), `node` (the state that all threads share),
 //! `drain`, `organize`, `recovery`, `manager`.
 
 // First, for its macro.
 #[macro_use]
 mod observe;
 
+pub mod actions;
 pub mod config;
 mod devices;
 mod drain;
@@ -31,7 +32,7 @@ pub use config::Config;
 pub use forebay_cluster::{UCX_LICENSE, begin_ucx};
 pub use forebay_membership::HostList;
 pub use instance::guard::{WAITS, is_served};
-pub use instance::{neighbours, runtime};
+pub use instance::{launch, neighbours, runtime};
 pub use manager::control::Connection;
 pub use manager::daemon::{Ending, Options, Started, serve};
 pub use node::QUEUE_DEPTH;

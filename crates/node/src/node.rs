@@ -1,5 +1,6 @@
 //! What all parts of a node manager share.
 
+use crate::actions::Actions;
 use crate::config::Config;
 use crate::devices::bandwidth::{BandwidthEstimator, BandwidthEstimators, Device, Observing};
 use crate::devices::faults::{self, Faults};
@@ -101,6 +102,8 @@ pub(crate) struct Node {
     pub keeps_slots: AtomicU32,
     /// Its part in the group of nodes.
     pub group: Grouping,
+    /// What runs on files, and is to.
+    pub actions: Actions,
     /// See [`Node::not_set_aside`].
     pub not_set_aside: Mutex<HashSet<(FileId, u32)>>,
 }
@@ -334,6 +337,16 @@ impl Node {
             !pending
         });
         pending
+    }
+
+    /// Whether an action is to run on some file that no process writes any more, or has not ended.
+    pub fn has_actions_left(&self) -> bool {
+        let segment = &self.segment;
+        let is_due = |file: FileId| {
+            self.actions.awaits(segment, file) && !segment.descriptions().is_open_for_writing(file)
+        };
+        self.actions.are_any()
+            && (self.actions.are_pending() || segment.files().touched().any(is_due))
     }
 
     /// Dirty bytes of all tiers that were last written up to the stamp `until`.

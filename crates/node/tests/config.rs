@@ -225,6 +225,7 @@ emulate = { latency = "60us" }
             within: MessageSpeed { latency_ns: 400, bandwidth: 8_000_000_000 },
         },
         adapters: Needs::ALL,
+        analyses: Vec::new(),
         automatic: false,
     };
     assert_eq!(site.load(text).unwrap(), expected);

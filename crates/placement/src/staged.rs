@@ -4,16 +4,17 @@
 //! ```
 //! use forebay_placement::staged::{Seen, Stage, next};
 //!
-//! let seen = |is_written, is_behind| Seen { is_written, is_behind };
 //! let mut stage = None;
-//! let mut step = |is_written, is_behind| {
-//!     stage = next(stage, seen(is_written, is_behind)).or(stage);
+//! let mut step = |is_written, is_held, is_behind| {
+//!     stage = next(stage, Seen { is_written, is_held, is_behind }).or(stage);
 //!     stage.map(Stage::letter)
 //! };
-//! assert_eq!(step(true, false), Some('W'));
-//! assert_eq!(step(false, true), Some('B'), "closed by the last process");
-//! assert_eq!(step(false, true), Some('D'));
-//! assert_eq!(step(false, false), Some('F'), "the store has everything");
+//! assert_eq!(step(true, false, false), Some('W'));
+//! assert_eq!(step(false, true, true), Some('B'), "closed by the last process");
+//! assert_eq!(step(false, true, true), Some('A'), "an analysis wants it first");
+//! assert_eq!(step(false, false, true), Some('M'), "all analyses have ended");
+//! assert_eq!(step(false, false, true), Some('D'));
+//! assert_eq!(step(false, false, false), Some('F'), "the store has everything");
 //! ```
 
 /// The state of a staged file, with the letter of Data Elevator's table.
@@ -28,17 +29,30 @@ pub enum Stage {
     Draining = 3,
     /// F: the store has all of it, durably and compared.
     Drained = 4,
+    /// A: commands read it on its tier, and it does not go to the store before they have ended.
+    Analysing = 5,
+    /// M: they have ended, and it is to go to the store.
+    Analysed = 6,
 }
 
 impl Stage {
     /// All, in the order in which a file passes through them.
-    pub const ALL: [Stage; 4] = [Stage::Writing, Stage::Buffered, Stage::Draining, Stage::Drained];
+    pub const ALL: [Stage; 6] = [
+        Stage::Writing,
+        Stage::Buffered,
+        Stage::Analysing,
+        Stage::Analysed,
+        Stage::Draining,
+        Stage::Drained,
+    ];
 
     /// The letter that Data Elevator's table has for it.
     pub fn letter(self) -> char {
         match self {
             Stage::Writing => 'W',
             Stage::Buffered => 'B',
+            Stage::Analysing => 'A',
+            Stage::Analysed => 'M',
             Stage::Draining => 'D',
             Stage::Drained => 'F',
         }
@@ -49,6 +63,8 @@ impl Stage {
         match self {
             Stage::Writing => "being written",
             Stage::Buffered => "buffered",
+            Stage::Analysing => "being analysed",
+            Stage::Analysed => "analysed",
             Stage::Draining => "draining",
             Stage::Drained => "drained",
         }
@@ -65,6 +81,8 @@ impl Stage {
 pub struct Seen {
     /// Some process has it open for writing.
     pub is_written: bool,
+    /// It is not to go to its store before what runs on it, or is about to, has ended.
+    pub is_held: bool,
     /// The store lacks some of it, or is not known to have it durably.
     pub is_behind: bool,
 }
@@ -76,7 +94,9 @@ pub fn next(stage: Option<Stage>, seen: Seen) -> Option<Stage> {
         Some(Stage::Writing) if seen.is_written => None,
         _ if seen.is_written => Some(Stage::Writing),
         Some(Stage::Writing) => Some(Stage::Buffered),
-        Some(Stage::Buffered) => Some(Stage::Draining),
+        Some(Stage::Buffered) if seen.is_held => Some(Stage::Analysing),
+        Some(Stage::Analysing) => (!seen.is_held).then_some(Stage::Analysed),
+        Some(Stage::Buffered | Stage::Analysed) => Some(Stage::Draining),
         Some(Stage::Draining) => (!seen.is_behind).then_some(Stage::Drained),
         None | Some(Stage::Drained) => seen.is_behind.then_some(Stage::Buffered),
     }
@@ -114,22 +134,22 @@ mod tests {
         for stage in Stage::ALL {
             assert_eq!(Stage::from_code(stage as u8), Some(stage));
         }
-        assert_eq!((Stage::from_code(0), Stage::from_code(5)), (None, None));
+        assert_eq!((Stage::from_code(0), Stage::from_code(7)), (None, None));
     }
 
     #[test]
     fn nothing_is_drained_that_is_behind_or_written() {
         for stage in [None].into_iter().chain(Stage::ALL.map(Some)) {
-            for (is_written, is_behind) in
-                [(false, false), (false, true), (true, false), (true, true)]
-            {
-                let after = next(stage, Seen { is_written, is_behind }).or(stage);
+            for bits in 0..8 {
+                let (is_written, is_held, is_behind) =
+                    (bits & 1 != 0, bits & 2 != 0, bits & 4 != 0);
+                let after = next(stage, Seen { is_written, is_held, is_behind }).or(stage);
                 let is_done = after.is_none() || after == Some(Stage::Drained);
-                assert!(
-                    !is_done || !is_written && !is_behind,
-                    "{stage:?} {is_written} {is_behind}"
-                );
+                assert!(!is_done || !is_written && !is_behind, "{stage:?} {bits:b}");
                 assert!(!is_written || after == Some(Stage::Writing));
+                // One that is on its way is not called back.
+                let begins = after == Some(Stage::Draining) && stage == Some(Stage::Buffered);
+                assert!(!begins || !is_held, "{stage:?} {bits:b}");
             }
         }
     }
@@ -141,7 +161,7 @@ mod tests {
                 // A drain has brought everything to the store by the time that is looked at again.
                 let is_behind =
                     stage.is_some_and(|stage| stage != Stage::Draining && stage != Stage::Drained);
-                stage = next(stage, Seen { is_written: false, is_behind }).or(stage);
+                stage = next(stage, Seen { is_written: false, is_held: false, is_behind }).or(stage);
             }
             assert!(stage.is_none_or(|stage| stage == Stage::Drained), "{stage:?}");
         }

@@ -77,7 +77,7 @@ pub const NODE_BITS: u32 = 6;
 /// Longest path that is kept of a file, for recovery and for people.
 pub const PATH_BYTES: usize = 760;
 /// Bytes of a path beneath its store's directory that are kept in the file record.
-pub const SHORT_PATH_BYTES: usize = 61;
+pub const SHORT_PATH_BYTES: usize = 59;
 /// Bytes of one in the first table of longer paths.
 pub const LONGER_PATH_BYTES: usize = 192;
 /// Program files and libraries of which is remembered what they need, see `needed.rs`.

@@ -177,7 +177,11 @@ pub enum Message {
     /// A file in memory comes with it, into which what the manager knows of its group of nodes is
     /// written as JSON. Answered by `Told`, or by `Refused`.
     Group,
-    /// Answer to `Group` and `GiveUp`.
+    /// A file in memory comes with it that says which analyses are to be registered, listed or
+    /// removed; what has become of that is written into it as JSON. Answered by `Told`, or by
+    /// `Refused`.
+    Analyse,
+    /// Answer to `Group`, `GiveUp` and `Analyse`.
     Told,
     /// The group is to give up what a node that has gone wrote and did not flush. A file in memory
     /// comes with it, into which what becomes of that is written as JSON. Answered by `Told`, or by
@@ -355,6 +359,7 @@ impl Message {
                 (e, f) = (number, store.into());
                 (25, 0, generation, inode, 0)
             }
+            Message::Analyse => (32, 0, 0, 0, 0),
             Message::GiveUp { node } => (26, node.into(), 0, 0, 0),
             Message::StageIn { file, generation, first, blocks, tier, ticket } => {
                 f = u32::from(blocks) | u32::from(tier) << 16;
@@ -476,6 +481,7 @@ impl Message {
                 generation: word(8).ok()?,
                 block: long(16).ok()?,
             },
+            32 => Message::Analyse,
             31 => Message::Read {
                 file: file().ok()?,
                 generation: word(8).ok()?,
@@ -524,6 +530,7 @@ mod tests {
             Message::Group,
             Message::Told,
             Message::GiveUp { node: u16::MAX },
+            Message::Analyse,
             Message::StageIn {
                 file: FileId::from_raw(3),
                 generation: 4,

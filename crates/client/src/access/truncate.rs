@@ -91,6 +91,7 @@ impl OpenFile<'_> {
             if size == 0 {
                 self.session.forget_datasets(self.id, record);
             }
+            self.note_altered();
             let now = time_of_change(record, clock::realtime_coarse_ns());
             record.mtime_ns.store(now, Ordering::Relaxed);
             record.changed_ns.fetch_max(now, Ordering::Relaxed);

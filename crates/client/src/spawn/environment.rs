@@ -10,9 +10,15 @@ use std::ffi::CString;
 use std::sync::Arc;
 
 /// What the environment of every child has to carry.
-const CARRIED: [&CStr; SETTINGS] =
-    [c"LD_PRELOAD", c"FOREBAY_POOL", c"FOREBAY_SOCKET", c"FOREBAY_JOB", c"FOREBAY_ADAPTERS"];
-const SETTINGS: usize = 5;
+const CARRIED: [&CStr; SETTINGS] = [
+    c"LD_PRELOAD",
+    c"FOREBAY_POOL",
+    c"FOREBAY_SOCKET",
+    c"FOREBAY_JOB",
+    c"FOREBAY_ADAPTERS",
+    c"FOREBAY_ACTION",
+];
+const SETTINGS: usize = 6;
 
 /// Where the loader looks for the libraries of a program.
 const LIBRARY_PATH: &CStr = c"LD_LIBRARY_PATH";
@@ -170,6 +176,12 @@ impl Carried {
     /// The number of the run that the process belongs to.
     pub fn job(&self) -> Option<&CStr> {
         self.value(3)
+    }
+
+    /// Whether the process belongs to a command that the node manager runs on a file: what it
+    /// writes starts no other one.
+    pub(crate) fn is_action(&self) -> bool {
+        self.value(5).is_some()
     }
 
     /// The library's path: the first one in the LD_PRELOAD that this process was started with.

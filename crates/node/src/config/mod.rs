@@ -25,6 +25,7 @@
 //! ```
 
 mod adapters;
+pub mod analyses;
 mod errors;
 mod group;
 mod machine;
@@ -42,6 +43,7 @@ mod types;
 pub(crate) mod units;
 mod variables;
 
+pub use analyses::{Analysis, DrainWhen, On};
 pub use errors::Errors;
 use forebay_client::Needs;
 pub use forebay_placement::schema::Trigger;
@@ -76,7 +78,7 @@ const TEXT_MAX: u64 = 4 << 20;
 ///
 /// # Errors
 /// The system's error.
-fn read_up_to(most: u64, file: fs::File) -> io::Result<Option<Vec<u8>>> {
+pub(crate) fn read_up_to(most: u64, file: fs::File) -> io::Result<Option<Vec<u8>>> {
     let mut content = Vec::new();
     file.take(most + 1).read_to_end(&mut content)?;
     Ok(Some(content).filter(|content| content.len() as u64 <= most))
@@ -176,6 +178,7 @@ impl Config {
             movers: Movers::default(),
             messages: Messages::default(),
             adapters: Needs::ALL,
+            analyses: Vec::new(),
             automatic: true,
         };
         let mut places = Places::default();

@@ -1,5 +1,6 @@
 //! The TOML text of a configuration.
 
+use super::analyses;
 use super::errors::Errors;
 use super::group::Group;
 use super::machine::whole_of;
@@ -49,6 +50,7 @@ pub(super) const ROOT_KEYS: &[&str] = &[
     "node",
     "mpi",
     "run",
+    "analysis",
     "rule",
     "schema",
 ];
@@ -63,6 +65,7 @@ pub(super) const CANONICAL_KEYS: &[&str] = &[
     "node",
     "mpi",
     "run",
+    "analysis",
     "rule",
     "automatic",
 ];
@@ -118,6 +121,7 @@ impl Text<'_> {
         let movers = root.read("node", Movers::default(), errors, |e| e.movers(errors));
         let messages = root.read("mpi", Messages::default(), errors, |e| e.messages(errors));
         let adapters = root.read("run", Needs::ALL, errors, |e| e.adapters());
+        let analyses = errors.or(analyses::read(&root), Vec::new());
         let automatic = root.read("automatic", false, errors, |e| e.boolean());
 
         let mut places = Places::default();
@@ -149,6 +153,7 @@ impl Text<'_> {
                 movers,
                 messages,
                 adapters,
+                analyses,
                 automatic,
             };
             return Ok((config, places));
@@ -173,6 +178,7 @@ impl Text<'_> {
             movers,
             messages,
             adapters,
+            analyses,
             automatic,
         };
         let place = root.get("flush").map(|entry| entry.place());

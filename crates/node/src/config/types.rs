@@ -1,5 +1,6 @@
 //! What a configuration says, and how it is written as text.
 
+use super::analyses::Analysis;
 use super::group::Group;
 use super::messages::Messages;
 use super::movers::Movers;
@@ -67,6 +68,8 @@ pub struct Config {
     /// The adapters that programs of a run with it load. They do not belong to the identity,
     /// either.
     pub adapters: Needs,
+    /// Commands that run on files in the tiers. They do not belong to the identity, either.
+    pub analyses: Vec<Analysis>,
     /// Forebay chose the tiers itself, so they do not belong to the identity of the instance.
     pub automatic: bool,
 }
@@ -394,6 +397,7 @@ impl Config {
         self.write_movers(&mut text);
         self.messages.write(&mut text);
         self.write_adapters(&mut text);
+        self.write_analyses(&mut text);
         self.write_group(&mut text);
         text
     }

@@ -9,6 +9,7 @@ use forebay_pool::BucketId;
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::{BucketMeta, FileFlags, JobRecord};
 use forebay_pool::{Entry, FileId, clock};
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
 impl Flusher {
@@ -69,6 +70,11 @@ impl Flusher {
             record.has(FileFlags::DIRTY) && !record.has(FileFlags::SCRATCH)
         };
         let dirty: Vec<FileId> = segment.files().touched().filter(is_dirty).collect();
+        // Also for a drain of everything, which waits for them.
+        let is_held = |file: &&FileId| {
+            segment.file(**file).is_staged() && self.node.actions.holds(segment, **file)
+        };
+        let held: HashSet<FileId> = dirty.iter().filter(is_held).copied().collect();
         let now = self.node.now();
         let ages = self.node.config.flush.ages();
         let mut look = |bucket: BucketId, meta: &BucketMeta| {
@@ -82,7 +88,11 @@ impl Flusher {
                 let is_due = |of| ages.is_due(of, self.is_drain(), age.into(), dirty_for.into());
                 self.trigger_of(file).is_some_and(is_due)
             };
-            if segment.header().has_file(file) && is_due(file) && self.may_try(file) {
+            if segment.header().has_file(file)
+                && !held.contains(&file)
+                && is_due(file)
+                && self.may_try(file)
+            {
                 let block = meta.block.load(Ordering::Relaxed);
                 found.push(BlockRef { file, block, bucket });
             }

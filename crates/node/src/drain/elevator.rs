@@ -12,6 +12,7 @@ use crate::drain::flusher::{FlushScope, Flusher};
 use crate::journal::log::LogError;
 use crate::node::{BlockRef, Node};
 use crate::store::layout;
+use forebay_placement::TierId;
 use forebay_placement::staged::{self, Seen, Stage, goes_early, next};
 use forebay_pool::clock::{Timer, stamp_age};
 use forebay_pool::layout::{FileFlags, RuleRecord};
@@ -112,6 +113,7 @@ impl Elevator {
             let stage = record.stage();
             let seen = Seen {
                 is_written: node.segment.descriptions().is_open_for_writing(file),
+                is_held: self.is_held(file),
                 is_behind: self.is_behind(file),
             };
             let Some(to) = next(stage, seen) else { break };
@@ -127,7 +129,7 @@ impl Elevator {
             Some(Stage::Draining) if self.drain(file) => Looked::GoesOn,
             Some(Stage::Writing) if self.drain_early(file) => Looked::GoesOn,
             // The journal is told by the thread that serves syncs.
-            Some(Stage::Draining | Stage::Writing | Stage::Buffered) => looked.max(Looked::Waits),
+            Some(_) => looked.max(Looked::Waits),
         }
     }
 
@@ -160,6 +162,27 @@ impl Elevator {
             || self.flusher.node.is_pending(file)
     }
 
+    /// Whether a file waits for what runs on it. Not where one of its tiers is short of room:
+    /// programs never wait for a command.
+    fn is_held(&self, file: FileId) -> bool {
+        let node = &self.flusher.node;
+        if !node.actions.holds(&node.segment, file) {
+            return false;
+        }
+        let placed = node.segment.file(file).placed.load(Ordering::Relaxed);
+        let is_in = |tier: &TierId| placed & 1 << tier.index() != 0;
+        let Some(tier) = node.tiers().filter(is_in).find(|tier| self.is_short_in(*tier)) else {
+            return true;
+        };
+        if node.actions.release(&node.segment, file) {
+            let path = node.shown_path(node.segment.file(file));
+            let tier = node.tier_name(tier);
+            eprintln!("{path}: {tier} is short of room: it is drained before what runs on it has ended");
+        }
+        crash::point("staged.released");
+        false
+    }
+
     /// Takes what a file has to its store, in order, as long as no process writes it. Returns
     /// whether something came there.
     fn drain(&mut self, file: FileId) -> bool {
@@ -189,7 +212,7 @@ impl Elevator {
         let Some(stripe) = self.flusher.stripe_of_staged(file) else { return false };
         let per_stripe = (stripe / unit).max(1);
         let is_divided = stripe.is_multiple_of(unit) || unit.is_multiple_of(stripe);
-        if !is_divided || !self.may_go(file) {
+        if !is_divided || !self.may_go(file) || self.is_held(file) {
             return false;
         }
         let mut found = self.flusher.collect(&FlushScope::File(file));
@@ -231,8 +254,11 @@ impl Elevator {
 
     /// Whether the tier in which a block lies has less free than its low watermark.
     fn is_short(&self, found: BlockRef) -> bool {
+        self.is_short_in(self.flusher.node.segment.tier_of(found.bucket))
+    }
+
+    fn is_short_in(&self, tier: TierId) -> bool {
         let segment = &self.flusher.node.segment;
-        let tier = segment.tier_of(found.bucket);
         segment.free_in(tier) < segment.header().tier[tier].low.load(Ordering::Relaxed)
     }
 

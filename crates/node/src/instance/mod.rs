@@ -5,5 +5,6 @@
 
 pub(crate) mod discovery;
 pub(crate) mod guard;
+pub mod launch;
 pub mod neighbours;
 pub mod runtime;

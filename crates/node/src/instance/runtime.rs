@@ -145,6 +145,16 @@ impl Runtime {
         self.folder.join("log")
     }
 
+    /// What runs on files, and has run lately: [`crate::actions::table`].
+    pub fn actions(&self) -> PathBuf {
+        self.folder.join("actions")
+    }
+
+    /// The analyses that were registered while the node manager ran.
+    pub fn analyses(&self) -> PathBuf {
+        self.folder.join("analyses")
+    }
+
     /// The configuration the instance was started with.
     pub fn config(&self) -> PathBuf {
         self.folder.join("config")

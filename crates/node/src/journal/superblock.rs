@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use std::path::Path;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"FBJOURNL");
-pub(super) const VERSION: u32 = 4;
+pub(super) const VERSION: u32 = 5;
 /// Bytes of each of the two copies; the second lies behind the first.
 pub(super) const COPY_BYTES: u64 = MARKS_AT / 2;
 /// Where a copy names the version of Forebay that made it, from version 3 of the journal on and in
@@ -25,7 +25,7 @@ const FIXED: usize = MAKER_AT + MAKER_BYTES;
 const LIVE_BYTES: usize = 32;
 
 /// How the journals of a version are read. Marks and records are the same in all of these; none is
-/// of a state of a staged file before version 4.
+/// of a state of a staged file before version 4, or of A or M before version 5.
 struct Reader {
     version: u32,
     /// Bytes of a copy before the live files.
@@ -34,8 +34,9 @@ struct Reader {
 
 /// This version, which alone is written, and those before it: what they have left is brought to the
 /// store, too.
-const READERS: [Reader; 3] = [
+const READERS: [Reader; 4] = [
     Reader { version: VERSION, fixed: FIXED },
+    Reader { version: 4, fixed: FIXED },
     Reader { version: 3, fixed: FIXED },
     Reader { version: 2, fixed: MAKER_AT },
 ];

@@ -389,7 +389,9 @@ impl Control {
                 && waited > GIVE_UP.as_duration()
                 && all_pending_are_failing(&node)
                 && (waited > crate::drain::FADING || !crate::drain::is_any_fading(&node));
-            let done = bytes == 0 && !crate::manager::housekeeping::is_any_littered(&node);
+            let done = bytes == 0
+                && !crate::manager::housekeeping::is_any_littered(&node)
+                && !node.has_actions_left();
             // What a process that has died left behind is taken back in a round.
             if !ending && !drain.is_new(&node) && (done || stuck) {
                 let answer = Message::Drained { failing: failing as u32, bytes };
@@ -552,6 +554,13 @@ impl Receiver<'_> {
                     let told = Message::Told.encode();
                     sent.pop().is_some_and(|file| node.group.give_up(gone, file))
                         && rustix::net::send(&peer.socket, &told, SendFlags::NOSIGNAL).is_ok()
+                }
+                Message::Analyse => {
+                    let told = Message::Told.encode();
+                    let answered = sent.pop().is_some_and(|file| node.actions.answer(file));
+                    // What was at rest has something to look at now.
+                    node.want_work();
+                    answered && rustix::net::send(&peer.socket, &told, SendFlags::NOSIGNAL).is_ok()
                 }
                 Message::AwaitEnd => {
                     peer.awaits_end = true;

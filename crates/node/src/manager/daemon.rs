@@ -5,6 +5,7 @@ mod markers;
 mod neighbours;
 mod threads;
 
+use crate::actions::Actions;
 use crate::config::{Config, Group, TierKind};
 use crate::devices::bandwidth::BandwidthEstimator;
 use crate::devices::faults::Faults;
@@ -155,10 +156,12 @@ pub fn serve(
     let opened = open(&config, kept.as_ref(), runtime)?;
     // The group is that of today, whatever was found. One that only drains needs none.
     let group = if options.drain_and_end { Group::default() } else { config.group };
+    // What runs on files is no part of what was found, either.
+    let analyses = config.analyses;
     // Which group had what was found is known to the manager after this one, too.
     let had = kept.as_ref().map(|kept| kept.group.clone()).unwrap_or_default();
     let before = kept.as_ref().filter(|kept| kept.shares_files()).and_then(group_of);
-    let (config, fresh) = (Config { group, ..opened.config }, opened.fresh);
+    let (config, fresh) = (Config { group, analyses, ..opened.config }, opened.fresh);
     // A pool whose configuration is gone has one that is not the instance's: the pool says all of
     // it.
     if config.instance_id() == runtime.instance {
@@ -175,6 +178,10 @@ pub fn serve(
     let stores = header.store.iter().map(|store| &store.speed);
     let slot_bytes = opened.segment.bucket_bytes() as u64;
     let device = |file: &OwnedFd| open_slots(file, slot_bytes);
+    let actions = Actions::of(&config, runtime, opened.found);
+    if options.drain_and_end {
+        actions.give_up();
+    }
     let mut node = Node {
         estimators: tiers.chain(stores).map(BandwidthEstimator::new).collect(),
         descriptors: Descriptors::new(config.backing.iter().map(|backing| backing.path.as_path())),
@@ -203,6 +210,7 @@ pub fn serve(
             .map_err(|errno| format!("making an event descriptor: {errno}"))?,
         memory: Memory::default(),
         keeps_slots: AtomicU32::new(0),
+        actions: actions,
         not_set_aside: std::sync::Mutex::default(),
     };
     let leaves = u32::from(node.faults.is_some());
@@ -382,6 +390,8 @@ impl Manager<'_> {
                 told.get_or_insert_with(|| told_now(false, joined));
             }
             if self.is_signalled() {
+                self.node.actions.give_up();
+                self.node.want_work();
                 told.get_or_insert_with(|| told_now(true, control.joined)).by_signal = true;
             }
             let sweeps = control.wants_sweep();

@@ -196,7 +196,7 @@ pub(crate) fn is_full(errno: Errno) -> bool {
 /// Whether the manager has anything that some process may still want.
 pub(crate) fn is_idle(node: &Node) -> bool {
     let segment = &node.segment;
-    segment.clients().taken().next().is_none()
+    segment.clients().taken().next().is_none() && !node.has_actions_left()
 }
 
 /// Whether a process lives that uses the segment, and not only the slots of some are still to be

@@ -15,4 +15,5 @@ mod registrar;
 pub(crate) mod remote;
 mod rest;
 pub(crate) mod retire;
+mod runner;
 pub(crate) mod takeover;

@@ -165,6 +165,7 @@ fn is_settled(node: &Node) -> bool {
     let has_lifetimes = segment.rules().iter().any(|rule| rule.settings().lifetime.is_some());
     let is_quiet = |job: &JobRecord| job.state.load(Ordering::SeqCst) != job_state::STARTING;
     !has_lifetimes
+        && !node.has_actions_left()
         && segment.header().retired.load(Ordering::Acquire) == retirement::NONE
         && segment.jobs().all(is_quiet)
         && !jobs::is_any_ending(node)

@@ -92,6 +92,7 @@ pub(crate) fn of_pool_alone(segment: &Segment) -> Config {
         movers: Movers::default(),
         messages: Messages::default(),
         adapters: Needs::ALL,
+        analyses: Vec::new(),
         automatic: false,
     }
 }

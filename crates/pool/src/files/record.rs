@@ -196,6 +196,30 @@ impl FileRecord {
         passed.is_ok()
     }
 
+    /// Notes that a program has changed its bytes.
+    #[inline]
+    pub fn note_altered(&self) {
+        if self.altered.load(Ordering::Relaxed) == 0 {
+            self.altered.store(1, Ordering::Release);
+        }
+    }
+
+    /// Whether programs have changed its bytes since [`FileRecord::forget_altered`].
+    pub fn is_altered(&self) -> bool {
+        self.altered.load(Ordering::Acquire) != 0
+    }
+
+    /// Takes back what [`FileRecord::note_altered`] has noted. For the node manager, once it has
+    /// noted itself what is to be done about it.
+    pub fn forget_altered(&self) {
+        self.altered.store(0, Ordering::Release);
+    }
+
+    /// Notes that a program has finished a step of what it writes to the file.
+    pub fn note_step(&self) {
+        self.steps.fetch_add(1, Ordering::AcqRel);
+    }
+
     /// Notes that tier `tier` holds some of it.
     #[inline]
     pub fn note_tier(&self, tier: TierId) {
@@ -254,6 +278,8 @@ impl FileRecord {
         self.consistency.store(0, Ordering::Relaxed);
         self.predictor_fault.store(0, Ordering::Relaxed);
         self.stage.store(0, Ordering::Relaxed);
+        self.altered.store(0, Ordering::Relaxed);
+        self.steps.store(0, Ordering::Relaxed);
     }
 
     /// Whether the node manager may have the file open for writing, or will without looking at it

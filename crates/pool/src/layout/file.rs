@@ -116,6 +116,11 @@ pub struct FileRecord {
     /// Where a staged file stands: the code of a [`forebay_placement::staged::Stage`], or 0. Counts
     /// only while its mode is staged.
     pub stage: AtomicU8,
+    /// Not 0: programs have changed its bytes since the node manager last looked whether something
+    /// is to run on it. What such commands change themselves does not count.
+    pub altered: AtomicU8,
+    /// Steps that programs have said are finished: a count that wraps.
+    pub steps: AtomicU8,
     /// Canonical path when opened, if that is short: see `files/paths.rs`.
     pub path: [AtomicU8; SHORT_PATH_BYTES],
 }

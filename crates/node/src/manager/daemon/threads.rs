@@ -7,6 +7,7 @@ use crate::manager::asks::Asks;
 use crate::manager::leases::LeaseKeeper;
 use crate::manager::registrar::Registrar;
 use crate::manager::remote::Remote;
+use crate::manager::runner::Runner;
 use crate::node::Node;
 use crate::organize::demote::Demoter;
 use crate::organize::grow::Grower;
@@ -133,6 +134,8 @@ pub(super) fn start_workers(
         let elevator = Elevator::new(node);
         workers.push(start_mover("elevator".into(), NICE, Box::new(move || elevator.run()))?);
     }
+    let runner = Runner::new(node);
+    workers.push(start("actions".into(), Box::new(move || runner.run()))?);
     let promoter = Promoter::new(node);
     workers.push(start_mover("promote".into(), NICE, Box::new(move || promoter.run()))?);
     let syncer = Flusher::new(node);

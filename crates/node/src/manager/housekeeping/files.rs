@@ -195,7 +195,10 @@ impl Housekeeper {
             matches!(rule.and_then(|rule| rule.lifetime), Some(Lifetime::KeepVersions(_)))
                 && jobs::holds(&self.node, file)
         };
-        is_settled(record) && !self.node.descriptors.has(segment, file) && !is_version()
+        is_settled(record)
+            && !self.node.descriptors.has(segment, file)
+            && !is_version()
+            && !self.node.actions.awaits(segment, file)
     }
 
     /// A file without an open description: forgotten once nothing of it is buffered, and its blocks
@@ -281,6 +284,9 @@ impl Housekeeper {
         };
         if self.keeps_time(record) || !empty() {
             return Outcome::Kept;
+        }
+        if self.node.actions.awaits(segment, file) {
+            return Outcome::Again;
         }
         crash::point("housekeeping.removing");
         // A thread that stages or flushes is inside the file without having it open.

@@ -1,0 +1,81 @@
+//! What makes a command's processes use a pool: the environment in which it is started.
+
+use super::runtime::Runtime;
+use forebay_client::{Needs, needs_of_command};
+use std::ffi::{CString, OsStr, OsString};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The variable that says which adapters programs load.
+pub const ADAPTERS: &str = "FOREBAY_ADAPTERS";
+
+/// Name of the library that is preloaded.
+pub const LIBRARY: &str = "libforebay_preload.so";
+
+/// The preload library: beside this program, as cargo leaves it, or where it is installed.
+///
+/// # Errors
+/// Where it was looked for, for people.
+pub fn find_library() -> Result<PathBuf, String> {
+    if let Some(named) = std::env::var_os("FOREBAY_PRELOAD").filter(|named| !named.is_empty()) {
+        // The loader would go on without it, and nothing would be buffered.
+        let named = PathBuf::from(named);
+        return if named.is_file() {
+            Ok(named)
+        } else {
+            Err(format!("FOREBAY_PRELOAD: {}: no such file; name {LIBRARY}", named.display()))
+        };
+    }
+    let program = std::env::current_exe().map_err(|error| format!("finding myself: {error}"))?;
+    let folder = program.parent().unwrap_or(Path::new("/"));
+    let places = ["deps", ".", "..", "../lib/forebay", "../lib64/forebay", "../lib"];
+    let candidates: Vec<_> = places.iter().map(|place| folder.join(place).join(LIBRARY)).collect();
+    candidates.iter().find(|path| path.is_file()).cloned().ok_or_else(|| {
+        format!(
+            "{LIBRARY} is not beside {} nor in ../lib/forebay; install both, or name it in FOREBAY_PRELOAD",
+            program.display()
+        )
+    })
+}
+
+/// The adapters that a command needs.
+fn needs_of(command: &OsStr) -> Needs {
+    let text = |text: OsString| CString::new(text.into_vec()).unwrap_or_default();
+    let variable = |name| text(std::env::var_os(name).unwrap_or_default());
+    let library_path = variable("LD_LIBRARY_PATH");
+    needs_of_command(&text(command.to_owned()), &variable("PATH"), library_path.as_bytes())
+}
+
+/// Has the processes of a command use the pool of an instance, by the preload library at `library`
+/// and those of `adapters`, which lie beside it, that its program needs; as a part of the run of
+/// this number, if it is one's.
+pub fn join_pool(
+    command: &mut Command,
+    (library, adapters): (&Path, Needs),
+    runtime: &Runtime,
+    job: Option<u32>,
+) {
+    let mut preload = OsString::from(library);
+    let beside = |file| library.with_file_name(file);
+    for adapter in needs_of(command.get_program()).among(adapters).adapters().map(beside) {
+        if adapter.is_file() {
+            preload.push(":");
+            preload.push(adapter);
+        }
+    }
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        preload.push(":");
+        preload.push(others);
+    }
+    command
+        .env_remove("FOREBAY_DISABLE")
+        .env("LD_PRELOAD", preload)
+        .envs((adapters != Needs::ALL).then(|| (ADAPTERS, adapters.names())))
+        .env("FOREBAY_POOL", &runtime.pool)
+        .env("FOREBAY_SOCKET", runtime.socket());
+    match job {
+        Some(number) => command.env("FOREBAY_JOB", number.to_string()),
+        None => command.env_remove("FOREBAY_JOB"),
+    };
+}
