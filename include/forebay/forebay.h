@@ -36,7 +36,7 @@ extern "C" {
 #endif
 
 /* What this header describes; raised with each addition. Each function says since when it is. */
-#define FOREBAY_API_VERSION 2
+#define FOREBAY_API_VERSION 3
 
 /* Errors beside those of errno, which are -4095 to -1. */
 enum forebay_error {
@@ -473,6 +473,13 @@ int forebay_pin(forebay_file *file, int64_t offset, int64_t bytes, int tier);
  * ended. Since 2.
  * Errors: FOREBAY_E_NOT_RUNNING, -EINVAL (a negative number). */
 int forebay_unpin(forebay_file *file, int64_t offset, int64_t bytes);
+
+/* ---- What runs on files ----------------------------------------------------------------------- */
+
+/* Says that a step of what the program writes to the file is finished: analyses that run after each
+ * step (`forebay analyse --on step`) are started, as fsync() does, and no byte is made safe. Since 3.
+ * Errors: FOREBAY_E_NOT_RUNNING, FOREBAY_E_NOT_BUFFERED. */
+int forebay_step(forebay_file *file);
 
 #ifdef __cplusplus
 }

@@ -35,7 +35,7 @@ use rustix::fs::Advice;
 use rustix::io::Errno;
 
 /// `FOREBAY_API_VERSION` of this library.
-const API_VERSION: c_int = 2;
+const API_VERSION: c_int = 3;
 
 /// `FOREBAY_REQUIRE`: a start fails where the process does not run under Forebay.
 const REQUIRE: c_uint = 1;
@@ -809,6 +809,19 @@ extern "C" fn forebay_unpin(file: *mut c_void, offset: i64, bytes: i64) -> c_int
         match services() {
             None => not_running(FUNCTION),
             Some(services) => (services.unpin)(file.file.pin_handle(), offset, bytes),
+        }
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn forebay_step(file: *mut c_void) -> c_int {
+    const FUNCTION: &str = "forebay_step";
+    with_file(file, |file| {
+        let fd = file.fd();
+        match ask(|services| (services.end_step)(fd)) {
+            0 => 0,
+            NOT_MANAGED => not_buffered(FUNCTION, fd),
+            errno => failed(errno, format_args!("{FUNCTION}(): {}", Named(fd))),
         }
     })
 }

@@ -142,9 +142,11 @@ fn served(instance: &InstanceArguments) -> Result<Runtime, String> {
         (Some(_), Some(_)) => {
             Err("several node managers run: name one by --config or --backing".into())
         }
-        (None, _) => Err("no node manager runs; start it with `forebay up`, or write [[analysis]] \
+        (None, _) => {
+            Err("no node manager runs; start it with `forebay up`, or write [[analysis]] \
                           into the configuration"
-            .into()),
+                .into())
+        }
     }
 }
 
@@ -195,8 +197,10 @@ pub fn of_file(runtime: &Runtime, path: &Path) -> Vec<String> {
     let runs = table::read(runtime);
     let line = |run: &Entry| {
         let result = run.result.as_ref();
-        let result = result.map_or(String::new(), |path| format!("; its result is {}", shown(path)));
-        let said = if run.said.is_empty() { String::new() } else { format!(": {}", shown(&run.said)) };
+        let result =
+            result.map_or(String::new(), |path| format!("; its result is {}", shown(path)));
+        let said =
+            if run.said.is_empty() { String::new() } else { format!(": {}", shown(&run.said)) };
         format!("{} {} {}{said}{result}", run.kind, run.action, run.state.name())
     };
     runs.iter().filter(|run| run.path == path).map(line).collect()

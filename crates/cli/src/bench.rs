@@ -63,13 +63,14 @@ impl BenchArguments {
 type Benchmark = fn(&Options, &mut dyn FnMut(&str)) -> Result<Measured, String>;
 
 /// All of them.
-const BENCHMARKS: [(&str, Benchmark); 26] = [
+const BENCHMARKS: [(&str, Benchmark); 27] = [
     ("micro", forebay_bench::micro),
     ("cliffs", forebay_bench::cliffs),
     ("peers", forebay_bench::peers),
     ("policies", forebay_bench::policies),
     ("prefetch", forebay_bench::prefetch),
     ("mlbs", forebay_bench::mlbs),
+    ("data-elevator-analysis", forebay_bench::analysis),
     ("fabric", forebay_bench::fabric),
     ("hermes-fig4", forebay_bench::hermes_fig4),
     ("hermes-fig5", forebay_bench::hermes_fig5),

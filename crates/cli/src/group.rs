@@ -4,11 +4,11 @@
 use crate::ask;
 use crate::lost;
 use crate::text::{bytes, counted};
+use forebay_node::Config;
 use forebay_node::HostList;
 use forebay_node::log::shown;
 use forebay_node::runtime::Runtime;
 use forebay_node::status::Observer;
-use forebay_node::Config;
 use forebay_pool::message::Message;
 use serde_json::Value;
 use std::collections::BTreeSet;

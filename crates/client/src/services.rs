@@ -272,6 +272,8 @@ pub struct Services {
     /// is at another one now, or nowhere, if that has no bytes; returns of how many datasets it was
     /// the path. Not for signal handlers.
     pub rename_datasets: unsafe extern "C" fn(RawFd, *const u8, usize, *const u8, usize) -> i32,
+    /// Notes that a step of what the program writes to the file is finished: 0.
+    pub end_step: extern "C" fn(RawFd) -> i32,
 }
 
 // The sizes that version 1 has for good.
@@ -279,7 +281,7 @@ const _: () = assert!(size_of::<PoolNow>() == 328 && size_of::<TierNow>() == 418
 const _: () = assert!(size_of::<ExtentNow>() == 32 && size_of::<UnsafeNow>() == 24);
 const _: () = assert!(size_of::<FlushBegun>() == 24 && size_of::<PinNow>() == 24);
 // What grows at its end.
-const _: () = assert!(size_of::<Services>() == 232);
+const _: () = assert!(size_of::<Services>() == 240);
 
 /// The table of the process's preload library, as a library beside it finds it: once, by its
 /// symbol. All threads may share it.

@@ -161,7 +161,8 @@ mod tests {
                 // A drain has brought everything to the store by the time that is looked at again.
                 let is_behind =
                     stage.is_some_and(|stage| stage != Stage::Draining && stage != Stage::Drained);
-                stage = next(stage, Seen { is_written: false, is_held: false, is_behind }).or(stage);
+                stage =
+                    next(stage, Seen { is_written: false, is_held: false, is_behind }).or(stage);
             }
             assert!(stage.is_none_or(|stage| stage == Stage::Drained), "{stage:?}");
         }

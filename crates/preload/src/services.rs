@@ -48,6 +48,7 @@ static forebay_services_1: Services = Services {
     tells_metadata_apart,
     note_metadata,
     rename_datasets,
+    end_step,
 };
 
 fn failure(errno: Errno) -> c_int {
@@ -336,6 +337,13 @@ extern "C" fn count(what: u32, more: u64) -> c_int {
         session.count(what, more);
     }
     0
+}
+
+extern "C" fn end_step(fd: c_int) -> c_int {
+    managed(fd).map_or(NOT_MANAGED, |file| {
+        file.end_step();
+        0
+    })
 }
 
 extern "C" fn descriptor_of(device: u64, inode: u64) -> i32 {

@@ -130,9 +130,9 @@ fn the_preload_library_loads_nothing_but_the_c_library() {
 
 #[test]
 fn the_sources_of_the_library_fit_the_header() {
-    assert!(header().contains("#define FOREBAY_API_VERSION 2\n"));
+    assert!(header().contains("#define FOREBAY_API_VERSION 3\n"));
     let source = read("crates/capi/src/lib.rs");
-    assert!(source.contains("const API_VERSION: c_int = 2;"));
+    assert!(source.contains("const API_VERSION: c_int = 3;"));
     let manifest = Path::new("crates/capi/build.rs");
     assert!(read(manifest.to_str().unwrap()).contains("libforebay.so.0"));
 }

@@ -143,6 +143,8 @@ static void bad(const char *path) {
     fill(file, 0, MIB, 1);
     GIVES(forebay_pin(NULL, 0, 1, 0), FOREBAY_E_HANDLE, "NULL");
     GIVES(forebay_unpin(NULL, 0, 1), FOREBAY_E_HANDLE, "NULL");
+    GIVES(forebay_step(NULL), FOREBAY_E_HANDLE, "NULL");
+    CHECK(forebay_step(file) == 0);
     GIVES(forebay_pin(file, -1, 1, 0), -EINVAL, "-1");
     GIVES(forebay_pin(file, 0, -4096, 0), -EINVAL, "-4096");
     GIVES(forebay_pin(file, INT64_MAX, 1, 0), -EINVAL, "no part of a file");

@@ -26,8 +26,8 @@ pub mod table;
 use crate::config::analyses::{self, Analysis, DrainWhen, On};
 use crate::config::{Config, read_up_to};
 use crate::instance::runtime::{Runtime, read_private, write_private};
-use forebay_pool::layout::FileRecord;
 use crate::usage::path_of;
+use forebay_pool::layout::FileRecord;
 use forebay_pool::{FileId, Segment, clock, crash};
 use rustix::fd::OwnedFd;
 use std::collections::{HashMap, VecDeque};
@@ -182,7 +182,8 @@ impl Action {
                 name.push(".");
                 name.push(&analysis.name);
                 // Steps of one file have a result each; those of a series differ by its name.
-                if let (Some(step), On::Step, None) = (event.step, analysis.on, series(&event.path)) {
+                if let (Some(step), On::Step, None) = (event.step, analysis.on, series(&event.path))
+                {
                     name.push(format!(".{step}"));
                 }
                 name.push(".out");
@@ -211,7 +212,8 @@ pub(crate) fn series(path: &Path) -> Option<u64> {
     // An extension, "h5" for one, may end with a digit: what counts then stands before it.
     let whole = |name: &[u8]| {
         let end = name.iter().rposition(u8::is_ascii_digit)? + 1;
-        let start = name[..end].iter().rposition(|byte| !byte.is_ascii_digit()).map_or(0, |at| at + 1);
+        let start =
+            name[..end].iter().rposition(|byte| !byte.is_ascii_digit()).map_or(0, |at| at + 1);
         std::str::from_utf8(&name[start..end]).ok()?.parse().ok()
     };
     let dot = name.iter().rposition(|&byte| byte == b'.');
@@ -250,7 +252,7 @@ struct State {
     /// Files of which it was said that they cannot be held.
     unheld: HashMap<FileId, u32>,
     /// Files that are drained whatever a command says: one of them failed, or said "keep".
-    kept: HashMap<FileId, u32>,
+    kept: HashMap<FileId, (u32, String)>,
     next: u64,
 }
 
@@ -264,7 +266,9 @@ impl Actions {
         if is_found && let Ok(written) = read_private(&runtime.analyses()) {
             match analyses::of_text(&written, None, Path::new("/")) {
                 Ok(more) => actions.extend(more.into_iter().map(Arc::new).map(Action::Analyse)),
-                Err(why) => eprintln!("{}: {why}; no analysis is registered", runtime.analyses().display()),
+                Err(why) => {
+                    eprintln!("{}: {why}; no analysis is registered", runtime.analyses().display())
+                }
             }
         }
         let all = table::read(runtime);
@@ -272,11 +276,12 @@ impl Actions {
         let (runs, ended): (Vec<Entry>, Vec<Entry>) =
             all.into_iter().partition(|entry| !entry.state.is_end());
         let failed = |run: &Entry| {
-            let is_of = |end: &&Entry| end.is_of(FileId::from_raw(run.file), run.generation);
-            ended.iter().filter(is_of).any(|end| end.state.has_failed())
+            let file = FileId::from_raw(run.file);
+            let is_it = |end: &&Entry| end.is_of(file, run.generation) && end.state.has_failed();
+            let why = ended.iter().find(is_it).map(failed_by)?;
+            Some((file, (run.generation, why)))
         };
-        let kept = runs.iter().filter(|run| failed(run));
-        let kept = kept.map(|run| (FileId::from_raw(run.file), run.generation)).collect();
+        let kept = runs.iter().filter_map(failed).collect();
         let this = Actions {
             runtime: runtime.clone(),
             has_holding: AtomicBool::new(false),
@@ -305,7 +310,8 @@ impl Actions {
     fn recount(&self, state: &State) {
         self.count.store(state.actions.len(), Ordering::Release);
         self.pending.store(state.runs.len(), Ordering::Release);
-        let holds = state.actions.iter().any(Action::holds) || state.runs.iter().any(|run| run.holds);
+        let holds =
+            state.actions.iter().any(Action::holds) || state.runs.iter().any(|run| run.holds);
         self.has_holding.store(holds, Ordering::Release);
     }
 
@@ -344,9 +350,7 @@ impl Actions {
         let changed = record.mtime_ns.load(Ordering::Acquire);
         let state = self.lock();
         let is_due = |action: &&Action| {
-            on.contains(&action.on())
-                && changed >= action.since()
-                && is_at(action, segment, record)
+            on.contains(&action.on()) && changed >= action.since() && is_at(action, segment, record)
         };
         state.actions.iter().filter(is_due).cloned().collect()
     }
@@ -416,7 +420,10 @@ impl Actions {
                 continue;
             }
             let holds = action.holds() && record.is_staged();
-            if action.holds() && !holds && state.unheld.insert(event.file, generation) != Some(generation) {
+            if action.holds()
+                && !holds
+                && state.unheld.insert(event.file, generation) != Some(generation)
+            {
                 let path = crate::observe::log::shown(&event.path);
                 eprintln!(
                     "{path}: \"{}\" runs beside its drain: only files of mode \"staged\" wait for what \
@@ -471,7 +478,8 @@ impl Actions {
         if state.runs[at].state.is_end() {
             let mut ended = state.runs.remove(at);
             if ended.state.has_failed() {
-                state.kept.insert(FileId::from_raw(ended.file), ended.generation);
+                let why = failed_by(&ended);
+                state.kept.insert(FileId::from_raw(ended.file), (ended.generation, why));
             }
             ended.ended_ms = now_ms();
             if state.ended.len() >= ENDED_MAX {
@@ -482,14 +490,16 @@ impl Actions {
         self.save(&state);
     }
 
-    /// The file is drained, whatever the commands that run on it say.
-    pub fn keep(&self, file: FileId, generation: u32) {
-        self.lock().kept.insert(file, generation);
+    /// The file is drained, whatever the commands that run on it say, and why.
+    pub fn keep(&self, file: FileId, generation: u32, why: &str) {
+        self.lock().kept.insert(file, (generation, why.to_owned()));
     }
 
-    /// Whether [`Actions::keep`] was called, or something failed that ran on the file.
-    pub fn is_kept(&self, file: FileId, generation: u32) -> bool {
-        self.lock().kept.get(&file) == Some(&generation)
+    /// Why [`Actions::keep`] was called, or what failed that ran on the file.
+    pub fn is_kept(&self, file: FileId, generation: u32) -> Option<String> {
+        let state = self.lock();
+        let (_, why) = state.kept.get(&file).filter(|(of, _)| *of == generation)?;
+        Some(why.clone())
     }
 
     /// What `forebay analyse` asks for in a file of memory, which gets the answer: registers, lists
@@ -545,17 +555,16 @@ impl Actions {
             let is_named = |action: &Action| action.name() == analysis.name;
             if state.actions[..state.of_config].iter().any(is_named) {
                 let name = &analysis.name;
-                return Err(format!("\"{name}\" is the name of one in the configuration; give --name"));
+                return Err(format!(
+                    "\"{name}\" is the name of one in the configuration; give --name"
+                ));
             }
             // The same again has been changed.
             actions.retain(|action| !is_named(action));
             actions.push(Action::Analyse(Arc::new(analysis)));
         }
         if state.of_config + actions.len() > analyses::ANALYSES_MAX {
-            return Err(format!(
-                "there are {} analyses; remove one first",
-                analyses::ANALYSES_MAX
-            ));
+            return Err(format!("there are {} analyses; remove one first", analyses::ANALYSES_MAX));
         }
         let of_config = state.of_config;
         state.actions.truncate(of_config);
@@ -573,6 +582,11 @@ impl Actions {
         let path = self.runtime.analyses();
         write_private(&path, &text).map_err(|error| format!("{}: {error}", path.display()))
     }
+}
+
+/// What has failed, for people.
+fn failed_by(ended: &Entry) -> String {
+    format!("{} \"{}\" of it {}", ended.kind, ended.action, ended.state.name())
 }
 
 fn is_at(action: &Action, segment: &Segment, record: &FileRecord) -> bool {
@@ -613,11 +627,8 @@ mod tests {
             command = [\"/bin/echo\", \"{file}:{step}\", \"{name}\"]\n";
         let analysis = analyses::of_text(text, None, Path::new("/")).unwrap().remove(0);
         let action = Action::Analyse(Arc::new(analysis));
-        let event = |path: &str, step| Event {
-            file: FileId::from_raw(0),
-            path: PathBuf::from(path),
-            step,
-        };
+        let event =
+            |path: &str, step| Event { file: FileId::from_raw(0), path: PathBuf::from(path), step };
         let words = action.words(&event("/d/{step}", Some(3)));
         assert_eq!(words, ["/bin/echo", "/d/{step}:3", "a"].map(OsString::from));
         let result = |path, step| action.result(&event(path, step)).unwrap();

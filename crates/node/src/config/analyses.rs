@@ -10,7 +10,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub(super) const KEYS: &[&str] = &[
-    "name", "match", "on", "command", "timeout", "results", "drain", "may_drop", "result_max",
+    "name",
+    "match",
+    "on",
+    "command",
+    "timeout",
+    "results",
+    "drain",
+    "may_drop",
+    "result_max",
     "since",
 ];
 /// Analyses of one node manager.
@@ -128,7 +136,8 @@ pub(super) fn read(root: &Table<'_>) -> reader::Result<Vec<Analysis>> {
     for section in &sections {
         let one = section.analysis()?;
         if all.iter().any(|other| other.name == one.name) {
-            let problem = format_args!("\"{}\" is the name of another one; give each its own", one.name);
+            let problem =
+                format_args!("\"{}\" is the name of another one; give each its own", one.name);
             return Err(section.error("name", problem));
         }
         all.push(one);
@@ -266,7 +275,9 @@ impl Value<'_> {
             return Err(self.error(format_args!("is longer than {} bytes", glob::PATTERN_MAX)));
         }
         if pattern.split('/').any(|name| name == "." || name == "..") {
-            return Err(self.error("has \".\" or \"..\" in it, which no canonical path has; remove it"));
+            return Err(
+                self.error("has \".\" or \"..\" in it, which no canonical path has; remove it")
+            );
         }
         glob::check(pattern.as_bytes()).map_err(|problem| self.error(problem))?;
         Ok(pattern.to_owned())
@@ -341,7 +352,9 @@ mod tests {
         let mut written = String::new();
         all.iter().for_each(|analysis| analysis.write(&mut written));
         assert_eq!(of_text(&written, None, Path::new("/")).unwrap(), all);
-        assert!(all[0].is_of(b"/store/out.7", b"/store") && !all[0].is_of(b"/other/out.7", b"/store"));
+        assert!(
+            all[0].is_of(b"/store/out.7", b"/store") && !all[0].is_of(b"/other/out.7", b"/store")
+        );
         assert!(all[1].is_of(b"/x/y/z.h5", b"/x"));
     }
 

@@ -174,10 +174,13 @@ impl Elevator {
         let Some(tier) = node.tiers().filter(is_in).find(|tier| self.is_short_in(*tier)) else {
             return true;
         };
-        if node.actions.release(&node.segment, file) {
+        let is_new = node.actions.release(&node.segment, file);
+        if is_new && node.segment.file(file).stage() != Some(Stage::Writing) {
             let path = node.shown_path(node.segment.file(file));
             let tier = node.tier_name(tier);
-            eprintln!("{path}: {tier} is short of room: it is drained before what runs on it has ended");
+            eprintln!(
+                "{path}: {tier} is short of room: it is drained before what runs on it has ended"
+            );
         }
         crash::point("staged.released");
         false

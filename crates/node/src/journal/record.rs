@@ -219,7 +219,10 @@ pub(super) mod tests {
             2 => Body::Gone,
             3 => Body::Checkpoint,
             4 => Body::Stop,
-            5 => Body::Stage { stage: Stage::ALL[(number() % Stage::ALL.len() as u64) as usize], path },
+            5 => Body::Stage {
+                stage: Stage::ALL[(number() % Stage::ALL.len() as u64) as usize],
+                path,
+            },
             _ => Body::Data { offset: number(), size: number(), mtime_ns: number(), path, bytes },
         };
         let sequence = number();

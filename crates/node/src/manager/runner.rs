@@ -69,7 +69,9 @@ impl Decision {
                 match (every, step) {
                     (Some(every), Some(step)) if step.is_multiple_of(every) => Ok(Decision::Keep),
                     (Some(_), Some(_)) => Ok(Decision::Drop),
-                    (Some(_), None) => Err("\"keep every\" needs a series: its name ends with no number".into()),
+                    (Some(_), None) => {
+                        Err("\"keep every\" needs a series: its name ends with no number".into())
+                    }
                     (None, _) => Err(format!("\"{}\" is no number", words[2])),
                 }
             }
@@ -259,13 +261,17 @@ impl Runner {
         let is_same = record.generation.load(Ordering::Acquire) == generation;
         let is_altered = is_same && record.is_altered();
         let mut said = String::new();
+        let keep = |why: &str| node.actions.keep(file, generation, why);
         if is_same && !is_altered && child.version != child::version_of(record) {
             // Of its own file: what it writes is drained with it, and starts nothing.
             said = "it has written to its own file, which is drained as it is now".into();
-            node.actions.keep(file, generation);
+            keep("its own analysis has written to it");
         } else if is_altered {
-            said = "its file was changed meanwhile".into();
-            node.actions.keep(file, generation);
+            // Usual at a step.
+            if child.action.on() == On::Close {
+                said = "its file was changed meanwhile: it runs again after the next close".into();
+            }
+            keep("it was changed meanwhile");
         }
         let mut state = RunState::Done;
         if child.action.ending() == Ending::Decide {
@@ -274,16 +280,21 @@ impl Runner {
                 Ok(Decision::Drop) => {
                     said = "it said \"drop\", but its file was not held: it is drained".into();
                 }
-                Ok(Decision::Keep) => node.actions.keep(file, generation),
+                Ok(Decision::Keep) => keep(&format!("\"{}\" said \"keep\"", child.action.name())),
                 Ok(Decision::None) => {}
                 Err(why) => {
                     said = format!("FOREBAY_DECISION: {why}; the file is drained");
-                    node.actions.keep(file, generation);
+                    keep(&said);
                 }
             }
         }
         if !said.is_empty() {
-            eprintln!("{}: {} \"{}\": {said}", shown(&child.event.path), child.action.kind(), child.action.name());
+            eprintln!(
+                "{}: {} \"{}\": {said}",
+                shown(&child.event.path),
+                child.action.kind(),
+                child.action.name()
+            );
         }
         node.actions.change(id, |run| {
             (run.state, run.said, run.result) = (state, said, path);
@@ -325,10 +336,10 @@ impl Runner {
                 .entry(run.id)
                 .or_insert_with(|| Instant::now() + REMOVAL_WAIT.as_duration());
             let removal = match is_there(&node, run) {
-                true if node.actions.is_kept(file, run.generation) => {
-                    Removal::Never("another command failed, or said that it is kept".into())
-                }
-                true => removal::remove(&node, file, self.owner),
+                true => match node.actions.is_kept(file, run.generation) {
+                    Some(why) => Removal::Never(why),
+                    None => removal::remove(&node, file, self.owner),
+                },
                 false => Removal::Never("it is not in the tiers any more".into()),
             };
             let (state, said) = match removal {
@@ -375,11 +386,8 @@ impl Runner {
 
     fn begin(&mut self, run: &Entry, action: Action) {
         let node = Arc::clone(&self.node);
-        let event = Event {
-            file: FileId::from_raw(run.file),
-            path: run.path.clone(),
-            step: run.step,
-        };
+        let event =
+            Event { file: FileId::from_raw(run.file), path: run.path.clone(), step: run.step };
         let temporary = match child::temporary(&node, &action, &event, run.id) {
             Ok(temporary) => temporary,
             Err(why) => return self.fail(run.id, RunState::Failed, why),

@@ -1,0 +1,278 @@
+//! Commands that run on files while these are in the tiers: `[[analysis]]` and `forebay analyse`.
+
+use crate::harness::{LONG, Setup, Site, Steps, becomes, is_alive, kill, sees, wait_for};
+use rustix::process::Signal;
+use std::fs;
+use std::path::PathBuf;
+
+/// What is not staged is flushed as soon as may be.
+const EAGER: Setup = Setup {
+    ram: "16MiB",
+    nvme: "64MiB",
+    nvme_emulate: None,
+    store_emulate: None,
+    flush: "trigger = \"periodic\"\nperiod = \"20ms\"",
+};
+
+/// A site in which files of the name `staged*` are staged, with these analyses: other keys and the
+/// text of a shell for each.
+fn site_with(setup: &Setup, analyses: &[(&str, &str)]) -> Site {
+    let site = Site::new(setup);
+    let mut text = fs::read_to_string(&site.config).unwrap();
+    text += "[[rule]]\npath = \"staged*\"\nmode = \"staged\"\ntier = \"nvme\"\n";
+    for (keys, script) in analyses {
+        let script = script.replace("OUT", site.out.to_str().unwrap());
+        text += &format!("[[analysis]]\n{keys}\ncommand = '''{script}'''\n");
+    }
+    fs::write(&site.config, text).unwrap();
+    site
+}
+
+fn explained(site: &Site, file: &str) -> String {
+    let said = site.end(site.forebay(&["explain", "--all", file])).expect(0).stdout;
+    said.replace("\n            ", " ")
+}
+
+/// Waits until what is said of the file has this in it.
+fn comes_to(site: &Site, file: &str, wanted: &str) {
+    wait_for(wanted, LONG, || explained(site, file).contains(wanted).then_some(()));
+}
+
+fn lines(path: PathBuf) -> usize {
+    fs::read_to_string(path).map_or(0, |text| text.lines().count())
+}
+
+#[test]
+fn a_closed_file_is_analysed_once_and_what_is_written_meanwhile_starts_nothing() {
+    let site = site_with(
+        &EAGER,
+        &[(
+            "name = \"size\"\nmatch = \"*\"",
+            "wc -c < \"$FOREBAY_FILE\"; echo run >> OUT/runs; echo x > made-by-it; ls /proc/self/fd > OUT/fds",
+        )],
+    );
+    let steps =
+        Steps::of(&site, "echo text > plain; echo other > staged; step 1; cat plain > /dev/null");
+    steps.at("1");
+    becomes(&site.store.join("plain.size.out"), "5\n");
+    becomes(&site.store.join("staged.size.out"), "6\n");
+    becomes(&site.store.join("made-by-it"), "x\n");
+    assert!(
+        explained(&site, "plain").contains("analysis size done"),
+        "{}",
+        explained(&site, "plain")
+    );
+    let status = site.status();
+    status.assert_live();
+    assert!(status.text.contains("analysis size: 2 done"), "{}", status.text);
+    steps.past("1");
+    // What was only read is not analysed, nor is what the command and its result are.
+    assert_eq!(steps.end().stderr, "");
+    assert_eq!(lines(site.out.join("runs")), 2);
+    // Its three, and the one of `ls`.
+    assert_eq!(lines(site.out.join("fds")), 4, "{}", sees(&site.out.join("fds")));
+}
+
+#[test]
+fn a_file_is_held_until_all_of_its_analyses_have_ended() {
+    let wait = "while [ ! -e OUT/gate ]; do sleep 0.05; done; cat \"$FOREBAY_FILE\"";
+    let keys = |name: &str| format!("name = \"{name}\"\nmatch = \"staged*\"\ndrain = \"after\"");
+    let (first, second) = (keys("first"), keys("second"));
+    let site = site_with(&EAGER, &[(&first, wait), (&second, "cat \"$FOREBAY_FILE\"")]);
+    let steps = Steps::of(&site, "echo text > staged; step 1");
+    steps.at("1");
+    comes_to(&site, "staged", "(A)");
+    becomes(&site.store.join("staged.second.out"), "text\n");
+    assert_eq!(sees(&site.store.join("staged")), "");
+    assert!(site.status().text.contains("analysis first: 1 running"), "{}", site.status().text);
+    // The end of the run waits for it.
+    steps.past("1");
+    assert_eq!(sees(&site.store.join("staged")), "");
+    fs::write(site.out.join("gate"), "").unwrap();
+    assert_eq!(steps.end().stderr, "");
+    assert_eq!(sees(&site.store.join("staged")), "text\n");
+    assert_eq!(sees(&site.store.join("staged.first.out")), "text\n");
+}
+
+#[test]
+fn what_hangs_or_fails_is_said_and_its_file_is_drained() {
+    let site = site_with(
+        &EAGER,
+        &[
+            (
+                "name = \"slow\"\nmatch = \"staged-1\"\ndrain = \"after\"\ntimeout = \"500ms\"",
+                "echo half; sleep 300 & echo $! > OUT/pid; setsid sleep 300 & echo $! >> OUT/pid; sleep 300",
+            ),
+            (
+                "name = \"bad\"\nmatch = \"staged-2\"\ndrain = \"after\"\nmay_drop = true",
+                "echo drop > \"$FOREBAY_DECISION\"; echo half; echo no good >&2; exit 3",
+            ),
+            (
+                "name = \"killed\"\nmatch = \"staged-3\"\ndrain = \"after\"\nmay_drop = true",
+                "echo drop > \"$FOREBAY_DECISION\"; kill -9 $$",
+            ),
+        ],
+    );
+    let script = "for n in 1 2 3; do echo $n > staged-$n; done";
+    let ran = site.end(site.buffered(&["sh", "-c", script])).expect(0);
+    for (file, name) in [("staged-1", "slow"), ("staged-2", "bad"), ("staged-3", "killed")] {
+        assert_eq!(sees(&site.store.join(file)), format!("{}\n", &file[7..]));
+        assert!(!site.store.join(format!("{file}.{name}.out")).exists());
+    }
+    let said = &ran.stderr;
+    assert!(said.contains("1 timed out") && said.contains("it was killed after 500ms"), "{said}");
+    assert!(said.contains("it exited with 3; it said: no good"), "{said}");
+    assert!(said.contains("signal 9 has ended it"), "{said}");
+    for pid in sees(&site.out.join("pid")).lines() {
+        assert!(!is_alive(pid.parse().unwrap()), "{pid}");
+    }
+    let left = fs::read_dir(&site.store).unwrap().flatten().map(|entry| entry.file_name());
+    assert_eq!(left.count(), 3);
+}
+
+#[test]
+fn only_what_was_said_and_never_was_on_the_store_is_removed() {
+    let site = site_with(
+        &EAGER,
+        &[
+            (
+                "name = \"index\"\nmatch = \"staged.*\"\ndrain = \"after\"\nmay_drop = true",
+                "echo step $FOREBAY_STEP; echo keep every 2 > \"$FOREBAY_DECISION\"",
+            ),
+            (
+                "name = \"all\"\nmatch = \"staged-old\"\ndrain = \"after\"\nmay_drop = true",
+                "echo drop > \"$FOREBAY_DECISION\"",
+            ),
+        ],
+    );
+    fs::write(site.store.join("staged-old"), "old\n").unwrap();
+    let script = "for n in 1 2 3; do echo $n > staged.00$n; done; echo new >> staged-old";
+    let ran = site.end(site.buffered(&["sh", "-c", script])).expect(0);
+    assert_eq!(sees(&site.store.join("staged.002")), "2\n");
+    assert_eq!(sees(&site.store.join("staged-old")), "old\nnew\n");
+    for n in [1, 3] {
+        assert!(!site.store.join(format!("staged.00{n}")).exists(), "{n}: {}", ran.stderr);
+        assert_eq!(
+            sees(&site.store.join(format!("staged.00{n}.index.out"))),
+            format!("step {n}\n")
+        );
+    }
+    assert!(ran.stderr.contains("2 dropped"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("staged.001, step 1 dropped"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("its store has some of it"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_command_that_writes_to_its_own_file_runs_once_and_loses_nothing() {
+    let site = site_with(
+        &EAGER,
+        &[(
+            "name = \"own\"\nmatch = \"staged\"\ndrain = \"after\"\nmay_drop = true",
+            "echo run >> OUT/runs; echo more >> \"$FOREBAY_FILE\"; echo drop > \"$FOREBAY_DECISION\"",
+        )],
+    );
+    let ran = site.end(site.buffered(&["sh", "-c", "echo text > staged; sleep 1"])).expect(0);
+    assert_eq!(sees(&site.store.join("staged")), "text\nmore\n");
+    assert_eq!(lines(site.out.join("runs")), 1);
+    assert!(ran.stderr.contains("its own analysis has written to it"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_killed_manager_takes_its_commands_along_and_its_successor_runs_them() {
+    let site = site_with(
+        &EAGER,
+        &[(
+            "name = \"once\"\nmatch = \"staged\"\ndrain = \"after\"",
+            "echo $$ >> OUT/pids; while [ ! -e OUT/gate ]; do sleep 0.05; done; cat \"$FOREBAY_FILE\"",
+        )],
+    );
+    let steps = Steps::of(&site, "echo text > staged; step 1");
+    steps.at("1");
+    wait_for("a command", LONG, || (lines(site.out.join("pids")) == 1).then_some(()));
+    let manager = site.status().manager;
+    kill(manager, Signal::KILL);
+    wait_for("another command", LONG, || (lines(site.out.join("pids")) == 2).then_some(()));
+    let first: u32 = sees(&site.out.join("pids")).lines().next().unwrap().parse().unwrap();
+    assert!(!is_alive(first));
+    assert_eq!(sees(&site.store.join("staged")), "");
+    fs::write(site.out.join("gate"), "").unwrap();
+    becomes(&site.store.join("staged.once.out"), "text\n");
+    becomes(&site.store.join("staged"), "text\n");
+    steps.past("1");
+    steps.end();
+    assert_eq!(lines(site.out.join("pids")), 2);
+}
+
+#[test]
+fn a_tier_that_is_short_of_room_holds_nothing() {
+    const SHORT: Setup = Setup { ram: "8MiB", nvme: "8MiB", ..EAGER };
+    let site = site_with(
+        &SHORT,
+        &[(
+            "name = \"held\"\nmatch = \"staged\"\ndrain = \"after\"\nmay_drop = true",
+            "while [ ! -e OUT/gate ]; do sleep 0.05; done; echo drop > \"$FOREBAY_DECISION\"",
+        )],
+    );
+    let script = "head -c 8200000 /dev/zero > staged; step 1";
+    let steps = Steps::of(&site, script);
+    steps.at("1");
+    comes_to(&site, "staged", "(F)");
+    assert_eq!(fs::read(site.store.join("staged")).unwrap().len(), 8_200_000);
+    assert!(site.log().contains("is short of room"), "{}", site.log());
+    fs::write(site.out.join("gate"), "").unwrap();
+    steps.past("1");
+    steps.end();
+    assert!(site.store.join("staged").exists());
+}
+
+#[test]
+fn analyses_are_registered_listed_and_removed_while_a_manager_runs() {
+    let site = site_with(&EAGER, &[]);
+    let config = site.config.to_str().unwrap().to_owned();
+    let analyse = |words: &[&str]| {
+        let words = [&["analyse", "--config", &config][..], words].concat();
+        site.end(site.forebay(&words))
+    };
+    assert!(analyse(&["--list"]).expect(125).stderr.contains("no node manager runs"));
+    let write = "python3 -c \"
+import os
+fd = os.open('plain', os.O_CREAT | os.O_WRONLY)
+for n in range(2):
+    os.write(fd, b'x'); os.fsync(fd)
+    while not os.path.exists('plain.count.%d.out' % (n + 1)): pass
+\"";
+    let script = format!("echo before > early; step 1; {write}; step 2; echo after > late; step 3");
+    let steps = Steps::of(&site, &script);
+    steps.at("1");
+    let missing = analyse(&["--match", "*", "--", "no-such-program"]).expect(125);
+    assert!(
+        missing.stderr.contains("there is no program \"no-such-program\" in PATH"),
+        "{missing:?}"
+    );
+    let wrong = analyse(&["--match", "*", "--may-drop", "--", "true"]).expect(125);
+    assert!(wrong.stderr.contains("--may_drop: needs drain = \"after\""), "{wrong:?}");
+    analyse(&["--match", "*", "--on", "step", "--name", "count", "--", "wc", "-c", "{file}"])
+        .expect(0);
+    steps.past("1");
+    steps.at("2");
+    assert_eq!(
+        sees(&site.store.join("plain.count.2.out")),
+        format!("2 {}\n", site.store.join("plain").display())
+    );
+    let listed = analyse(&["--list"]).expect(0).stdout;
+    assert!(listed.starts_with("count: * -> /"), "{listed}");
+    analyse(&["--remove", "count"]).expect(0);
+    assert!(analyse(&["--remove", "count"]).expect(125).stderr.contains("there is no analysis"));
+    steps.past("2");
+    steps.at("3");
+    steps.past("3");
+    steps.end();
+    let results = fs::read_dir(&site.store).unwrap().flatten();
+    let results = results.filter(|entry| entry.file_name().to_str().unwrap().contains(".count."));
+    // Neither what was there before, nor what came later; the close after the last step has
+    // nothing new.
+    assert!(results.count() >= 2);
+    assert!(
+        !site.store.join("early.count.out").exists() && !site.store.join("late.count.out").exists()
+    );
+}
