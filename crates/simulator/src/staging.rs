@@ -386,7 +386,7 @@ impl Model<'_> {
         for (number, file) in self.files.iter_mut().enumerate() {
             let is_written = self.is_writing && number == newest;
             loop {
-                let seen = Seen { is_written, is_behind: file.done < parts };
+                let seen = Seen { is_written, is_held: false, is_behind: file.done < parts };
                 let Some(to) = next(file.stage, seen) else { break };
                 if to == Stage::Draining {
                     if !may_drain {
