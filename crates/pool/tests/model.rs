@@ -342,6 +342,8 @@ mod layout {
             consistency: AtomicU8,
             predictor_fault: AtomicU8,
             stage: AtomicU8,
+            altered: AtomicU8,
+            steps: AtomicU8,
             intent: AtomicU64,
             path_length: AtomicU32,
             placed: AtomicU32,
