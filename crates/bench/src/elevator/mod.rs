@@ -67,7 +67,7 @@ impl System {
         System::Async,
     ];
 
-    fn name(self) -> &'static str {
+    const fn name(self) -> &'static str {
         match self {
             System::Direct => "store (PFS)",
             System::Command => "DataWarp command",

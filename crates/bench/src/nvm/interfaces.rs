@@ -44,7 +44,7 @@ fn run(
                     ranks,
                     steps: 1,
                     // Two segments of a block for each rank, a block of 256 MB being 4 MiB.
-                    bytes: u64::from(ranks) * 2 * scale.of(4, 1) << 20,
+                    bytes: (u64::from(ranks) * 2 * scale.of(4, 1)) << 20,
                     compute_us: 0,
                 };
                 // Neither is buffered: it is the way to the device that is compared.
