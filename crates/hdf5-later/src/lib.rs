@@ -7,6 +7,7 @@
 //! # Safety
 //! Each exported symbol is `unsafe` on the conditions of HDF5's manual.
 
+#![allow(non_upper_case_globals)]
 #![cfg(target_os = "linux")]
 
 use core::arch::naked_asm;
@@ -25,6 +26,10 @@ macro_rules! interposed {
         }
     )* };
 }
+
+/// What the adapter knows this library by.
+#[unsafe(no_mangle)]
+static forebay_hdf5_later: u8 = 0;
 
 interposed! {
     H5Dclose_async -> forebay_before_H5Dclose_async;

@@ -264,10 +264,19 @@ fn resolve(caller: *const c_void) -> Option<&'static Library> {
         (scope == libc::RTLD_NEXT || !scope.is_null()) && !is_ours(find_in(scope, mark))
     })?;
     let (base, _) = loaded_at(find_in(scope, mark))?;
+    let other = find_in(libc::RTLD_DEFAULT, c"forebay_hdf5_later");
+    let other = loaded_at(other.cast_const()).map(|(base, _)| base);
     for place in &LIBRARIES {
         let mut seen = place.load(Ordering::Acquire);
         if seen.is_null() {
-            let new = Box::into_raw(Box::new(Library::with(base, |name| find_in(scope, name))));
+            // What a later library would have is not this one's, but the other part of the adapter.
+            let of_library = |name: &CStr| {
+                let found = find_in(scope, name);
+                let is_of_other = !found.is_null()
+                    && other.is_some_and(|other| loaded_at(found).is_none_or(|at| at.0 == other));
+                if is_of_other { null_mut() } else { found }
+            };
+            let new = Box::into_raw(Box::new(Library::with(base, of_library)));
             match place.compare_exchange(null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => seen = new,
                 Err(other) => {

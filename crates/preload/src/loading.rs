@@ -67,7 +67,9 @@ unsafe fn load_adapters(path: *const c_char, real: *mut c_void) {
     // SAFETY: the C library's function, which has this signature.
     let real: unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void =
         unsafe { core::mem::transmute(real) };
-    for adapter in session.adapters(needs) {
+    // The part for later ones uses symbols of the other one.
+    let in_order = [needs.without(Needs::HDF5_LATER), needs.among(Needs::HDF5_LATER)];
+    for adapter in in_order.into_iter().flat_map(|needs| session.adapters(needs)) {
         // SAFETY: a library of ours, which stays.
         unsafe { real(adapter.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL | libc::RTLD_NODELETE) };
     }

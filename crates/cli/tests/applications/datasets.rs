@@ -23,26 +23,32 @@ fn adapted(script: &str) -> String {
     format!("export LD_PRELOAD=\"$LD_PRELOAD:{}\"; {script}", adapter().display())
 }
 
-/// A site with the C program, if Debian's HDF5 is there: the serial one, else MPICH's.
+/// A site with the C programs, if Debian's HDF5 is there: the serial one, else MPICH's.
 fn with_program(setup: &Setup) -> Option<Site> {
     let site = Site::new(setup);
-    let serial = ["-I/usr/include/hdf5/serial", "-lhdf5_serial"];
-    let with_mpi = [
+    let flags = flags()?;
+    let programs = ["datasets.c", "datasets_more.c"];
+    programs.into_iter().all(|program| site.compile(program, flags)).then_some(site)
+}
+
+/// What the compiler is to be given for HDF5.
+fn flags() -> Option<&'static [&'static str]> {
+    let serial = &["-I/usr/include/hdf5/serial", "-lhdf5_serial"];
+    let with_mpi = &[
         "-I/usr/include/hdf5/mpich",
         "-I/usr/include/x86_64-linux-gnu/mpich",
         "-lhdf5_mpich",
         "-lmpich",
     ];
     let is_there = |folder: &str| Path::new(folder).join("hdf5.h").is_file();
-    let flags = match (is_there("/usr/include/hdf5/serial"), is_there("/usr/include/hdf5/mpich")) {
-        (true, _) => &serial[..],
-        (_, true) => &with_mpi[..],
+    match (is_there("/usr/include/hdf5/serial"), is_there("/usr/include/hdf5/mpich")) {
+        (true, _) => Some(serial),
+        (_, true) => Some(with_mpi),
         _ => {
             skip("hdf5.h is not installed");
-            return None;
+            None
         }
-    };
-    site.compile("datasets.c", flags).then_some(site)
+    }
 }
 
 /// Adds rules to a site's configuration.
@@ -203,6 +209,151 @@ fn the_next_hyperslab_is_there_before_it_is_read() {
     };
     let (without, with) = (read(&[WITHOUT]), read(&[]));
     assert!(with * 2 < without, "waited for {with} bytes, without predictions for {without}");
+    // The same rows, written and read by the chunk.
+    site.run_plainly("rm f.h5 && $BIN/datasets_more chunks f.h5").expect(0);
+    fs::copy(site.plain.join("f.h5"), site.store.join("f.h5")).unwrap();
+    let (ran, status) = site.run_buffered("$BIN/datasets_more pieces f.h5");
+    assert_eq!(ran.expect(0).stdout, "done\n");
+    let with = status.count("missed_bytes");
+    assert!(with * 2 < without, "waited for {with} bytes of chunks, of rows for {without}");
+}
+
+/// The datasets that an explanation lists, each with the rule that asks for it.
+fn names(found: &Value) -> Vec<(&str, bool)> {
+    let datasets = found["datasets"].as_array().unwrap().iter();
+    datasets.map(|one| (one["name"].as_str().unwrap(), !one["rule"].is_null())).collect()
+}
+
+#[test]
+fn links_that_move_take_the_names_of_datasets_along() {
+    let Some(site) = with_program(&LAZY) else { return };
+    with_rules(&site, "[[rule]]\ndataset = \"/{b/x,late}\"\ntier = \"nvme\"\n");
+    let (found, stderr) = explained(&site, "$BIN/datasets_more names f.h5", &["f.h5"]);
+    assert_eq!(names(&found[0]), [("/b/x", true), ("/late", true), ("/moved", false)]);
+    assert!(!stderr.contains("no dataset"), "{stderr}");
+    fs::remove_file(site.out.join("explained")).unwrap();
+    let (found, _) = explained(&site, "$BIN/datasets_more index f.h5", &["f.h5:/b/x"]);
+    assert_eq!(names(&found[0]), [("/b/x", true)]);
+    assert!(bytes_in(&found[0], "nvme") >= (1 << 20) - EDGES, "{:#}", found[0]);
+    site.run_plainly("$BIN/datasets_more names f.h5 && $BIN/datasets_more index f.h5").expect(0);
+    site.assert_same_files();
+}
+
+#[test]
+fn readers_follow_a_dataset_that_grows() {
+    let Some(site) = with_program(&SMALL) else { return };
+    let script = "$BIN/datasets_more swmr f.h5 > $OUT/writer & $BIN/datasets_more follow f.h5; \
+                  wait; cat $OUT/writer; rm started";
+    assert_eq!(site.run_plainly(script).expect(0).stdout, "done\ndone\n");
+    let (ran, status) = site.run_buffered(script);
+    assert_eq!(ran.expect(0).stdout, "done\ndone\n");
+    status.assert_live();
+    site.assert_same_files();
+}
+
+#[test]
+fn functions_of_later_libraries() {
+    let Some(flags) = flags() else { return };
+    let Some(python) = python_with("h5py") else { return };
+    let site = Site::new(&LAZY);
+    with_rules(&site, "[[rule]]\ndataset = \"/{one,three}\"\ntier = \"nvme\"\n");
+    // A library without them: the program is not told that it has them.
+    assert!(site.compile("datasets_later.c", flags));
+    let (ran, status) = site.run_buffered("$BIN/datasets_later f.h5; cat /proc/self/maps");
+    assert_eq!(ran.expect(0).stdout.lines().next(), Some("none"));
+    status.assert_live();
+    let find = "import h5py, glob, os; print(glob.glob(os.path.dirname(h5py.__file__) + \
+                '.libs/libhdf5-*')[0])";
+    let library = site.run_plainly(&format!("{python} -c \"{find}\"")).expect(0).stdout;
+    let library = library.trim();
+    let folder = Path::new(library).parent().unwrap().display();
+    let path = format!("-Wl,-rpath,{folder}");
+    let flags = [flags[0], library, &path, "-Wl,--allow-shlib-undefined"];
+    assert!(site.compile("datasets_later.c", &flags));
+    // What is compiled with the declarations of 1.10 would be refused.
+    let script = "export HDF5_DISABLE_VERSION_CHECK=2; $BIN/datasets_later g.h5";
+    let (found, _) = explained(&site, script, &["g.h5", "g.h5:/one", "g.h5:/three"]);
+    assert_eq!(names(&found[0]), [("/one", true), ("/three", true), ("/two", false)]);
+    for dataset in &found[1..] {
+        assert!(bytes_in(dataset, "nvme") >= (4 << 20) - EDGES, "{dataset:#}");
+    }
+    assert_eq!(site.run_plainly(script).expect(0).stdout, "done\n");
+    site.assert_same_files();
+}
+
+const METADATA_FIRST: &str = "[[rule]]\nname = \"structure\"\ndataset = \"metadata\"\ntier = \"ram\"\n\
+    pin = true\n[[rule]]\ndataset = \"/fields/*\"\ntier = \"nvme\"\n";
+
+/// Ranges of bytes that a list of pairs has.
+fn pairs(found: &Value) -> Vec<(u64, u64)> {
+    let at = |pair: &Value, side: usize| pair[side].as_u64().unwrap();
+    found.as_array().unwrap().iter().map(|pair| (at(pair, 0), at(pair, 1))).collect()
+}
+
+/// Blocks of a file of so many bytes that are not whole in what a program has said to be raw.
+fn blocks_with_metadata(said: &str, size: u64) -> Vec<u64> {
+    let mut raw: Vec<(u64, u64)> = said
+        .lines()
+        .filter_map(|line| line.strip_prefix("raw ")?.split_once(' '))
+        .map(|(start, end)| (start.parse().unwrap(), end.parse().unwrap()))
+        .collect();
+    raw.sort_unstable();
+    let is_raw = |block: &u64| {
+        let end = ((block + 1) * BLOCK).min(size);
+        let cover = |at, &(start, stop): &(u64, u64)| if start <= at { stop.max(at) } else { at };
+        raw.iter().fold(block * BLOCK, cover) >= end
+    };
+    (0..size.div_ceil(BLOCK)).filter(|block| !is_raw(block)).collect()
+}
+
+const BLOCK: u64 = 256 << 10;
+
+#[test]
+fn metadata_is_kept_apart_from_raw_data() {
+    let Some(site) = with_program(&LAZY) else { return };
+    with_rules(&site, METADATA_FIRST);
+    let mut said = String::new();
+    // The second program adds to the file of the first.
+    for step in ["metadata", "append"] {
+        let script = format!("$BIN/datasets_more {step} f.h5 > $OUT/said");
+        let files = ["f.h5", "f.h5:metadata", "f.h5:/fields/f0"];
+        let (found, stderr) = explained(&site, &script, &files);
+        fs::remove_file(site.out.join("explained")).unwrap();
+        said += &fs::read_to_string(site.out.join("said")).unwrap();
+        assert!(!stderr.contains("no dataset") && !stderr.contains("metadata"), "{stderr}");
+        let [all, metadata, _] = &found[..] else { panic!("{found:?}") };
+        assert!(names(all).contains(&("metadata", true)), "{all:#}");
+        assert_eq!(metadata["settings"], "policy user-defined, tier ram, pin true");
+        let ranges = pairs(&metadata["datasets"][0]["ranges"]);
+        let noted: Vec<_> =
+            ranges.iter().flat_map(|(from, to)| from / BLOCK..to.div_ceil(BLOCK)).collect();
+        let size = all["size"].as_u64().unwrap();
+        let wanted = blocks_with_metadata(&said, size);
+        println!("{step}: metadata in {} of {} blocks", noted.len(), size.div_ceil(BLOCK));
+        let missed: Vec<_> = wanted.iter().filter(|block| !noted.contains(block)).collect();
+        let needless: Vec<_> = noted.iter().filter(|block| !wanted.contains(block)).collect();
+        assert!(missed.is_empty() && needless.is_empty(), "{missed:?} {needless:?} {wanted:?}");
+        assert!(noted.len() > 4 && (noted.len() as u64) * 4 < size / BLOCK * 3, "{noted:?}");
+        if step == "metadata" {
+            // Nothing of it is on its way down, and raw data between it is.
+            assert_eq!(bytes_in(metadata, "nvme"), 0, "{metadata:#}");
+            let raw = size.div_ceil(BLOCK) - noted.len() as u64;
+            assert!(bytes_in(all, "nvme") >= raw * BLOCK, "{raw} {all:#}");
+        }
+    }
+    let plain = "$BIN/datasets_more metadata f.h5 && $BIN/datasets_more append f.h5";
+    site.run_plainly(plain).expect(0);
+    site.assert_same_files();
+}
+
+#[test]
+fn a_rule_for_metadata_without_files_is_named_at_the_end() {
+    let Some(site) = with_program(&USUAL) else { return };
+    let rules = METADATA_FIRST.replace("\"metadata\"", "\"metadata\"\npath = \"other.h5\"");
+    with_rules(&site, &rules);
+    let (ran, _) = site.run_buffered("$BIN/datasets_more names f.h5");
+    let said = ran.expect(0).stderr;
+    assert!(said.contains("no file of HDF5 was written for whose metadata it holds"), "{said}");
 }
 
 #[test]

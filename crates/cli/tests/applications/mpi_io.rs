@@ -230,3 +230,34 @@ fn some_of_romios_tests_say_what_they_say_without() {
 fn romios_tests_say_what_they_say_without() {
     romio(1);
 }
+
+#[test]
+fn parallel_hdf5_by_both_adapters_and_with_ranks_that_do_not_buffer() {
+    if !have(&["mpicc.mpich", "mpiexec.mpich"]) || !Path::new("/usr/include/hdf5/mpich").is_dir() {
+        return skip("MPICH's HDF5 is not installed");
+    }
+    let flags = ["-I/usr/include/hdf5/mpich", "-lhdf5_mpich"];
+    let run = |site: &Site, rule: &str| {
+        let config = std::fs::read_to_string(&site.config).unwrap();
+        std::fs::write(&site.config, config + rule).unwrap();
+        assert!(compile_by("mpicc.mpich", site.root(), "mpi_hdf5.c", &flags));
+        let ranks = format!("{AROUND}mpiexec.mpich -n 4 $BIN/mpi_hdf5 strict f.h5");
+        let explain = "\"$FOREBAY\" explain --json f.h5 > $OUT/explained";
+        let (ran, status) = site.run_buffered(&format!("{ranks} && {explain}"));
+        assert_eq!(ran.expect(0).stdout, "all ok with 4 ranks\n");
+        assert_eq!(site.run_plainly(&ranks).expect(0).stdout, "all ok with 4 ranks\n");
+        site.assert_same_files();
+        (status, std::fs::read_to_string(site.out.join("explained")).unwrap())
+    };
+    let site = Site::new(&SMALL);
+    let (status, explained) = run(&site, "[[rule]]\ndataset = \"/data[13]\"\ntier = \"nvme\"\n");
+    status.assert_live();
+    assert_adapted(&status, 8, 16);
+    let explained: serde_json::Value = serde_json::from_str(&explained).unwrap();
+    let datasets: Vec<_> = explained["datasets"].as_array().unwrap().iter().collect();
+    let names: Vec<_> = datasets.iter().map(|one| one["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["/data0", "/data1", "/data2", "/data3"]);
+    assert!(datasets.iter().all(|one| !one["ranges"].as_array().unwrap().is_empty()));
+    let site = Site::new(&SMALL);
+    run(&site, "[[rule]]\nranks = \"1-2\"\nmode = \"bypass\"\n");
+}

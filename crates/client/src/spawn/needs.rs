@@ -115,12 +115,13 @@ impl Needs {
     }
 }
 
-// A later one may use symbols of an earlier one.
+// In the order in which they come into LD_PRELOAD. What `hdf5` finds behind itself must be the
+// library's, and not the part of the adapter for later ones.
 const ADAPTERS: [(Needs, &str); 4] = [
     (Needs::MPI, "libforebay_mpiio.so"),
     (Needs::MPI_LARGE, "libforebay_mpiio_large.so"),
-    (Needs::HDF5, "libforebay_hdf5.so"),
     (Needs::HDF5_LATER, "libforebay_hdf5_later.so"),
+    (Needs::HDF5, "libforebay_hdf5.so"),
 ];
 
 fn named(name: &str) -> Option<Needs> {
@@ -525,6 +526,8 @@ mod tests {
             assert_eq!(Needs::of_library(name), needs, "{}", String::from_utf8_lossy(name));
         }
         assert_eq!(Needs::of_adapter(b"/x/libforebay_mpiio.so"), Needs::MPI);
+        let hdf5 = Needs::HDF5.with(Needs::HDF5_LATER).adapters().collect::<Vec<_>>();
+        assert_eq!(hdf5, ["libforebay_hdf5_later.so", "libforebay_hdf5.so"]);
         assert_eq!(Needs::of_adapter(b"/x/libforebay_mpiio.so.1"), Needs::NONE);
     }
 
@@ -548,6 +551,7 @@ mod tests {
         };
         fs::create_dir(at("far")).unwrap();
         fs::write(at("empty.c"), "int main(void) { return 0; }").unwrap();
+        fs::write(at("several.c"), "int H5Dwrite_multi(void) { return 0; }").unwrap();
         fs::write(at("large.c"), "int MPI_File_read_c(void) { return 0; }").unwrap();
         let shared = ["-shared", "-x", "c", "/dev/null"];
         if !build("libmpi.so.1", &shared) {
@@ -555,6 +559,7 @@ mod tests {
         }
         assert!(build("far/libmpi.so.2", &["-shared", "large.c", "-Wl,-soname,libmpi.so.2"]));
         assert!(build("libhdf5_x.so", &shared));
+        assert!(build("far/libhdf5_y.so", &["-shared", "several.c", "-Wl,-soname,libhdf5_y.so"]));
         // One that needs another, which lies beside it.
         let beside = [&shared[..], &["-x", "none", "-Wl,-rpath,$ORIGIN", "libhdf5_x.so"]].concat();
         assert!(build("libmiddle.so", &beside));
@@ -574,6 +579,12 @@ mod tests {
                 &["empty.c", "far/libmpi.so.2", "-Wl,-rpath,$ORIGIN/far"],
                 "",
                 Needs::MPI.with(Needs::MPI_LARGE),
+            ),
+            (
+                "several",
+                &["empty.c", "far/libhdf5_y.so", "-Wl,-rpath,$ORIGIN/far"],
+                "",
+                Needs::HDF5.with(Needs::HDF5_LATER),
             ),
             ("indirect", &["empty.c", "libmiddle.so", "-Wl,-rpath-link,."], here, Needs::HDF5),
             ("lost", &["empty.c", "libmiddle.so", "-Wl,-rpath-link,."], "", Needs::NONE),
