@@ -201,7 +201,7 @@ pub fn note(library: &Library, open: &Open) -> bool {
         // First, so that a block that has both is where a rule for metadata says, if that is the
         // one that holds.
         crate::files::add(open.file, ranges, is_whole);
-        note_rest(library, id, open.file, managed);
+        note_rest(library, id, open.file, managed, true);
         if let Some(name) = name {
             managed.note(name, ranges);
         }
@@ -240,22 +240,26 @@ fn bytes_in_use(library: &Library, id: Id) -> Option<u64> {
     }
 }
 
-/// Tells the session what of a file is metadata, as far as that is known.
-fn note_rest(library: &Library, id: Id, file: FileIdentity, managed: ManagedFile) {
+/// Tells the session what of a file is metadata, as far as that is known. `goes_on`: what comes
+/// next in the block where the file ends now may be metadata as well.
+fn note_rest(library: &Library, id: Id, file: FileIdentity, managed: ManagedFile, goes_on: bool) {
     if crate::files::is_any()
         && let Some(bytes) = bytes_in_use(library, id)
-        && let Some((from, ranges)) = crate::files::rest(file, bytes)
+        && let Some((from, mut ranges)) = crate::files::rest(file, bytes)
     {
+        if goes_on {
+            ranges.push(ByteRange { start: bytes, end: bytes.saturating_add(1) });
+        }
         managed.note_metadata(from, &ranges);
     }
 }
 
 /// The same, of the file that any identifier is in; returns it.
-pub fn note_metadata(library: &Library, id: Id) -> Option<FileIdentity> {
+pub fn note_metadata(library: &Library, id: Id, goes_on: bool) -> Option<FileIdentity> {
     let file = file(library, id)?;
     let managed = ManagedFile::of(file)?;
     let _quiet = Quiet::now(library)?;
-    note_rest(library, id, file, managed);
+    note_rest(library, id, file, managed, goes_on);
     Some(file)
 }
 
@@ -268,7 +272,7 @@ pub fn file_opened(library: &Library, id: Id, is_new: bool) {
     let Some(_quiet) = Quiet::now(library) else { return };
     if let Some(bytes) = bytes_in_use(library, id) {
         crate::files::opened(file, bytes, is_new);
-        note_rest(library, id, file, managed);
+        note_rest(library, id, file, managed, true);
     }
 }
 

@@ -401,7 +401,7 @@ fn all_flushed(library: &Library, id: Id) {
         });
     }
     if files::is_any() {
-        layout::note_metadata(library, id);
+        layout::note_metadata(library, id, true);
     }
 }
 
@@ -418,7 +418,7 @@ fn file_closing(library: &Library, id: Id) -> Option<session::FileIdentity> {
             known::remove(open.at);
         });
     }
-    files::is_any().then(|| layout::note_metadata(library, id)).flatten()
+    files::is_any().then(|| layout::note_metadata(library, id, false)).flatten()
 }
 
 fn file_closed(_library: &Library, file: Option<session::FileIdentity>, _result: i64) {

@@ -1,7 +1,9 @@
 //! MPI-IO with the adapter: programs do and leave what they do and leave without, of each MPI that
 //! is there, in C, Fortran and Python; and programs without MPI have nothing of it.
 
-use crate::harness::{LAZY, SLOW_STORE, SMALL, Site, Status, compile_by, have, python_with, works};
+use crate::harness::{
+    LAZY, SLOW_STORE, SMALL, Site, Status, compile_by, have, python_with, skip, works,
+};
 use std::path::{Path, PathBuf};
 
 /// An MPI: its compilers and its starter.
