@@ -35,6 +35,14 @@ static hid_t plain_list(void)
 	return list;
 }
 
+/* Groups without times, so that files can be compared. */
+static hid_t group_list(void)
+{
+	hid_t list = H5Pcreate(H5P_GROUP_CREATE);
+	H5Pset_obj_track_times(list, 0);
+	return list;
+}
+
 static void write_all(hid_t dataset, int which)
 {
 	fill(which);
@@ -121,7 +129,7 @@ static void fields(hid_t file, int first)
 		print_place(dataset);
 		need(H5Dclose(dataset), "close");
 		snprintf(name, sizeof name, "/group%d", i);
-		hid_t group = H5Gcreate2(file, name, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+		hid_t group = H5Gcreate2(file, name, H5P_DEFAULT, group_list(), H5P_DEFAULT);
 		for (int k = 0; k < 200; k++) {
 			snprintf(name, sizeof name, "an attribute with a long name %d", k);
 			hid_t attribute = H5Acreate2(group, name, H5T_NATIVE_INT, one, H5P_DEFAULT, H5P_DEFAULT);
@@ -137,10 +145,11 @@ static void metadata(const char *path, int is_new)
 	hid_t access = H5Pcreate(H5P_FILE_ACCESS), made = H5Pcreate(H5P_FILE_CREATE);
 	/* Many attributes want a newer format. */
 	need(H5Pset_libver_bounds(access, H5F_LIBVER_V18, H5F_LIBVER_LATEST), "bounds");
+	need(H5Pset_obj_track_times(made, 0), "times");
 	hid_t file = is_new ? H5Fcreate(path, H5F_ACC_TRUNC, made, access) : H5Fopen(path, H5F_ACC_RDWR, access);
 	need(file, "open");
 	if (is_new)
-		need(H5Gclose(H5Gcreate2(file, "fields", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT)), "group");
+		need(H5Gclose(H5Gcreate2(file, "fields", H5P_DEFAULT, group_list(), H5P_DEFAULT)), "group");
 	fields(file, is_new ? 0 : 6);
 	need(H5Fclose(file), "close");
 }
