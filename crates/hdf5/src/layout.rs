@@ -236,7 +236,10 @@ fn bytes_in_use(library: &Library, id: Id) -> Option<u64> {
     // SAFETY: the library looks up what `id` is; a word is written to.
     unsafe {
         let file = Held::of(library, library.H5Iget_file_id?(id))?;
-        (library.H5Fget_eoa?(file.id, &mut end) >= 0 && end != NOWHERE).then_some(end)
+        // The first one is only for files of some drivers, of which MPI's is none.
+        let is_known = library.H5Fget_eoa?(file.id, &mut end) >= 0
+            || library.H5Fget_filesize?(file.id, &mut end) >= 0;
+        (is_known && end != NOWHERE).then_some(end)
     }
 }
 

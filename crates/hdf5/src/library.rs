@@ -137,6 +137,7 @@ functions! {
     H5Eset_auto2(Id, *mut c_void, *mut c_void) -> c_int;
     H5Fget_access_plist(Id) -> Id;
     H5Fget_eoa(Id, *mut u64) -> c_int;
+    H5Fget_filesize(Id, *mut u64) -> c_int;
     H5Fget_intent(Id, *mut c_uint) -> c_int;
     H5Fget_name(Id, *mut c_char, usize) -> isize;
     H5Iget_file_id(Id) -> Id;

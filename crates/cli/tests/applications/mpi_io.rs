@@ -252,13 +252,17 @@ fn parallel_hdf5_by_both_adapters_and_with_ranks_that_do_not_buffer() {
         (status, std::fs::read_to_string(site.out.join("explained")).unwrap())
     };
     let site = Site::new(&SMALL);
-    let (status, explained) = run(&site, "[[rule]]\ndataset = \"/data[13]\"\ntier = \"nvme\"\n");
+    let (status, explained) = run(
+        &site,
+        "[[rule]]\ndataset = \"metadata\"\ntier = \"ram\"\n\
+             [[rule]]\ndataset = \"/data[13]\"\ntier = \"nvme\"\n",
+    );
     status.assert_live();
     assert_adapted(&status, 8, 16);
     let explained: serde_json::Value = serde_json::from_str(&explained).unwrap();
     let datasets: Vec<_> = explained["datasets"].as_array().unwrap().iter().collect();
     let names: Vec<_> = datasets.iter().map(|one| one["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["/data0", "/data1", "/data2", "/data3"]);
+    assert_eq!(names, ["/data0", "/data1", "/data2", "/data3", "metadata"]);
     assert!(datasets.iter().all(|one| !one["ranges"].as_array().unwrap().is_empty()));
     let site = Site::new(&SMALL);
     run(&site, "[[rule]]\nranks = \"1-2\"\nmode = \"bypass\"\n");
