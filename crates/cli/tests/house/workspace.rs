@@ -521,6 +521,8 @@ const OTHER_TIMES: &[(&str, &str)] = &[
     ("node/src/config/types.rs", "period: Duration::from_secs(1)"),
     ("node/src/config/types.rs", "max_age: Duration::from_secs(30)"),
     ("node/src/config/toml.rs", "Duration::from_nanos(self.duration_ns("),
+    ("node/src/config/analyses.rs", "TIMEOUT"),
+    ("node/src/config/analyses.rs", "Duration::from_nanos(value.duration_ns("),
     ("node/src/config/types.rs", "give_back: Duration::from_secs(30)"),
     ("node/src/config/toml.rs", "e.duration_ns("),
     ("node/src/config/toml.rs", "PERIOD_MIN: Duration"),

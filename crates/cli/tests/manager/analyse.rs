@@ -194,7 +194,7 @@ fn a_killed_manager_takes_its_commands_along_and_its_successor_runs_them() {
     wait_for("another command", LONG, || (lines(site.out.join("pids")) == 2).then_some(()));
     let first: u32 = sees(&site.out.join("pids")).lines().next().unwrap().parse().unwrap();
     assert!(!is_alive(first));
-    assert_eq!(sees(&site.store.join("staged")), "");
+    assert!(!site.store.join("staged.once.out").exists());
     fs::write(site.out.join("gate"), "").unwrap();
     becomes(&site.store.join("staged.once.out"), "text\n");
     becomes(&site.store.join("staged"), "text\n");
@@ -275,4 +275,52 @@ for n in range(2):
     assert!(
         !site.store.join("early.count.out").exists() && !site.store.join("late.count.out").exists()
     );
+}
+
+/// Wherever the manager is killed, its successor has the file analysed and drained, or removed with
+/// its result on the store.
+#[test]
+fn a_manager_that_is_killed_at_any_step_loses_nothing() {
+    const POINTS: [&str; 13] = [
+        "action.due",
+        "action.noted",
+        "action.added",
+        "action.starting",
+        "action.started",
+        "action.ended",
+        "action.synced",
+        "action.published",
+        "action.removing",
+        "action.removed",
+        "action.decided",
+        "staged.passed",
+        "staged.batch",
+    ];
+    for point in POINTS {
+        let site = site_with(
+            &EAGER,
+            &[(
+                "name = \"index\"\nmatch = \"staged.*\"\ndrain = \"after\"\nmay_drop = true",
+                "cat \"$FOREBAY_FILE\"; echo keep every 2 > \"$FOREBAY_DECISION\"",
+            )],
+        );
+        let once = site.out.join("crashed");
+        let script = "for n in 1 2 3; do echo $n > staged.00$n; done";
+        let mut command = site.buffered(&["sh", "-c", script]);
+        command.env("FOREBAY_CRASH", format!("{point}:1")).env("FOREBAY_CRASH_IN", "node");
+        command.env("FOREBAY_CRASH_ONCE", &once);
+        let ran = site.end(command).expect(0);
+        assert!(once.exists(), "{point} was not passed");
+        assert_eq!(sees(&site.store.join("staged.002")), "2\n", "{point}: {ran:?}");
+        for n in 1..=3 {
+            let name = format!("staged.00{n}");
+            let file = site.store.join(&name);
+            let result = sees(&site.store.join(format!("{name}.index.out")));
+            assert_eq!(result, format!("{n}\n"), "{point}, {name}: {ran:?}");
+            assert!(!file.exists() || sees(&file) == result, "{point}, {name}: {ran:?}");
+        }
+        let left = fs::read_dir(&site.store).unwrap().flatten();
+        let hidden = left.filter(|entry| entry.file_name().to_str().unwrap().starts_with('.'));
+        assert_eq!(hidden.count(), 0, "{point}");
+    }
 }
