@@ -17,8 +17,7 @@ use crate::trace::{LOOK_EVERY, Tracer};
 use crate::watch::Watch;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use forebay_client::Needs;
-use forebay_node::launch::{ADAPTERS, find_library, join_pool};
+use forebay_node::launch::{Ways, find_library, join_pool};
 use forebay_node::log::shown;
 use forebay_node::runtime::Runtime;
 use forebay_node::status::Observer;
@@ -259,7 +258,7 @@ pub fn run(arguments: &RunArguments, mut tracer: Option<&mut Tracer>) -> Result<
     arguments.group.take(&mut config, &runtime)?;
     let library = find_library()?;
     refuse_other_layout(&library)?;
-    let adapters = admitted_adapters(&config)?;
+    let ways = Ways::chosen(&config)?;
     let given = arguments.quota.iter().map(|given| config.quota(given));
     let quotas = given.collect::<Result<Vec<_>, _>>()?;
     manager::drain_orphans(&config, &runtime)?;
@@ -332,7 +331,7 @@ pub fn run(arguments: &RunArguments, mut tracer: Option<&mut Tracer>) -> Result<
         let spans = spans.ok_or("memory of the trace: it wants no spans")?;
         tracer.begin(spans, &config, &runtime);
     }
-    let mut child = match spawn(&arguments.command, (&library, adapters), &runtime, job) {
+    let mut child = match spawn(&arguments.command, (&library, &ways), &runtime, job) {
         Ok(child) => child,
         Err(error) => {
             // As shells have it: 127 for a command that is not there, 126 for one that cannot run.
@@ -394,6 +393,9 @@ pub fn run(arguments: &RunArguments, mut tracer: Option<&mut Tracer>) -> Result<
                 let summary = is_told && nothing.is_none();
                 if let Some(why) = now.describe_unmarked(&before).or(nothing) {
                     eprintln!("forebay: {why}");
+                }
+                if let Some(unadapted) = now.describe_unadapted(&before) {
+                    eprintln!("forebay: {unadapted}");
                 }
                 if let Some(datasets) = now.describe_datasets(&before) {
                     eprintln!("forebay: {datasets}");
@@ -515,24 +517,15 @@ fn rejoin(
     Ok(connection)
 }
 
-/// The adapters that the run's programs may load: the variable counts for more than the
-/// configuration.
-fn admitted_adapters(config: &Config) -> Result<Needs, String> {
-    let Some(given) = std::env::var_os(ADAPTERS) else { return Ok(config.adapters) };
-    let admitted = given.to_str().and_then(Needs::admitted);
-    admitted
-        .ok_or_else(|| format!("{ADAPTERS}={}: {}", Path::new(&given).display(), Needs::CHOICES))
-}
-
 fn spawn(
     words: &[OsString],
-    (library, adapters): (&Path, Needs),
+    (library, ways): (&Path, &Ways),
     runtime: &Runtime,
     job: Option<u32>,
 ) -> std::io::Result<Child> {
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]);
-    join_pool(&mut command, (library, adapters), runtime, job);
+    join_pool(&mut command, (library, ways), runtime, job);
     command.spawn()
 }
 

@@ -80,6 +80,18 @@ impl Counts {
         (!said.is_empty()).then(|| said.join("\n"))
     }
 
+    /// That programs since `before` had an MPI library that the adapter cannot ask what it needs.
+    pub fn describe_unadapted(&self, before: &Counts) -> Option<String> {
+        let found = self.since(before, "mpi_unadapted");
+        (found > 0).then(|| {
+            format!(
+                "the MPI library of {} is none that is supported: MPI-IO was buffered, and not looked ahead of; \
+                 docs/mpi-io.md#which-mpi-libraries says which are",
+                counted(found, "process", "processes"),
+            )
+        })
+    }
+
     /// Which rules ask for datasets of which none was used since `before`, and why that may be; and
     /// that there were more datasets than can be known.
     pub fn describe_datasets(&self, before: &Counts) -> Option<String> {

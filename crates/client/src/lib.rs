@@ -84,8 +84,8 @@ pub use safety::{Awaited, Extent, Flush, Level, Progress, Unsafe};
 pub use session::{Front, Session};
 pub use span::{Readable, Writable};
 pub use spawn::{
-    Carried, Environment, Managed, Needs, Own, Start, Told, Variables, needs_of_command,
-    take_adapters,
+    Carried, DeepBind, Environment, Managed, MpiIo, Needs, Own, Start, Told, Variables,
+    needs_of_command, take_adapters,
 };
 pub use user_buffers::{Iovec, UserBuffers};
 pub use vfork::Beside;

@@ -182,6 +182,40 @@ pub mod counted {
     pub const MPI_CALLS: u32 = 1;
     /// [`crate::Counted::MpiBytes`].
     pub const MPI_BYTES: u32 = 2;
+    /// [`crate::Counted::MpiIndependent`].
+    pub const MPI_INDEPENDENT: u32 = 3;
+    /// [`crate::Counted::MpiHinted`].
+    pub const MPI_HINTED: u32 = 4;
+    /// [`crate::Counted::MpiUnadapted`].
+    pub const MPI_UNADAPTED: u32 = 5;
+}
+
+/// How fast what holds some bytes is, in one direction: see
+/// [`forebay_placement::collective::Device`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct DeviceNow {
+    /// Bytes per second.
+    pub bandwidth: f64,
+    /// Seconds.
+    pub seek_s: f64,
+    /// Seconds.
+    pub latency_s: f64,
+}
+
+/// How fast messages between ranks are: see [`forebay_placement::collective::Network`]. Zeros are
+/// not known.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct NetworkNow {
+    /// Seconds of a message without bytes to another node.
+    pub between_start_s: f64,
+    /// Seconds of each byte.
+    pub between_byte_s: f64,
+    /// The same within a node.
+    pub within_start_s: f64,
+    /// The same within a node.
+    pub within_byte_s: f64,
 }
 
 /// A flush that was asked for: what [`crate::Flush`] has.
@@ -274,6 +308,18 @@ pub struct Services {
     pub rename_datasets: unsafe extern "C" fn(RawFd, *const u8, usize, *const u8, usize) -> i32,
     /// Notes that a step of what the program writes to the file is finished: 0.
     pub end_step: extern "C" fn(RawFd) -> i32,
+    /// How fast what holds so many bytes from an offset on is, as a mean, for reads or, if the
+    /// number is 1, for writes: 0. Of descriptor -1 the fastest tier. `ENODATA`: it is not known.
+    pub device: unsafe extern "C" fn(RawFd, u64, u64, u32, *mut DeviceNow) -> i32,
+    /// How fast messages between ranks of MPI programs are: 0.
+    pub network: unsafe extern "C" fn(*mut NetworkNow) -> i32,
+    /// Notes that the process is a rank of this job of MPI, and has the adapter: 0.
+    pub join_mpi_job: extern "C" fn(u64) -> i32,
+    /// How many processes of the node have noted that of this job.
+    pub ranks_of_mpi_job: extern "C" fn(u64) -> i32,
+    /// Whether a file of this name lies beneath a managed directory, or would: 0 or
+    /// [`NOT_MANAGED`]. Not for signal handlers.
+    pub covers: unsafe extern "C" fn(*const c_char) -> i32,
 }
 
 // The sizes that version 1 has for good.
@@ -281,7 +327,7 @@ const _: () = assert!(size_of::<PoolNow>() == 328 && size_of::<TierNow>() == 418
 const _: () = assert!(size_of::<ExtentNow>() == 32 && size_of::<UnsafeNow>() == 24);
 const _: () = assert!(size_of::<FlushBegun>() == 24 && size_of::<PinNow>() == 24);
 // What grows at its end.
-const _: () = assert!(size_of::<Services>() == 240);
+const _: () = assert!(size_of::<Services>() == 280);
 
 /// The table of the process's preload library, as a library beside it finds it: once, by its
 /// symbol. All threads may share it.

@@ -7,6 +7,7 @@ mod loader_cache;
 mod needs;
 mod program;
 mod search;
+mod ways;
 
 use crate::fd::{borrow, reopen};
 use crate::open::{ctime_ns, mtime_ns};
@@ -20,6 +21,7 @@ use program::loads_libraries;
 use rustix::fd::{AsRawFd, OwnedFd, RawFd};
 use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, Stat};
 use rustix::io::FdFlags;
+pub use ways::{DeepBind, MpiIo};
 
 /// Gives the session that is the caller's own: a vforked child takes one.
 pub type Own = fn() -> Option<&'static Session>;

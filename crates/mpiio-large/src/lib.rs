@@ -100,31 +100,105 @@ macro_rules! functions {
 
 functions! {
     MPI_File_read_c(buffer; status) 1, 0, 1, 0;
-    MPI_File_read_all_c(buffer; status) 1, 1, 1, 0;
     MPI_File_read_at_c(offset, buffer; status) 1, 0, 0, offset as i64;
-    MPI_File_read_at_all_c(offset, buffer; status) 1, 1, 0, offset as i64;
     MPI_File_read_shared_c(buffer; status) 1, 0, 2, 0;
     MPI_File_iread_c(buffer; request) 1, 0, 1, 0;
     MPI_File_iread_all_c(buffer; request) 1, 1, 1, 0;
     MPI_File_iread_at_c(offset, buffer; request) 1, 0, 0, offset as i64;
     MPI_File_iread_at_all_c(offset, buffer; request) 1, 1, 0, offset as i64;
     MPI_File_iread_shared_c(buffer; request) 1, 0, 2, 0;
-    MPI_File_read_all_begin_c(buffer;) 1, 1, 1, 0;
-    MPI_File_read_at_all_begin_c(offset, buffer;) 1, 1, 0, offset as i64;
     MPI_File_read_ordered_c(buffer; status) 1, 1, 2, 0;
-    MPI_File_read_ordered_begin_c(buffer;) 1, 1, 2, 0;
     MPI_File_write_c(buffer; status) 0, 0, 1, 0;
-    MPI_File_write_all_c(buffer; status) 0, 1, 1, 0;
     MPI_File_write_at_c(offset, buffer; status) 0, 0, 0, offset as i64;
-    MPI_File_write_at_all_c(offset, buffer; status) 0, 1, 0, offset as i64;
     MPI_File_write_shared_c(buffer; status) 0, 0, 2, 0;
     MPI_File_iwrite_c(buffer; request) 0, 0, 1, 0;
     MPI_File_iwrite_all_c(buffer; request) 0, 1, 1, 0;
     MPI_File_iwrite_at_c(offset, buffer; request) 0, 0, 0, offset as i64;
     MPI_File_iwrite_at_all_c(offset, buffer; request) 0, 1, 0, offset as i64;
     MPI_File_iwrite_shared_c(buffer; request) 0, 0, 2, 0;
-    MPI_File_write_all_begin_c(buffer;) 0, 1, 1, 0;
-    MPI_File_write_at_all_begin_c(offset, buffer;) 0, 1, 0, offset as i64;
     MPI_File_write_ordered_c(buffer; status) 0, 1, 2, 0;
-    MPI_File_write_ordered_begin_c(buffer;) 0, 1, 2, 0;
+}
+
+/// Those that begin a split collective call.
+macro_rules! beginning_functions {
+    ($($name:ident($($before:ident),*) $($number:expr),*;)*) => { $(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(
+            file: Word, $($before: Word,)* count: Word, datatype: Word
+        ) -> c_int {
+            static NEXT: Symbol = Symbol::new();
+            let next = NEXT.or_find(|| next(concat!(stringify!($name), "\0")));
+            if next.is_null() {
+                return MPI_ERR_OTHER;
+            }
+            begins(file);
+            let function: unsafe extern "C" fn(
+                Word, $(functions!(@ $before),)* Word, Word
+            // SAFETY: the library's function of this name.
+            ) -> c_int = unsafe { transmute(next) };
+            // SAFETY: the program's call.
+            let result = unsafe { function(file, $($before,)* count, datatype) };
+            if result == 0 {
+                tell(file, ($($number),*), count, datatype);
+            }
+            result
+        }
+    )* };
+}
+
+/// Tells the adapter that a split collective call begins.
+fn begins(file: Word) {
+    static TELL: Symbol = Symbol::new();
+    let tell = of_adapter(&TELL, c"forebay_mpiio_begins");
+    if !tell.is_null() {
+        // SAFETY: the adapter's function.
+        let tell: extern "C" fn(Word) = unsafe { transmute(tell) };
+        tell(file);
+    }
+}
+
+beginning_functions! {
+    MPI_File_read_all_begin_c(buffer) 1, 1, 1, 0;
+    MPI_File_read_at_all_begin_c(offset, buffer) 1, 1, 0, offset as i64;
+    MPI_File_read_ordered_begin_c(buffer) 1, 1, 2, 0;
+    MPI_File_write_all_begin_c(buffer) 0, 1, 1, 0;
+    MPI_File_write_at_all_begin_c(offset, buffer) 0, 1, 0, offset as i64;
+    MPI_File_write_ordered_begin_c(buffer) 0, 1, 2, 0;
+}
+
+/// Collective functions, and those behind the arrow by which a rank makes such a call alone; whether
+/// they read, and at the pointer of the rank.
+macro_rules! collective_functions {
+    ($($name:ident => $alone:literal($($before:ident),*) $is_read:literal, $is_own:literal;)*) => { $(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(
+            file: Word, $($before: Word,)* count: Word, datatype: Word, status: Word
+        ) -> c_int {
+            static NEXT: Symbol = Symbol::new();
+            static ALONE: Symbol = Symbol::new();
+            static MAKE: Symbol = Symbol::new();
+            let functions = [
+                NEXT.or_find(|| next(concat!(stringify!($name), "\0"))),
+                ALONE.or_find(|| next(concat!($alone, "\0"))),
+            ];
+            let make = of_adapter(&MAKE, c"forebay_mpiio_collective");
+            if make.is_null() || functions.iter().any(|function| function.is_null()) {
+                return MPI_ERR_OTHER;
+            }
+            let words = [file, $($before,)* count, datatype, status];
+            let make: unsafe extern "C" fn(
+                *const [*mut c_void; 2], c_int, c_int, *const Word, usize
+            // SAFETY: the adapter's function.
+            ) -> c_int = unsafe { transmute(make) };
+            // SAFETY: functions of the library that take these words, which are the program's.
+            unsafe { make(&functions, $is_read, $is_own, words.as_ptr(), words.len()) }
+        }
+    )* };
+}
+
+collective_functions! {
+    MPI_File_read_all_c => "MPI_File_read_c"(buffer) 1, 1;
+    MPI_File_read_at_all_c => "MPI_File_read_at_c"(offset, buffer) 1, 0;
+    MPI_File_write_all_c => "MPI_File_write_c"(buffer) 0, 1;
+    MPI_File_write_at_all_c => "MPI_File_write_at_c"(offset, buffer) 0, 0;
 }

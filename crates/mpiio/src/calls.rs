@@ -1,7 +1,9 @@
 //! The functions of C. Each call goes to the library as it has come, and its result back.
 
-use crate::library::{Symbol, Word, find};
+use crate::agreement::note_rank;
+use crate::library::{MPI_ERR_OTHER, Symbol, Word, call, find};
 use crate::seen::{self, Access, Place, accesses, handle_at};
+use crate::together::{self, Asked, Opening};
 use core::cell::Cell;
 use core::ffi::{CStr, c_char, c_int, c_void};
 
@@ -24,6 +26,36 @@ pub(crate) fn inside(call: impl FnOnce() -> c_int, look: impl FnOnce()) -> c_int
         depth.set(before);
         result
     })
+}
+
+/// Whether a call of this thread is under way.
+fn is_inside() -> bool {
+    DEPTH.with(Cell::get) > 0
+}
+
+/// A collective call, which is made by one of both functions: where all ranks have the adapter it
+/// may be the second, by which each makes its part alone.
+pub(crate) fn collective(
+    file: u64,
+    access: Access,
+    count: i64,
+    datatype: Word,
+    together: impl FnOnce() -> c_int,
+    alone: impl FnOnce() -> c_int,
+) -> c_int {
+    let look = || accesses(file, access, count, datatype);
+    let Some(found) = together::of(file).filter(|_| !is_inside()) else {
+        return inside(together, look);
+    };
+    let asked = Asked { is_read: access.is_read, place: access.place, count, datatype };
+    inside(|| found.call(asked, together, alone, look), || {})
+}
+
+/// A split collective call begins on a file.
+fn begins(file: u64) {
+    if let Some(found) = together::of(file).filter(|_| !is_inside()) {
+        found.has_split();
+    }
 }
 
 const fn reads(place: Place) -> Access {
@@ -59,13 +91,8 @@ macro_rules! functions {
 
 functions! {
     MPI_File_read(file, buffer; status) reads(Place::Own);
-    MPI_File_read_all(file, buffer; status) all(reads(Place::Own));
-    MPI_File_read_all_begin(file, buffer;) all(reads(Place::Own));
     MPI_File_read_at(file, offset, buffer; status) reads(Place::At(offset as i64));
-    MPI_File_read_at_all(file, offset, buffer; status) all(reads(Place::At(offset as i64)));
-    MPI_File_read_at_all_begin(file, offset, buffer;) all(reads(Place::At(offset as i64)));
     MPI_File_read_ordered(file, buffer; status) all(reads(Place::Shared));
-    MPI_File_read_ordered_begin(file, buffer;) all(reads(Place::Shared));
     MPI_File_read_shared(file, buffer; status) reads(Place::Shared);
     MPI_File_iread(file, buffer; request) reads(Place::Own);
     MPI_File_iread_all(file, buffer; request) all(reads(Place::Own));
@@ -73,19 +100,83 @@ functions! {
     MPI_File_iread_at_all(file, offset, buffer; request) all(reads(Place::At(offset as i64)));
     MPI_File_iread_shared(file, buffer; request) reads(Place::Shared);
     MPI_File_write(file, buffer; status) writes(Place::Own);
-    MPI_File_write_all(file, buffer; status) all(writes(Place::Own));
-    MPI_File_write_all_begin(file, buffer;) all(writes(Place::Own));
     MPI_File_write_at(file, offset, buffer; status) writes(Place::At(offset as i64));
-    MPI_File_write_at_all(file, offset, buffer; status) all(writes(Place::At(offset as i64)));
-    MPI_File_write_at_all_begin(file, offset, buffer;) all(writes(Place::At(offset as i64)));
     MPI_File_write_ordered(file, buffer; status) all(writes(Place::Shared));
-    MPI_File_write_ordered_begin(file, buffer;) all(writes(Place::Shared));
     MPI_File_write_shared(file, buffer; status) writes(Place::Shared);
     MPI_File_iwrite(file, buffer; request) writes(Place::Own);
     MPI_File_iwrite_all(file, buffer; request) all(writes(Place::Own));
     MPI_File_iwrite_at(file, offset, buffer; request) writes(Place::At(offset as i64));
     MPI_File_iwrite_at_all(file, offset, buffer; request) all(writes(Place::At(offset as i64)));
     MPI_File_iwrite_shared(file, buffer; request) writes(Place::Shared);
+}
+
+/// Collective functions that each rank may make alone, by the function behind the arrow.
+macro_rules! collective_functions {
+    ($($name:ident => $alone:literal($file:ident, $($before:ident),*) $access:expr;)*) => { $(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(
+            $file: Word, $($before: Word,)* count: Word, datatype: Word, status: Word
+        ) -> c_int {
+            static NEXT: Symbol = Symbol::new(concat!(stringify!($name), "\0"));
+            static ALONE: Symbol = Symbol::new(concat!($alone, "\0"));
+            let words = [$file, $($before,)* count, datatype, status];
+            // SAFETY: the program's call.
+            let together = || unsafe { NEXT.call(words) };
+            // SAFETY: one that takes the same words.
+            let alone = || unsafe { ALONE.call(words) };
+            collective($file as u64, all($access), (count as i32).into(), datatype, together, alone)
+        }
+    )* };
+}
+
+collective_functions! {
+    MPI_File_read_all => "MPI_File_read"(file, buffer) reads(Place::Own);
+    MPI_File_read_at_all => "MPI_File_read_at"(file, offset, buffer)
+        reads(Place::At(offset as i64));
+    MPI_File_write_all => "MPI_File_write"(file, buffer) writes(Place::Own);
+    MPI_File_write_at_all => "MPI_File_write_at"(file, offset, buffer)
+        writes(Place::At(offset as i64));
+}
+
+/// Functions that begin a split collective call.
+macro_rules! beginning_functions {
+    ($($name:ident($file:ident, $($before:ident),*) $access:expr;)*) => { $(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(
+            $file: Word, $($before: Word,)* count: Word, datatype: Word
+        ) -> c_int {
+            static NEXT: Symbol = Symbol::new(concat!(stringify!($name), "\0"));
+            begins($file as u64);
+            let look = || accesses($file as u64, all($access), (count as i32).into(), datatype);
+            // SAFETY: the program's call.
+            inside(|| unsafe { NEXT.call([$file, $($before,)* count, datatype]) }, look)
+        }
+    )* };
+}
+
+beginning_functions! {
+    MPI_File_read_all_begin(file, buffer) reads(Place::Own);
+    MPI_File_read_at_all_begin(file, offset, buffer) reads(Place::At(offset as i64));
+    MPI_File_read_ordered_begin(file, buffer) reads(Place::Shared);
+    MPI_File_write_all_begin(file, buffer) writes(Place::Own);
+    MPI_File_write_at_all_begin(file, offset, buffer) writes(Place::At(offset as i64));
+    MPI_File_write_ordered_begin(file, buffer) writes(Place::Shared);
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn MPI_Init(count: Word, words: Word) -> c_int {
+    static NEXT: Symbol = Symbol::new("MPI_Init\0");
+    note_rank();
+    // SAFETY: the program's call.
+    unsafe { NEXT.call([count, words]) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn MPI_Init_thread(count: Word, words: Word, wanted: Word, given: Word) -> c_int {
+    static NEXT: Symbol = Symbol::new("MPI_Init_thread\0");
+    note_rank();
+    // SAFETY: the program's call.
+    unsafe { NEXT.call([count, words, wanted, given]) }
 }
 
 #[unsafe(no_mangle)]
@@ -97,10 +188,29 @@ unsafe extern "C" fn MPI_File_open(
     file: Word,
 ) -> c_int {
     static NEXT: Symbol = Symbol::new("MPI_File_open\0");
-    // SAFETY: the program's call.
-    let call = || unsafe { NEXT.call([communicator, name as Word, mode, info, file]) };
-    // SAFETY: the call has read the one and written the other.
-    inside(call, || unsafe { seen::opened(CStr::from_ptr(name), handle_at(file)) })
+    if is_inside() || name.is_null() {
+        // SAFETY: the program's call.
+        return unsafe { NEXT.call([communicator, name as Word, mode, info, file]) };
+    }
+    // SAFETY: a name, which the call reads, too.
+    let path = unsafe { CStr::from_ptr(name) };
+    let mut opening = None;
+    let mut found = None;
+    let call = || {
+        opening = Opening::begin(communicator, path, info);
+        let info = opening.as_ref().and_then(Opening::info).unwrap_or(info);
+        // SAFETY: the program's call, with hints that are there for as long as it takes.
+        unsafe { NEXT.call([communicator, name as Word, mode, info, file]) }
+    };
+    // SAFETY: the call has written the handle.
+    let result = inside(call, || unsafe {
+        let handle = handle_at(file);
+        found = Some((handle, seen::opened(path, handle)));
+    });
+    if let Some(opening) = opening {
+        opening.end(found.map(|(handle, _)| handle), found.and_then(|(_, fd)| fd));
+    }
+    result
 }
 
 #[unsafe(no_mangle)]
@@ -115,7 +225,13 @@ unsafe extern "C" fn MPI_File_set_view(
     static NEXT: Symbol = Symbol::new("MPI_File_set_view\0");
     // SAFETY: the program's call.
     let call = || unsafe { NEXT.call([file, displacement, unit, tile, representation, info]) };
-    inside(call, || seen::viewed(file as u64, unit, tile))
+    let mut known = None;
+    let found = together::of(file as u64).filter(|_| !is_inside());
+    let result = inside(call, || known = Some(seen::viewed(file as u64, unit, tile)));
+    if let Some(found) = found {
+        found.viewed(known);
+    }
+    result
 }
 
 #[unsafe(no_mangle)]
@@ -123,8 +239,14 @@ unsafe extern "C" fn MPI_File_close(file: Word) -> c_int {
     static NEXT: Symbol = Symbol::new("MPI_File_close\0");
     // SAFETY: the program's call, which finds the handle there.
     unsafe { seen::closes(file) };
+    // SAFETY: the same; the handle is another one behind the call.
+    let handle = if file == 0 { 0 } else { unsafe { handle_at(file) } };
     // SAFETY: the same.
-    inside(|| unsafe { NEXT.call([file]) }, || {})
+    let result = inside(|| unsafe { NEXT.call([file]) }, || {});
+    if !is_inside() {
+        together::closed(handle);
+    }
+    result
 }
 
 /// For the library with the functions of MPI 4: the next function of this name.
@@ -134,6 +256,40 @@ unsafe extern "C" fn MPI_File_close(file: Word) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn forebay_mpiio_next(name: *const c_char) -> *mut c_void {
     find(name)
+}
+
+/// For the same: a collective call that reads (1) or writes (0) at the pointer of this rank (1) or
+/// at an offset (0), with words as `MPI_File_write_at_all` has them. `functions` are that, and the
+/// one by which a rank makes it alone.
+///
+/// # Safety
+/// They are functions of the library that take so many words, which are the program's; neither is
+/// null.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn forebay_mpiio_collective(
+    functions: *const [*mut c_void; 2],
+    is_read: c_int,
+    is_own: c_int,
+    words: *const Word,
+    length: usize,
+) -> c_int {
+    // SAFETY: as the caller says.
+    let ([together, alone], words) =
+        unsafe { (*functions, core::slice::from_raw_parts(words, length)) };
+    let [file, .., count, datatype, _] = *words else { return MPI_ERR_OTHER };
+    let place = if is_own != 0 { Place::Own } else { Place::At(words[1] as i64) };
+    let access = Access { is_read: is_read != 0, is_collective: true, place };
+    // SAFETY: as the caller says.
+    let together = || unsafe { call(together, words) };
+    // SAFETY: the same.
+    let alone = || unsafe { call(alone, words) };
+    collective(file as u64, access, count as i64, datatype, together, alone)
+}
+
+/// For the same: a split collective call begins.
+#[unsafe(no_mangle)]
+extern "C" fn forebay_mpiio_begins(file: Word) {
+    begins(file as u64);
 }
 
 /// For the same: a call has read (1) or written (0) `count` of a type, collectively (1) or

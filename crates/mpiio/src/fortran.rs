@@ -5,6 +5,7 @@
 use crate::calls::inside;
 use crate::library::{Symbol, Word, is_open_mpi};
 use crate::seen::{self, Access, Place, accesses};
+use crate::together;
 use core::ffi::{CStr, c_int};
 use core::mem::transmute;
 
@@ -87,7 +88,24 @@ const fn writes(place: Place, is_collective: bool) -> Access {
 unsafe fn viewed(words: &Words) {
     // SAFETY: as the caller says.
     let (file, unit, tile) = unsafe { (file_at(words[0]), type_at(words[2]), type_at(words[3])) };
-    seen::viewed(file as u64, unit, tile);
+    let known = seen::viewed(file as u64, unit, tile);
+    if let Some(found) = together::of(file as u64) {
+        found.viewed(Some(known));
+    }
+}
+
+/// A file is about to get a view, by a function that may call none of C: what was proved of the one
+/// before holds no longer.
+///
+/// # Safety
+/// As of [`file_at`].
+unsafe fn loses_view(file: Word) {
+    if together::has_any()
+        // SAFETY: as the caller says.
+        && let Some(found) = together::of(unsafe { file_at(file) } as u64)
+    {
+        found.viewed(None);
+    }
 }
 
 /// A file is about to be closed.
@@ -128,7 +146,7 @@ unsafe fn look(words: &Words, access: Access) {
 /// Functions of Fortran's: the place of the error among their words, and what is done with the
 /// words after success, with Open MPI.
 macro_rules! functions {
-    ($($name:ident: $error:literal, |$words:ident| $look:block;)*) => { $(
+    ($($name:ident: $error:literal, $($before:ident,)? |$words:ident| $look:block;)*) => { $(
         #[unsafe(no_mangle)]
         // Where nothing is looked at, nothing is unsafe.
         #[allow(clippy::too_many_arguments, unused_unsafe)]
@@ -138,6 +156,10 @@ macro_rules! functions {
         ) {
             static NEXT: Symbol = Symbol::new(concat!(stringify!($name), "\0"));
             let mut words = [a, b, c, d, e, f, g, h, i, j];
+            $(
+                // SAFETY: the program's file.
+                unsafe { $before(words[0]) };
+            )?
             if !is_open_mpi() {
                 // SAFETY: the program's call.
                 unsafe { NEXT.call(words) };
@@ -204,8 +226,8 @@ accesses! {
 functions! {
     mpi_file_open_: 5, |words| { opened(words) };
     mpi_file_open_f08_: 5, |words| { opened(words) };
-    mpi_file_set_view_: 6, |words| { viewed(words) };
-    mpi_file_set_view_f08_: 6, |words| { viewed(words) };
+    mpi_file_set_view_: 6, loses_view, |words| { viewed(words) };
+    mpi_file_set_view_f08_: 6, loses_view, |words| { viewed(words) };
 }
 
 /// Functions that close a file, whose number is not there behind the call.
@@ -218,8 +240,13 @@ macro_rules! closing {
                 // SAFETY: the program's file.
                 unsafe { closes(file) };
             }
+            // SAFETY: the program's file.
+            let handle = if together::has_any() { unsafe { file_at(file) } } else { 0 };
             // SAFETY: the program's call.
             unsafe { NEXT.call([file, error]) };
+            if handle != 0 {
+                together::closed(handle as u64);
+            }
         }
     )* };
 }

@@ -6,8 +6,8 @@
 //!
 //! There is no `mpi.h` here: all that is passed on is machine words. Handles are 32-bit numbers in
 //! MPICH and pointers elsewhere, and both come and go in a register; the upper half of a number is
-//! not looked at by the library, and not by the adapter. Nothing depends on the values of
-//! constants, which differ between the three.
+//! not looked at by the library, and not by the adapter. The few constants that it needs, which
+//! differ between the three, are in `abi.rs`.
 //!
 //! # Safety
 //! Each exported symbol is `unsafe` on the conditions of the MPI function of its name. What a
@@ -16,10 +16,15 @@
 #![allow(non_snake_case)]
 #![cfg(target_os = "linux")]
 
+mod abi;
+mod agreement;
 mod calls;
+mod disjoint;
 mod files;
 mod fortran;
+mod hints;
 mod library;
 mod pieces;
 mod seen;
 mod services;
+mod together;

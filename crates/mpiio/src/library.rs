@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 pub(crate) type Word = usize;
 
 /// What a function returns that the library does not have: no success in any MPI.
-const MPI_ERR_OTHER: c_int = 15;
+pub(crate) const MPI_ERR_OTHER: c_int = 15;
 
 /// A function of the library, looked up at first use.
 pub(crate) struct Symbol {
@@ -50,12 +50,23 @@ impl Symbol {
     }
 }
 
+impl Symbol {
+    /// Whether it is there and has succeeded, called with these words.
+    ///
+    /// # Safety
+    /// As of [`Symbol::call`].
+    pub(crate) unsafe fn succeeds<const N: usize>(&self, words: [Word; N]) -> bool {
+        // SAFETY: as the caller says.
+        !self.address().is_null() && unsafe { self.call(words) } == 0
+    }
+}
+
 /// The most words that are passed on.
 const WORDS: usize = 10;
 
 /// # Safety
 /// See [`Symbol::call`].
-unsafe fn call(address: *mut c_void, words: &[Word]) -> c_int {
+pub(crate) unsafe fn call(address: *mut c_void, words: &[Word]) -> c_int {
     let at = |place: usize| words.get(place).copied().unwrap_or_default();
     macro_rules! with {
         ($($place:literal)*) => {{
@@ -195,9 +206,8 @@ macro_rules! ask {
     ($name:literal, $($word:expr),* $(,)?) => {{
         static FUNCTION: $crate::library::Symbol =
             $crate::library::Symbol::new(concat!($name, "\0"));
-        let address = FUNCTION.address();
         // SAFETY: the function of MPI of this name, which takes these words.
-        !address.is_null() && unsafe { FUNCTION.call([$($word),*]) } == 0
+        unsafe { FUNCTION.succeeds([$($word),*]) }
     }};
 }
 pub(crate) use ask;

@@ -9,6 +9,7 @@
 const LOOKED_AT: u64 = 64;
 
 /// Pieces of one length, each as far from the one before it.
+#[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Row {
     /// Where the first begins.
@@ -19,6 +20,31 @@ pub(crate) struct Row {
     pub stride: i64,
     /// How many.
     pub count: u64,
+}
+
+/// The units from 0 to `end`, each of `unit` bytes, where `place` says where one lies: `None` where
+/// they are more than `MOST` rows or more pieces than `most`, or `place` does not know them all.
+pub(crate) fn all_rows<const MOST: usize>(
+    end: i64,
+    unit: u64,
+    most: u64,
+    mut place: impl FnMut(i64) -> Option<u64>,
+) -> Option<([Row; MOST], usize)> {
+    let none = Row { offset: 0, bytes: 0, stride: 0, count: 0 };
+    let (mut found, mut count) = ([none; MOST], 0);
+    let (mut at, mut length, mut seen) = (0, 0, 0);
+    while at < end {
+        seen += 1;
+        let offset = place(at).filter(|_| seen <= most)?;
+        length = length_of_piece(at, end, unit, offset, length, &mut place)?;
+        let bytes = length as u64 * unit;
+        if !extend(&mut found[..count], offset, bytes) {
+            *found.get_mut(count)? = Row { offset, bytes, stride: bytes as i64, count: 1 };
+            count += 1;
+        }
+        at += length;
+    }
+    Some((found, count))
 }
 
 /// The units from `first` to `end`, each of `unit` bytes, where `place` says where one lies: rows

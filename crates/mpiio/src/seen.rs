@@ -1,8 +1,9 @@
 //! What the adapter makes of the calls that it sees: it counts them, and has brought to RAM what
 //! the view of this rank will read next.
 
+use crate::abi::abi;
 use crate::files::{self, File};
-use crate::library::{Word, ask};
+use crate::library::{Symbol, Word, ask};
 use crate::pieces::rows;
 use crate::services::services;
 use core::ffi::{CStr, c_char, c_int};
@@ -54,23 +55,49 @@ fn identity_at(path: &CStr) -> Option<(u64, u64)> {
     is_there.then_some((found.st_dev, found.st_ino))
 }
 
-/// A file was opened by this name, as the handle.
-pub(crate) fn opened(name: &CStr, handle: u64) {
-    let Some(services) = services() else { return };
+/// A name, and that behind what may say by which of its drivers MPI is to use the file, as
+/// ufs:PATH.
+pub(crate) fn paths_of(name: &CStr) -> (&CStr, Option<&CStr>) {
+    let behind = name.to_bytes_with_nul().splitn(2, |&byte| byte == b':').nth(1);
+    (name, behind.and_then(|path| CStr::from_bytes_with_nul(path).ok()))
+}
+
+/// A file was opened by this name, as the handle: where Forebay has it, if it does.
+pub(crate) fn opened(name: &CStr, handle: u64) -> Option<c_int> {
+    let services = services()?;
     let find = |path: &CStr| match identity_at(path) {
         Some((device, inode)) => (services.descriptor_of)(device, inode),
         None => NOT_MANAGED,
     };
-    let mut fd = find(name);
-    // A name may say by which of its drivers MPI is to use the file, as ufs:PATH.
-    let behind = name.to_bytes_with_nul().splitn(2, |&byte| byte == b':').nth(1);
-    if let (..0, Some(Ok(path))) = (fd, behind.map(CStr::from_bytes_with_nul)) {
+    let (path, behind) = paths_of(name);
+    let mut fd = find(path);
+    if let (..0, Some(path)) = (fd, behind) {
         fd = find(path);
     }
-    if fd >= 0 {
-        files::add(handle, fd);
-        (services.count)(counted::MPI_FILES, 1);
+    if fd < 0 {
+        return None;
     }
+    files::add(handle, fd);
+    (services.count)(counted::MPI_FILES, 1);
+    note_what_is_missing();
+    Some(fd)
+}
+
+/// Counts a process whose MPI library has not all that is asked of it: once.
+fn note_what_is_missing() {
+    static ASKED: [Symbol; 4] = [
+        Symbol::new("PMPI_Type_size\0"),
+        Symbol::new("PMPI_Type_get_extent\0"),
+        Symbol::new("PMPI_File_get_byte_offset\0"),
+        Symbol::new("PMPI_File_get_position\0"),
+    ];
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        let is_whole = ASKED.iter().all(|function| !function.address().is_null());
+        if let Some(services) = services().filter(|_| !is_whole || abi().is_none()) {
+            (services.count)(counted::MPI_UNADAPTED, 1);
+        }
+    });
 }
 
 /// A file is about to be closed, whose handle lies at this address.
@@ -85,7 +112,7 @@ pub(crate) unsafe fn closes(address: Word) {
 }
 
 /// Bytes of a type; 0 if it is none.
-fn size_of_type(datatype: Word) -> u64 {
+pub(crate) fn size_of_type(datatype: Word) -> u64 {
     let mut size: c_int = 0;
     let is_known = ask!("PMPI_Type_size", datatype, (&raw mut size) as Word);
     if is_known { u64::try_from(size).unwrap_or(0) } else { 0 }
@@ -99,14 +126,16 @@ fn extent_of_type(datatype: Word) -> u64 {
     if is_known { u64::try_from(extent).unwrap_or(0) } else { 0 }
 }
 
-/// The file has got a view.
-pub(crate) fn viewed(handle: u64, unit: Word, tile: Word) {
-    let Some(mut file) = files::get(handle) else { return };
-    let (unit, size) = (size_of_type(unit), size_of_type(tile));
-    file.unit = unit.max(1);
-    file.is_strided = unit > 0 && size > 0 && extent_of_type(tile) > size;
-    (file.last, file.asked) = (i64::MIN, 0);
-    files::set(file);
+/// The file has got a view; returns the bytes of a unit, of a tile, and from tile to tile.
+pub(crate) fn viewed(handle: u64, unit: Word, tile: Word) -> (u64, u64, u64) {
+    let (unit, size, extent) = (size_of_type(unit), size_of_type(tile), extent_of_type(tile));
+    if let Some(mut file) = files::get(handle) {
+        file.unit = unit.max(1);
+        file.is_strided = unit > 0 && size > 0 && extent > size;
+        (file.last, file.asked) = (i64::MIN, 0);
+        files::set(file);
+    }
+    (unit, size, extent)
 }
 
 /// A call has read or written `count` of a type, or has begun to.

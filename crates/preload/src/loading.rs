@@ -29,8 +29,12 @@ unsafe extern "C" fn none(_: *const c_char, _: c_int) -> *mut c_void {
     core::ptr::null_mut()
 }
 
-/// Before a library is loaded: returns the real function, which the caller is to go on with.
-unsafe extern "C" fn before(path: *const c_char, flags: c_int) -> *mut c_void {
+/// Before a library is loaded: returns the real function, which the caller is to go on with, with
+/// the flags that are left where they were saved.
+///
+/// # Safety
+/// The path is the program's, and `saved` the place of a register.
+unsafe extern "C" fn before(path: *const c_char, flags: c_int, saved: *mut usize) -> *mut c_void {
     let real = match DLOPEN.address() {
         address if address.is_null() => none as *mut c_void,
         address => address,
@@ -41,7 +45,23 @@ unsafe extern "C" fn before(path: *const c_char, flags: c_int) -> *mut c_void {
         unsafe { load_adapters(path, real) };
         restore_errno(before);
     }
+    if flags & libc::RTLD_DEEPBIND != 0 && clears_deepbind() {
+        // SAFETY: as the caller says.
+        unsafe { saved.write((flags & !libc::RTLD_DEEPBIND) as usize) };
+    }
     real
+}
+
+/// Whether a library that was to find its own names first finds ours: else it would see the store's
+/// old bytes of files that are buffered.
+fn clears_deepbind() -> bool {
+    if session_or_parents().is_none() {
+        return false;
+    }
+    // SAFETY: an entry of the environment, which stays as it is.
+    let given = unsafe { libc::getenv(c"FOREBAY_DEEPBIND".as_ptr()) };
+    // SAFETY: the same.
+    given.is_null() || unsafe { CStr::from_ptr(given) } != c"keep"
 }
 
 /// Loads the adapters that the library at `path` wants, by the real `dlopen`.
@@ -84,6 +104,7 @@ unsafe extern "C" fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void {
     core::arch::naked_asm!(
         "push rdi",
         "push rsi",
+        "mov rdx, rsp",
         "sub rsp, 8",
         "call {before}",
         "add rsp, 8",

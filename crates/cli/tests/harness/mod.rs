@@ -63,6 +63,16 @@ pub fn have(programs: &[&str]) -> bool {
     missing.is_empty()
 }
 
+/// The Python that a variable names, if it has `modules`; says so loudly if it is not there.
+pub fn python_at(variable: &str, modules: &str) -> Option<String> {
+    let python = std::env::var(variable).ok();
+    let found = python.filter(|python| works(&[python, "-c", &format!("import {modules}")]));
+    if found.is_none() {
+        skip(&format!("{variable} names no Python with {modules}"));
+    }
+    found
+}
+
 /// The Python in which `.ci/run` has installed `modules`; says so loudly if it is not there.
 pub fn python_with(modules: &str) -> Option<String> {
     let python = std::env::var("FOREBAY_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());

@@ -16,7 +16,7 @@ const ALLOWED: &[(&str, &[&str], &[&str])] = &[
     ("client", &["pool", "placement", "device", "posix"], &["rustix"]),
     ("preload", &["client"], &["libc", "rustix"]),
     ("capi", &["client"], &["libc", "rustix", "crc32c"]),
-    ("mpiio", &["client"], &["libc"]),
+    ("mpiio", &["placement", "client"], &["libc"]),
     ("mpiio-large", &[], &["libc"]),
     ("hdf5", &["client"], &["libc", "rustix"]),
     ("hdf5-later", &[], &[]),

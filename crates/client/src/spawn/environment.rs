@@ -16,9 +16,11 @@ const CARRIED: [&CStr; SETTINGS] = [
     c"FOREBAY_SOCKET",
     c"FOREBAY_JOB",
     c"FOREBAY_ADAPTERS",
+    c"FOREBAY_MPIIO",
+    c"FOREBAY_DEEPBIND",
     c"FOREBAY_ACTION",
 ];
-const SETTINGS: usize = 6;
+const SETTINGS: usize = 8;
 
 /// Where the loader looks for the libraries of a program.
 const LIBRARY_PATH: &CStr = c"LD_LIBRARY_PATH";

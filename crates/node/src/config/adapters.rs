@@ -3,16 +3,31 @@
 use super::reader::{self, Value};
 use super::types::Config;
 use core::fmt::Write;
-use forebay_client::Needs;
+use forebay_client::{DeepBind, MpiIo, Needs};
 
-const KEYS: &[&str] = &["adapters"];
+const KEYS: &[&str] = &["adapters", "mpiio", "deepbind"];
 
 impl Value<'_> {
     /// The table `[run]`.
-    pub(super) fn adapters(&self) -> reader::Result<Needs> {
+    pub(super) fn run(&self) -> reader::Result<(Needs, MpiIo, DeepBind)> {
         let section = self.table(KEYS, "a table: [run]")?;
-        let Some(entry) = section.get("adapters") else { return Ok(Needs::ALL) };
-        Needs::admitted(entry.text()?).ok_or_else(|| entry.error(Needs::CHOICES))
+        let adapters = match section.get("adapters") {
+            Some(entry) => {
+                Needs::admitted(entry.text()?).ok_or_else(|| entry.error(Needs::CHOICES))
+            }
+            None => Ok(Needs::ALL),
+        };
+        let mpiio = match section.get("mpiio") {
+            Some(entry) => MpiIo::named(entry.text()?).ok_or_else(|| entry.error(MpiIo::CHOICES)),
+            None => Ok(MpiIo::default()),
+        };
+        let deepbind = match section.get("deepbind") {
+            Some(entry) => {
+                DeepBind::named(entry.text()?).ok_or_else(|| entry.error(DeepBind::CHOICES))
+            }
+            None => Ok(DeepBind::default()),
+        };
+        Ok((adapters?, mpiio?, deepbind?))
     }
 }
 
@@ -20,8 +35,16 @@ impl Config {
     /// What is said of the adapters, as part of the canonical text. It is no part of the instance's
     /// identity: a run loads what its own configuration says.
     pub(super) fn write_adapters(&self, text: &mut String) {
-        if self.adapters != Needs::ALL {
-            let _ = write!(text, "[run]\nadapters = \"{}\"\n", self.adapters.names());
+        let said = [
+            ("adapters", self.adapters.names(), self.adapters != Needs::ALL),
+            ("mpiio", self.mpiio.name(), self.mpiio != MpiIo::default()),
+            ("deepbind", self.deepbind.name(), self.deepbind != DeepBind::default()),
+        ];
+        if said.iter().any(|(.., is_said)| *is_said) {
+            text.push_str("[run]\n");
+        }
+        for (key, value, _) in said.iter().filter(|(.., is_said)| *is_said) {
+            let _ = writeln!(text, "{key} = \"{value}\"");
         }
     }
 }
@@ -51,6 +74,15 @@ mod tests {
             assert_eq!(config.adapters, needs, "{run}");
             assert_eq!(Config::parse(&config.canonical()).unwrap(), config);
             assert_eq!(config.instance_id(), instance);
+        }
+        let text = "[run]\nadapters = \"none\"\nmpiio = \"observe\"\ndeepbind = \"keep\"";
+        let config = given(text).unwrap();
+        assert_eq!((config.mpiio, config.deepbind), (MpiIo::Observe, DeepBind::Keep));
+        assert_eq!(Config::parse(&config.canonical()).unwrap(), config);
+        assert_eq!(config.instance_id(), instance);
+        for (key, wanted) in [("mpiio", "everywhere"), ("deepbind", "keep")] {
+            let wrong = given(&format!("[run]\n{key} = \"yes\"")).unwrap_err().to_string();
+            assert!(wrong.contains(&format!("run.{key}")) && wrong.contains(wanted), "{wrong}");
         }
         let wrong = given("[run]\nadapters = \"mpio\"").unwrap_err().to_string();
         assert!(wrong.contains("run.adapters") && wrong.contains("mpiio"), "{wrong}");

@@ -45,7 +45,7 @@ mod variables;
 
 pub use analyses::{Analysis, DrainWhen, On};
 pub use errors::Errors;
-use forebay_client::Needs;
+use forebay_client::{DeepBind, MpiIo, Needs};
 pub use forebay_placement::schema::Trigger;
 use forebay_pool::layout::STORES_MAX;
 pub use group::{Consistency, Group, Hosts};
@@ -179,6 +179,8 @@ impl Config {
             messages: Messages::default(),
             adapters: Needs::ALL,
             analyses: Vec::new(),
+            mpiio: MpiIo::default(),
+            deepbind: DeepBind::default(),
             automatic: true,
         };
         let mut places = Places::default();

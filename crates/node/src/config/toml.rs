@@ -19,7 +19,7 @@ use super::units::{SIZE_UNITS, TIME_UNITS, quantity, round_down, size};
 use super::variables::expand;
 use crate::config::schema;
 use ::toml::de::DeValue;
-use forebay_client::Needs;
+use forebay_client::{DeepBind, MpiIo, Needs};
 use forebay_placement::evict::Eviction;
 use forebay_placement::exposure::Exposed;
 use forebay_placement::schema::{Durability, Trigger};
@@ -120,7 +120,8 @@ impl Text<'_> {
         let group = root.read("group", Group::default(), errors, |e| e.group(errors));
         let movers = root.read("node", Movers::default(), errors, |e| e.movers(errors));
         let messages = root.read("mpi", Messages::default(), errors, |e| e.messages(errors));
-        let adapters = root.read("run", Needs::ALL, errors, |e| e.adapters());
+        let run = (Needs::ALL, MpiIo::default(), DeepBind::default());
+        let (adapters, mpiio, deepbind) = root.read("run", run, errors, |e| e.run());
         let analyses = errors.or(analyses::read(&root), Vec::new());
         let automatic = root.read("automatic", false, errors, |e| e.boolean());
 
@@ -154,6 +155,8 @@ impl Text<'_> {
                 messages,
                 adapters,
                 analyses,
+                mpiio,
+                deepbind,
                 automatic,
             };
             return Ok((config, places));
@@ -179,6 +182,8 @@ impl Text<'_> {
             messages,
             adapters,
             analyses,
+            mpiio,
+            deepbind,
             automatic,
         };
         let place = root.get("flush").map(|entry| entry.place());

@@ -5,7 +5,7 @@ use super::group::Group;
 use super::messages::Messages;
 use super::movers::Movers;
 use super::units::Size;
-use forebay_client::Needs;
+use forebay_client::{DeepBind, MpiIo, Needs};
 use forebay_device::Properties;
 use forebay_placement::evict::Eviction;
 use forebay_placement::exposure::Exposed;
@@ -70,6 +70,10 @@ pub struct Config {
     pub adapters: Needs,
     /// Commands that run on files in the tiers. They do not belong to the identity, either.
     pub analyses: Vec<Analysis>,
+    /// What the adapter for MPI-IO does in them, the same way.
+    pub mpiio: MpiIo,
+    /// What becomes of `RTLD_DEEPBIND` in them, the same way.
+    pub deepbind: DeepBind,
     /// Forebay chose the tiers itself, so they do not belong to the identity of the instance.
     pub automatic: bool,
 }

@@ -1,14 +1,15 @@
 //! What makes a command's processes use a pool: the environment in which it is started.
 
 use super::runtime::Runtime;
-use forebay_client::{Needs, needs_of_command};
+use crate::config::Config;
+use forebay_client::{DeepBind, MpiIo, Needs, needs_of_command};
 use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The variable that says which adapters programs load.
-pub const ADAPTERS: &str = "FOREBAY_ADAPTERS";
+const ADAPTERS: &str = "FOREBAY_ADAPTERS";
 
 /// Name of the library that is preloaded.
 pub const LIBRARY: &str = "libforebay_preload.so";
@@ -47,18 +48,76 @@ fn needs_of(command: &OsStr) -> Needs {
     needs_of_command(&text(command.to_owned()), &variable("PATH"), library_path.as_bytes())
 }
 
+/// The value of a variable that counts for more than the configuration, or that one's.
+fn chosen<T>(
+    variable: &str,
+    choices: &str,
+    named: impl Fn(&str) -> Option<T>,
+    configured: T,
+) -> Result<T, String> {
+    let Some(given) = std::env::var_os(variable) else { return Ok(configured) };
+    let found = given.to_str().and_then(named);
+    found.ok_or_else(|| format!("{variable}={}: {choices}", Path::new(&given).display()))
+}
+
+/// How programs are adapted that use a pool.
+#[derive(Clone, Copy, Debug)]
+pub struct Ways {
+    /// The adapters that they may load.
+    pub adapters: Needs,
+    /// What the adapter for MPI-IO does in them.
+    pub mpiio: MpiIo,
+    /// What becomes of `RTLD_DEEPBIND` in them.
+    pub deepbind: DeepBind,
+}
+
+impl Ways {
+    /// As a configuration says.
+    pub fn of(config: &Config) -> Ways {
+        Ways { adapters: config.adapters, mpiio: config.mpiio, deepbind: config.deepbind }
+    }
+
+    /// The same, but for what variables of this process say.
+    ///
+    /// # Errors
+    /// A variable with a value that it cannot have, and which there are.
+    pub fn chosen(config: &Config) -> Result<Ways, String> {
+        Ok(Ways {
+            adapters: chosen(ADAPTERS, Needs::CHOICES, Needs::admitted, config.adapters)?,
+            mpiio: chosen(MpiIo::VARIABLE, MpiIo::CHOICES, MpiIo::named, config.mpiio)?,
+            deepbind: chosen(
+                DeepBind::VARIABLE,
+                DeepBind::CHOICES,
+                DeepBind::named,
+                config.deepbind,
+            )?,
+        })
+    }
+
+    /// What of it programs cannot take for granted, as variables.
+    fn variables(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
+        [
+            (ADAPTERS, self.adapters.names(), self.adapters != Needs::ALL),
+            (MpiIo::VARIABLE, self.mpiio.name(), self.mpiio != MpiIo::default()),
+            (DeepBind::VARIABLE, self.deepbind.name(), self.deepbind != DeepBind::default()),
+        ]
+        .into_iter()
+        .filter_map(|(name, value, is_said)| is_said.then_some((name, value)))
+    }
+}
+
 /// Has the processes of a command use the pool of an instance, by the preload library at `library`
-/// and those of `adapters`, which lie beside it, that its program needs; as a part of the run of
+/// and those of the adapters, which lie beside it, that its program needs; as a part of the run of
 /// this number, if it is one's.
 pub fn join_pool(
     command: &mut Command,
-    (library, adapters): (&Path, Needs),
+    (library, ways): (&Path, &Ways),
     runtime: &Runtime,
     job: Option<u32>,
 ) {
     let mut preload = OsString::from(library);
     let beside = |file| library.with_file_name(file);
-    for adapter in needs_of(command.get_program()).among(adapters).adapters().map(beside) {
+    for adapter in needs_of(command.get_program()).among(ways.adapters).adapters().map(beside) {
         if adapter.is_file() {
             preload.push(":");
             preload.push(adapter);
@@ -71,7 +130,7 @@ pub fn join_pool(
     command
         .env_remove("FOREBAY_DISABLE")
         .env("LD_PRELOAD", preload)
-        .envs((adapters != Needs::ALL).then(|| (ADAPTERS, adapters.names())))
+        .envs(ways.variables())
         .env("FOREBAY_POOL", &runtime.pool)
         .env("FOREBAY_SOCKET", runtime.socket());
     match job {

@@ -10,7 +10,7 @@ use crate::config::{
 use crate::instance::runtime::Runtime;
 use crate::observe::status::Observer;
 use crate::usage::path_of;
-use forebay_client::Needs;
+use forebay_client::{DeepBind, MpiIo, Needs};
 use forebay_placement::evict::Eviction;
 use forebay_placement::{PolicyId, schema};
 use forebay_pool::Segment;
@@ -93,6 +93,8 @@ pub(crate) fn of_pool_alone(segment: &Segment) -> Config {
         messages: Messages::default(),
         adapters: Needs::ALL,
         analyses: Vec::new(),
+        mpiio: MpiIo::default(),
+        deepbind: DeepBind::default(),
         automatic: false,
     }
 }

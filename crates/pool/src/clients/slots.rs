@@ -112,6 +112,7 @@ impl ClientSlot {
         self.pid.store(0, Ordering::Release);
         self.child.store(0, Ordering::Release);
         self.unrecorded.store(0, Ordering::SeqCst);
+        self.mpi_job.store(0, Ordering::SeqCst);
         self.joining.store(0, Ordering::SeqCst);
         // A parent may still be about to name its child, which is gone.
         self.generation.fetch_add(1, Ordering::AcqRel);
@@ -189,6 +190,7 @@ impl<'a> Clients<'a> {
             client.job.store(0, Ordering::Release);
             client.unrecorded.store(0, Ordering::SeqCst);
             client.told.store(0, Ordering::SeqCst);
+            client.mpi_job.store(0, Ordering::SeqCst);
             client.generation.fetch_add(1, Ordering::AcqRel);
             // Different clients start their searches in different places.
             client.bucket_hint.store(slot.wrapping_mul(37), Ordering::Relaxed);

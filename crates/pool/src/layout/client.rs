@@ -39,6 +39,12 @@ pub struct Counters {
     pub mpi_bytes: AtomicU64,
     /// Pieces: of views, asked for before MPI-IO reads them.
     pub mpi_ahead: AtomicU64,
+    /// Calls: collective ones of MPI-IO that each process made by itself.
+    pub mpi_independent: AtomicU64,
+    /// Files: opened through MPI-IO with hints that the program had not set.
+    pub mpi_hinted: AtomicU64,
+    /// Processes: whose MPI library lacks what the adapter asks it for.
+    pub mpi_unadapted: AtomicU64,
 }
 
 /// One of the [`Counters`].
@@ -55,7 +61,7 @@ pub struct Counter<'a> {
 
 impl Counters {
     /// All counters, always in the same order.
-    pub fn all(&self) -> [Counter<'_>; 16] {
+    pub fn all(&self) -> [Counter<'_>; 19] {
         let of = |name, unit, help, value| Counter { name, unit, help, value };
         [
             of("opens", "calls", "files opened for buffering", &self.opens),
@@ -103,6 +109,24 @@ impl Counters {
                 "pieces",
                 "of views, asked for before MPI-IO reads them",
                 &self.mpi_ahead,
+            ),
+            of(
+                "mpi_independent",
+                "calls",
+                "collective ones, which each process made by itself",
+                &self.mpi_independent,
+            ),
+            of(
+                "mpi_hinted",
+                "files",
+                "opened with hints that the program had not set",
+                &self.mpi_hinted,
+            ),
+            of(
+                "mpi_unadapted",
+                "processes",
+                "whose MPI library lacks what the adapter asks it for",
+                &self.mpi_unadapted,
             ),
         ]
     }
@@ -165,7 +189,10 @@ pub struct ClientSlot {
     /// What the process has told the program that it is about to execute, 0 if nothing: the program
     /// that says the same is the one, and no other process.
     pub told: AtomicU64,
+    /// The job of MPI of which the process is a rank and has the adapter, as a sum over what names
+    /// it; 0 is none. Not inherited.
+    pub mpi_job: AtomicU64,
 }
 
-pin_size!(Counters, 128);
+pin_size!(Counters, 152);
 pin_size!(ClientSlot, 896);

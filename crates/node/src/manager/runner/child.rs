@@ -306,7 +306,8 @@ fn command_of(node: &Node, action: &Action, event: &Event) -> Result<Command, St
     };
     if action.joins_pool() {
         let library = launch::find_library()?;
-        launch::join_pool(&mut command, (&library, node.config.adapters), &node.runtime, None);
+        let ways = launch::Ways::of(&node.config);
+        launch::join_pool(&mut command, (&library, &ways), &node.runtime, None);
     }
     let manager = rustix::process::getpid();
     // SAFETY: only system calls between fork and exec.

@@ -1,0 +1,589 @@
+//! What ranks do together, where all of them have the adapter: hints at open, and collective calls
+//! that each makes by itself where the model says that this is faster and the views are proved to
+//! be disjoint. See docs/design/adapters.md.
+
+use crate::abi::{Abi, abi};
+use crate::agreement::{self, Ranks};
+use crate::disjoint::{PIECES, ROWS, Tile, are_disjoint};
+use crate::hints::{self, BUFFER};
+use crate::library::{Word, ask};
+use crate::pieces::all_rows;
+use crate::seen::{Place, size_of_type};
+use crate::services::services;
+use core::ffi::{CStr, c_int};
+use forebay_client::services::counted;
+use forebay_placement::collective::{Call, Correction, Mode, decide};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// The first calls of a file all say how long they took, later ones each so-manyth.
+const FIRST: u64 = 4;
+const EACH: u64 = 8;
+
+/// Whether the views of the ranks are disjoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Views {
+    /// Nobody has asked.
+    NotAsked,
+    /// For all offsets.
+    Disjoint,
+    /// Not proved, or one of them has no holes, with which the library itself does what is faster.
+    NotProved,
+}
+
+/// The view of this rank.
+#[derive(Clone, Copy, Debug)]
+struct View {
+    /// Bytes of a unit, units of a tile, and bytes from one tile to the next; 0 is not known.
+    unit: u64,
+    units: u64,
+    extent: u64,
+}
+
+/// One direction.
+#[derive(Clone, Copy, Debug, Default)]
+struct Side {
+    /// How the next calls are to be made, on all ranks alike.
+    wish: Option<Mode>,
+    /// Of the rank that decides.
+    correction: Correction,
+}
+
+#[derive(Debug)]
+struct State {
+    calls: u64,
+    views: Views,
+    view: View,
+    /// Where that began when it was proved to be disjoint.
+    first: u64,
+    /// Reads, writes.
+    sides: [Side; 2],
+}
+
+/// A file that all ranks have open with the adapter.
+#[derive(Debug)]
+pub(crate) struct Together {
+    abi: &'static Abi,
+    handle: u64,
+    /// A communicator of the adapter's own, with the ranks of the file's.
+    communicator: Word,
+    ranks: Ranks,
+    nodes: u32,
+    aggregators: u32,
+    buffer: u64,
+    /// Independent calls may be made.
+    may_read: bool,
+    may_write: bool,
+    /// Where Forebay has the file, on the rank that decides.
+    fd: c_int,
+    state: Mutex<State>,
+}
+
+static FILES: Mutex<Vec<Arc<Together>>> = Mutex::new(Vec::new());
+
+fn files() -> MutexGuard<'static, Vec<Arc<Together>>> {
+    FILES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether there are such files.
+pub(crate) fn has_any() -> bool {
+    !files().is_empty()
+}
+
+/// The file of this handle, if all ranks have it open with the adapter.
+pub(crate) fn of(handle: u64) -> Option<Arc<Together>> {
+    files().iter().find(|file| file.handle == handle).cloned()
+}
+
+/// An open that is under way on all ranks.
+pub(crate) struct Opening {
+    abi: &'static Abi,
+    ranks: Ranks,
+    nodes: u32,
+    /// The program's: no other collective call of it can be under way.
+    communicator: Word,
+    /// Made for this open.
+    info: Option<Word>,
+}
+
+impl Opening {
+    /// Before a file is opened: what all ranks of the communicator add to its hints. `None` where
+    /// they do not agree.
+    pub(crate) fn begin(communicator: Word, name: &CStr, info: Word) -> Option<Opening> {
+        let abi = abi()?;
+        let ranks = agreement::ranks(communicator)?;
+        let mut opening = Opening { abi, ranks, nodes: 1, communicator, info: None };
+        let mut is_ours = u64::from(ranks.me == 0 && is_covered(name));
+        opening.tell(&mut is_ours);
+        if is_ours == 0 {
+            return None;
+        }
+        let said = opening.gather(&[hints::set_by_others(abi, info), agreement::node()])?;
+        let set = said.iter().fold(0, |all, said| all | said[0]);
+        let mut nodes: Vec<u64> = said.iter().map(|said| said[1]).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        opening.nodes = nodes.len() as u32;
+        let mut chosen = hints::chosen(set, ranks.count, opening.nodes);
+        opening.tell(&mut chosen);
+        opening.info = hints::with(abi, info, chosen);
+        Some(opening)
+    }
+
+    /// The hints to open with.
+    pub(crate) fn info(&self) -> Option<Word> {
+        self.info
+    }
+
+    /// What each rank says, in the order of ranks.
+    fn gather(&self, own: &[u64; 2]) -> Option<Vec<[u64; 2]>> {
+        if self.ranks.count == 1 {
+            return Some(vec![*own]);
+        }
+        gather(self.abi, self.communicator, self.ranks, own)
+    }
+
+    fn tell<T>(&self, what: &mut T) {
+        if self.ranks.count > 1 {
+            broadcast(self.abi, self.communicator, what);
+        }
+    }
+
+    /// After the file was opened as `handle`, or was not; `fd` is where Forebay has it.
+    pub(crate) fn end(self, handle: Option<u64>, fd: Option<c_int>) {
+        if let Some(info) = self.info {
+            hints::free(info);
+            if fd.is_some()
+                && let Some(services) = services()
+            {
+                (services.count)(counted::MPI_HINTED, 1);
+            }
+        }
+        let used = handle.map(Used::of).unwrap_or_default();
+        let may = u64::from(used.may_read) | u64::from(used.may_write) << 1;
+        let said = self.gather(&[may, u64::from(fd.is_some())]).unwrap_or_default();
+        let all = said.iter().fold(u64::MAX, |all, said| all & said[0]);
+        // The rank that decides has to know what holds the file.
+        let is_ours = said.first().is_some_and(|said| said[1] == 1) && all != 0;
+        let Some(handle) = handle.filter(|_| is_ours && self.ranks.count > 1) else { return };
+        // Calls of other threads are under way on the program's later. A duplicate would call what
+        // it has attached to its own.
+        let mut own: Word = 0;
+        let (me, address) = (self.ranks.me as Word, (&raw mut own) as Word);
+        if !ask!("PMPI_Comm_split", self.communicator, 0, me, address) {
+            return;
+        }
+        files().push(Arc::new(Together {
+            abi: self.abi,
+            handle,
+            communicator: own,
+            ranks: self.ranks,
+            nodes: self.nodes,
+            aggregators: used.aggregators.clamp(1, self.ranks.count),
+            buffer: used.buffer,
+            may_read: all & 1 != 0,
+            may_write: all & 2 != 0,
+            fd: fd.unwrap_or(-1),
+            state: Mutex::new(State {
+                calls: 0,
+                views: Views::NotAsked,
+                first: 0,
+                view: View { unit: 1, units: 0, extent: 0 },
+                sides: [Side::default(); 2],
+            }),
+        }));
+    }
+}
+
+/// Whether Forebay manages files of this name, with or without a driver of the library's before it.
+fn is_covered(name: &CStr) -> bool {
+    let Some(services) = services() else { return false };
+    let (all, behind) = crate::seen::paths_of(name);
+    // SAFETY: names.
+    [Some(all), behind]
+        .into_iter()
+        .flatten()
+        .any(|path| unsafe { (services.covers)(path.as_ptr()) } == 0)
+}
+
+/// What the library uses for a file that is open.
+#[derive(Clone, Copy, Debug, Default)]
+struct Used {
+    /// Independent calls are made as they are: all ranks have the file open.
+    may_read: bool,
+    /// The same of writes, which do not read first what others may be writing.
+    may_write: bool,
+    aggregators: u32,
+    buffer: u64,
+}
+
+impl Used {
+    fn of(handle: u64) -> Used {
+        let mut info: Word = 0;
+        if !ask!("PMPI_File_get_info", handle as Word, (&raw mut info) as Word) {
+            return Used::default();
+        }
+        let number = |name| {
+            let text = hints::value(info, name)?;
+            core::str::from_utf8(&text).ok()?.trim().parse::<u64>().ok()
+        };
+        let is = |name, wanted: &[u8]| hints::value(info, name).is_some_and(|text| text == wanted);
+        let is_romio = hints::value(info, c"romio_ds_write").is_some();
+        let may = is_romio && is(c"romio_no_indep_rw", b"false");
+        let used = Used {
+            may_read: may,
+            may_write: may && is(c"romio_ds_write", b"disable"),
+            aggregators: number(c"cb_nodes").unwrap_or(1) as u32,
+            buffer: number(c"cb_buffer_size").unwrap_or(BUFFER).max(1),
+        };
+        hints::free(info);
+        used
+    }
+}
+
+/// Words of all ranks, in their order.
+fn gather<const N: usize>(
+    abi: &Abi,
+    communicator: Word,
+    ranks: Ranks,
+    own: &[u64; N],
+) -> Option<Vec<[u64; N]>> {
+    let mut all = vec![[0u64; N]; ranks.count as usize];
+    let bytes = size_of::<[u64; N]>();
+    let is_done = ask!(
+        "PMPI_Allgather",
+        own.as_ptr() as Word,
+        bytes,
+        abi.byte,
+        all.as_mut_ptr() as Word,
+        bytes,
+        abi.byte,
+        communicator
+    );
+    is_done.then_some(all)
+}
+
+/// Values of all ranks, in their order, on the rank that decides.
+fn collect<T: Copy>(abi: &Abi, communicator: Word, ranks: Ranks, own: &T) -> Option<Vec<T>> {
+    let mut all = if ranks.me == 0 { vec![*own; ranks.count as usize] } else { Vec::new() };
+    let bytes = size_of::<T>();
+    let is_done = ask!(
+        "PMPI_Gather",
+        core::ptr::from_ref(own) as Word,
+        bytes,
+        abi.byte,
+        all.as_mut_ptr() as Word,
+        bytes,
+        abi.byte,
+        0,
+        communicator
+    );
+    (is_done && ranks.me == 0).then_some(all)
+}
+
+/// The value of the rank that decides, on all.
+fn broadcast<T>(abi: &Abi, communicator: Word, what: &mut T) {
+    let (address, bytes) = (core::ptr::from_mut(what) as Word, size_of::<T>());
+    ask!("PMPI_Bcast", address, bytes, abi.byte, 0, communicator);
+}
+
+/// What a rank says of a call that has ended.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct Report {
+    /// The class of its error.
+    class: u64,
+    bytes: u64,
+    /// Pieces of the file that they are.
+    pieces: u64,
+    /// The part of the file that has them.
+    first: u64,
+    end: u64,
+    took_s: f64,
+}
+
+/// What the rank that decides makes of that.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct Verdict {
+    class: u64,
+    /// 1: collective, 2: independent.
+    wish: u64,
+}
+
+/// A collective call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    pub is_read: bool,
+    pub place: Place,
+    pub count: i64,
+    pub datatype: Word,
+}
+
+impl Together {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The file has got another view, or one rank of it, of which this is known.
+    pub(crate) fn viewed(&self, known: Option<(u64, u64, u64)>) {
+        let (unit, size, extent) = known.unwrap_or_default();
+        let is_whole = unit > 0 && size.is_multiple_of(unit);
+        let units = if is_whole { size / unit } else { 0 };
+        let mut state = self.state();
+        state.views = Views::NotAsked;
+        state.view = View { unit: unit.max(1), units, extent };
+    }
+
+    /// A split collective call was begun: those behind it are left to the library, which knows
+    /// whether they may be made before it is ended.
+    pub(crate) fn has_split(&self) {
+        let mut state = self.state();
+        // What is not asked for before the next view is not proved for this one.
+        state.views = Views::NotProved;
+        state.sides = [Side::default(); 2];
+        state.calls = u64::MAX;
+    }
+
+    /// Makes a collective call by one of both functions.
+    pub(crate) fn call(
+        &self,
+        asked: Asked,
+        together: impl FnOnce() -> c_int,
+        alone: impl FnOnce() -> c_int,
+        look: impl FnOnce(),
+    ) -> c_int {
+        let mut state = self.state();
+        if state.calls == u64::MAX {
+            drop(state);
+            let result = together();
+            if result == 0 {
+                look();
+            }
+            return result;
+        }
+        state.calls += 1;
+        let is_sampled = state.calls <= FIRST || state.calls.is_multiple_of(EACH);
+        let wants = state.sides[usize::from(!asked.is_read)].wish == Some(Mode::Independent)
+            && if asked.is_read { self.may_read } else { self.may_write };
+        let is_alone = wants && self.are_disjoint(&mut state) && self.all_may(&state, asked);
+        if is_sampled && !is_alone {
+            // What a rank waits for the others is no part of what a call takes.
+            ask!("PMPI_Barrier", self.communicator);
+        }
+        let start = Instant::now();
+        let result = if is_alone { alone() } else { together() };
+        let took_s = start.elapsed().as_secs_f64();
+        if result == 0 {
+            look();
+        }
+        if !is_alone && !is_sampled {
+            return result;
+        }
+        if is_alone && let Some(services) = services() {
+            (services.count)(counted::MPI_INDEPENDENT, 1);
+        }
+        let report = self.report(&state, asked, result, took_s);
+        let mode = if is_alone { Mode::Independent } else { Mode::Collective };
+        let verdict = self.exchange(&mut state, asked.is_read, mode, &report);
+        drop(state);
+        if !is_alone || result != 0 || verdict.class == 0 {
+            return result;
+        }
+        // As with the collective call, an error of one is one of all.
+        let class = verdict.class as Word;
+        ask!("PMPI_File_call_errhandler", self.handle as Word, class);
+        class as c_int
+    }
+
+    /// Whether all views are proved to be disjoint, and have holes. All ranks ask at the same call.
+    fn are_disjoint(&self, state: &mut State) -> bool {
+        if state.views == Views::NotAsked {
+            let own = self.tile(&state.view);
+            state.first = own.rows[0].offset;
+            let tiles = collect(self.abi, self.communicator, self.ranks, &own);
+            let mut answer = u64::from(tiles.is_some_and(|tiles| are_disjoint(&tiles)));
+            broadcast(self.abi, self.communicator, &mut answer);
+            state.views = if answer == 1 { Views::Disjoint } else { Views::NotProved };
+        }
+        state.views == Views::Disjoint
+    }
+
+    /// What this rank knows of its view; not known where that has no holes.
+    fn tile(&self, view: &View) -> Tile {
+        let View { unit, units, extent } = *view;
+        if units == 0 || units.saturating_mul(unit) >= extent {
+            return Tile::UNKNOWN;
+        }
+        let place = |at: i64| self.place_of(at);
+        match all_rows::<ROWS>(units as i64, unit, PIECES, place) {
+            Some((rows, count)) => Tile { extent, count: count as u64, rows },
+            None => Tile::UNKNOWN,
+        }
+    }
+
+    /// Where a unit of the view lies in the file.
+    fn place_of(&self, unit: i64) -> Option<u64> {
+        let (handle, mut found) = (self.handle as Word, -1i64);
+        let is_known =
+            ask!("PMPI_File_get_byte_offset", handle, unit as Word, (&raw mut found) as Word);
+        if is_known { u64::try_from(found).ok() } else { None }
+    }
+
+    /// The units of a call that has not been made, or has; `None` where its arguments are wrong, or
+    /// the type is none.
+    fn units(&self, view: &View, asked: Asked) -> Option<core::ops::Range<i64>> {
+        let count = u64::try_from(asked.count).ok()?;
+        if asked.datatype == 0 || asked.datatype as u32 == self.abi.no_type as u32 {
+            return None;
+        }
+        let bytes = size_of_type(asked.datatype).checked_mul(count)?;
+        let start = match asked.place {
+            Place::At(offset) => offset,
+            Place::Own => {
+                let mut position = -1i64;
+                let (handle, address) = (self.handle as Word, (&raw mut position) as Word);
+                ask!("PMPI_File_get_position", handle, address).then_some(position)?
+            }
+            Place::Shared => return None,
+        };
+        let is_sound = start >= 0 && bytes.is_multiple_of(view.unit);
+        let end = start.checked_add(i64::try_from(bytes / view.unit).ok()?)?;
+        is_sound.then_some(start..end)
+    }
+
+    /// Whether each rank may make the call alone: its arguments are sound, the file is not atomic,
+    /// and what it reads is there, as a library may count bytes behind the end in another way.
+    /// Returns when all ranks have come here, as collective calls do.
+    fn all_may(&self, state: &State, asked: Asked) -> bool {
+        let handle = self.handle as Word;
+        let may = || {
+            let mut is_atomic: c_int = 1;
+            let is_known = ask!("PMPI_File_get_atomicity", handle, (&raw mut is_atomic) as Word);
+            if !is_known || is_atomic != 0 {
+                return false;
+            }
+            let Some(units) = self.units(&state.view, asked) else { return false };
+            // The view may have been changed by a function that is not seen.
+            let view = &state.view;
+            let tiles = self.place_of(0).zip(self.place_of(view.units as i64));
+            let Some((first, next)) = tiles else { return false };
+            if first != state.first || next != first + view.extent {
+                return false;
+            }
+            if !asked.is_read || units.is_empty() {
+                return true;
+            }
+            let mut size = -1i64;
+            let has_size = ask!("PMPI_File_get_size", handle, (&raw mut size) as Word);
+            let end = self.place_of(units.end - 1).map(|last| last + state.view.unit);
+            has_size && end.is_some_and(|end| i64::try_from(end).is_ok_and(|end| end <= size))
+        };
+        let said = gather(self.abi, self.communicator, self.ranks, &[u64::from(may())]);
+        said.is_some_and(|said| said.iter().all(|said| said[0] == 1))
+    }
+
+    /// What this rank says of a call that has returned `result`.
+    fn report(&self, state: &State, asked: Asked, result: c_int, took_s: f64) -> Report {
+        if result != 0 {
+            let mut class: c_int = 0;
+            ask!("PMPI_Error_class", result as Word, (&raw mut class) as Word);
+            return Report { class: class.max(1) as u64, took_s, ..Report::default() };
+        }
+        let nothing = Report { took_s, ..Report::default() };
+        let view = &state.view;
+        let Some(units) = self.units(view, asked) else { return nothing };
+        // The pointer of the rank is behind the call.
+        let length = units.end - units.start;
+        let first = if asked.place == Place::Own { units.start - length } else { units.start };
+        if length == 0 {
+            return nothing;
+        }
+        let places = self.place_of(first).zip(self.place_of(first + length - 1));
+        let Some((start, last)) = places else { return nothing };
+        let bytes = length as u64 * view.unit;
+        let (found, rows) =
+            crate::pieces::rows::<8>(first, first + length, view.unit, |at| self.place_of(at));
+        // Of a part that was looked at, as if the rest were alike.
+        let seen = found[..rows].iter().fold((0, 0), |(bytes, pieces), row| {
+            (bytes + row.bytes * row.count, pieces + row.count)
+        });
+        let pieces = (seen.1 as f64 * bytes as f64 / seen.0.max(1) as f64) as u64;
+        Report {
+            class: 0,
+            bytes,
+            pieces: pieces.max(1),
+            first: start,
+            end: last + view.unit,
+            took_s,
+        }
+    }
+
+    /// Tells the rank that decides what the call was, and hears how the next ones are to be made.
+    fn exchange(&self, state: &mut State, is_read: bool, mode: Mode, own: &Report) -> Verdict {
+        let reports = collect(self.abi, self.communicator, self.ranks, own);
+        let side = &mut state.sides[usize::from(!is_read)];
+        let mut verdict = Verdict::default();
+        if let Some(reports) = reports {
+            verdict.class = reports.iter().map(|report| report.class).max().unwrap_or(0);
+            verdict.wish = match self.decide(side, is_read, mode, &reports) {
+                Some(Mode::Independent) => 2,
+                Some(Mode::Collective) => 1,
+                None => 0,
+            };
+        }
+        broadcast(self.abi, self.communicator, &mut verdict);
+        side.wish = match verdict.wish {
+            2 => Some(Mode::Independent),
+            1 => Some(Mode::Collective),
+            _ => None,
+        };
+        verdict
+    }
+
+    /// On the rank that decides: the mode of the next calls, by what this one was.
+    fn decide(
+        &self,
+        side: &mut Side,
+        is_read: bool,
+        mode: Mode,
+        reports: &[Report],
+    ) -> Option<Mode> {
+        let sum = |of: fn(&Report) -> u64| reports.iter().map(of).fold(0u64, u64::saturating_add);
+        let (bytes, pieces) = (sum(|report| report.bytes), sum(|report| report.pieces));
+        if bytes == 0 || reports.iter().any(|report| report.class != 0) {
+            return side.wish;
+        }
+        let used = || reports.iter().filter(|report| report.bytes > 0);
+        let first = used().map(|report| report.first).min()?;
+        let end = used().map(|report| report.end).max()?;
+        let device = hints::device(self.fd, first..end, !is_read)?;
+        let call = Call {
+            ranks: self.ranks.count,
+            nodes: self.nodes,
+            aggregators: self.aggregators,
+            buffer: self.buffer,
+            bytes,
+            largest_domain: 0,
+            piece: (bytes / pieces.max(1)).max(1),
+            is_contiguous: false,
+        };
+        let network = hints::network();
+        let found = decide(&call, &network, &device, &side.correction, side.wish)?;
+        let took_s = reports.iter().map(|report| report.took_s).fold(0.0, f64::max);
+        side.correction.observe(mode, found.times.of(mode), took_s);
+        let next = decide(&call, &network, &device, &side.correction, Some(mode))?;
+        Some(next.mode)
+    }
+}
+
+/// The file was closed on all ranks, or is about to be.
+pub(crate) fn closed(handle: u64) {
+    let mut files = files();
+    if let Some(at) = files.iter().position(|file| file.handle == handle) {
+        let file = files.swap_remove(at);
+        drop(files);
+        let mut communicator = file.communicator;
+        ask!("PMPI_Comm_free", (&raw mut communicator) as Word);
+    }
+}
