@@ -262,7 +262,7 @@ fn functions_of_later_libraries() {
     with_rules(&site, "[[rule]]\ndataset = \"/{one,three}\"\ntier = \"nvme\"\n");
     // A library without them: the program is not told that it has them.
     assert!(site.compile("datasets_later.c", flags));
-    let (ran, status) = site.run_buffered("$BIN/datasets_later f.h5; cat /proc/self/maps");
+    let (ran, status) = site.run_buffered("$BIN/datasets_later f.h5; echo > file");
     assert_eq!(ran.expect(0).stdout.lines().next(), Some("none"));
     status.assert_live();
     let find = "import h5py, glob, os; print(glob.glob(os.path.dirname(h5py.__file__) + \
