@@ -4,6 +4,7 @@
 #[macro_use]
 mod output;
 
+mod active;
 mod analyse;
 mod aside;
 mod ask;
@@ -111,6 +112,8 @@ enum Command {
     Analyse(analyse::AnalyseArguments),
     /// Try a program that predicts what is read, before a rule names it
     Predictor(predictor::PredictorArguments),
+    /// Do an operation on a file (sort, compress, deduplicate, ...), or bring its original back
+    Active(active::ActiveArguments),
     /// Print the XML Schema definition of buffering schemas, for editors and validators
     Schema,
     /// Bring files to the backing store now, and make them durable
@@ -209,6 +212,7 @@ fn main() -> ExitCode {
         Command::Status(arguments) => status::status(&arguments),
         Command::Analyse(arguments) => analyse::analyse(&arguments),
         Command::Predictor(arguments) => predictor::predictor(&arguments),
+        Command::Active(arguments) => active::active(&arguments),
         Command::Schema => {
             print!("{}", forebay_node::config::XSD);
             Ok(ExitCode::SUCCESS)

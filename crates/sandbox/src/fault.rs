@@ -1,6 +1,7 @@
 //! Why a program is not asked any more.
 
 use std::fmt;
+use std::io;
 
 /// What kind of thing a program did; its code is what `pool` keeps of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +70,17 @@ impl fmt::Display for Fault {
 }
 
 impl std::error::Error for Fault {}
+
+/// Why a function did not come to its end.
+#[derive(Debug)]
+pub enum Stop {
+    /// What it did, or said, for people.
+    Fault(String),
+    /// Its input could not be read.
+    Read(io::Error),
+    /// Its output could not be written.
+    Write(io::Error),
+}
 
 #[cfg(test)]
 mod tests {

@@ -2,22 +2,29 @@
 //! network or threads, each call within a limit of memory and instructions.
 //!
 //! A kind of program is a file of this crate: what it exports, what it may call, and what its
-//! answers may be. So far there is one, which predicts what will be read ([`Predictor`]). Nothing
-//! that a program does reaches its caller but as an answer that was checked, or as a [`Fault`].
+//! answers may be. There are two: what predicts what will be read ([`Predictor`]), and what makes other
+//! bytes of a file's ([`Function`]). Nothing that a program does reaches its caller but as an answer
+//! that was checked, or as a [`Fault`] or [`Stop`].
 //!
-//! The interpreter is the cargo feature `wasm`. Without it [`Program::of`] refuses every program,
-//! and says so.
+//! The interpreter is the cargo feature `wasm`. Without it [`Program::of`] and [`Function::of`] refuse
+//! every program, and say so.
 
 #[cfg(not(feature = "wasm"))]
 #[path = "absent.rs"]
 mod engine;
-#[cfg(feature = "wasm")]
-#[path = "wasm.rs"]
-mod engine;
 mod fault;
+#[cfg(feature = "wasm")]
+mod function;
+#[cfg(feature = "wasm")]
+mod wasm;
 
-pub use engine::{Predictor, Program};
-pub use fault::{Fault, FaultKind};
+#[cfg(not(feature = "wasm"))]
+pub use engine::{Function, Predictor, Program};
+pub use fault::{Fault, FaultKind, Stop};
+#[cfg(feature = "wasm")]
+pub use function::Function;
+#[cfg(feature = "wasm")]
+pub use wasm::{Predictor, Program};
 
 /// Bytes of a program's file at most: 64 KiB. Clang and rustc make 1 to 10 KiB of a predictor, and
 /// the interpreter translates 64 KiB within milliseconds.
@@ -35,6 +42,17 @@ pub const EXPECTED_MAX: u64 = 1024;
 pub const READ: &str = "forebay_read";
 /// The module and the function that a predictor may import: `(block: i64, count: i64)`.
 pub const EXPECT: (&str, &str) = ("forebay", "expect");
+
+/// Bytes of a function's file at most: 1 MiB.
+pub const FUNCTION_MODULE_BYTES_MAX: usize = 1 << 20;
+/// Bytes of memory that a function has at most: 64 MiB.
+pub const FUNCTION_MEMORY_MAX: usize = 64 << 20;
+/// Instructions that a function has to begin with: a tenth of a second.
+pub const FUNCTION_FUEL: u64 = 10_000_000;
+/// Instructions that it has more for each byte that it reads.
+pub const FUNCTION_FUEL_A_BYTE: u64 = 2000;
+/// What a function exports: `()`.
+pub const RUN: &str = "forebay_run";
 
 /// A read that a predictor is told of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

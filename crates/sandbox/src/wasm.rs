@@ -1,4 +1,4 @@
-//! Programs in the interpreter.
+//! Predictors in the interpreter.
 
 use crate::{DEPTH_MAX, EXPECT, EXPECTED_MAX, FUEL_MAX, Fault, FaultKind, MEMORY_MAX};
 use crate::{MODULE_BYTES_MAX, READ, Read};
@@ -26,6 +26,11 @@ impl fmt::Debug for Program {
 }
 
 fn engine() -> Engine {
+    engine_with(STACK_BYTES)
+}
+
+/// An interpreter whose instances have so many bytes of a stack of values.
+pub(crate) fn engine_with(stack: usize) -> Engine {
     let mut config = Config::default();
     // All is translated when it is loaded, so that a call costs what its instructions do.
     config
@@ -35,14 +40,14 @@ fn engine() -> Engine {
         .compilation_mode(CompilationMode::Eager)
         .enforced_limits(EnforcedLimits::strict())
         .set_min_stack_height(1 << 10)
-        .set_max_stack_height(STACK_BYTES)
+        .set_max_stack_height(stack)
         .set_max_recursion_depth(DEPTH_MAX)
         .set_max_cached_stacks(1);
     Engine::new(&config)
 }
 
 /// A function's type, for people.
-fn shown(function: &FuncType) -> String {
+pub(crate) fn shown(function: &FuncType) -> String {
     let types = |types: &[ValType]| {
         let name = |of: &ValType| format!("{of:?}").to_lowercase();
         types.iter().map(name).collect::<Vec<_>>().join(", ")

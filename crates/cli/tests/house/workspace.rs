@@ -21,7 +21,7 @@ const ALLOWED: &[(&str, &[&str], &[&str])] = &[
     ("hdf5", &["client"], &["libc", "rustix"]),
     ("hdf5-later", &[], &[]),
     ("sandbox", &[], &["wasmi"]),
-    ("active", &[], &["blake3", "crc32c", "fastcdc", "lz4_flex", "sha2", "zstd"]),
+    ("active", &["sandbox"], &["blake3", "crc32c", "fastcdc", "lz4_flex", "sha2", "zstd"]),
     ("membership", &[], &["crc32c", "foca", "rand", "serde"]),
     ("fabric", &["membership"], &["crc32c", "libc", "ring", "rustix", "rustls", "ucx-rs"]),
     ("directory", &["membership"], &[]),
@@ -53,6 +53,7 @@ const ALLOWED: &[(&str, &[&str], &[&str])] = &[
     (
         "cli",
         &[
+            "active",
             "bench",
             "node",
             "client",
