@@ -184,7 +184,7 @@ impl Operation {
     ///
     /// # Errors
     /// There is no such operation, an option is missing or not one of its own, or a value cannot
-    /// be; a module is gone, or no function.
+    /// be.
     pub fn of(name: &str, options: &Options) -> Result<Operation> {
         let about = About::named(name)?;
         if let Some(other) = options.keys().find(|option| !about.has(option)) {

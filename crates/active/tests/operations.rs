@@ -230,7 +230,9 @@ fn options_that_cannot_be_are_named() {
     refused("transpose", &[("fields", "4"), ("rows", "0")], "at least one row");
     refused("transpose", &[("fields", "4"), ("inverse", "yes")], "not true or false");
     refused("function", &[], "give one of both");
-    refused("function", &[("module", "/no/such.wasm")], "/no/such.wasm: cannot be read");
+    let gone = of("function", &[("module", "/no/such.wasm")]);
+    let error = run_with(&gone, b"abc", 0).unwrap_err().to_string();
+    assert!(error.contains("/no/such.wasm: cannot be read"), "{error}");
     refused("function", &[("command", " ")], "the command is empty");
     for about in About::ALL {
         for option in about.needs.iter().chain(about.takes) {
@@ -277,8 +279,7 @@ fn modules_run_in_the_sandbox() {
     let function = of("function", &[("module", path.to_str().unwrap())]);
     assert_eq!(run(&function, b"a1b2c3"), b"abc");
     std::fs::write(&path, b"no module").unwrap();
-    let error = Operation::of("function", &options(&[("module", path.to_str().unwrap())]));
-    let error = error.unwrap_err().to_string();
+    let error = run_with(&function, b"abc", 0).unwrap_err().to_string();
     assert!(error.contains("is no WebAssembly module"), "{error}");
     assert!(error.contains(path.to_str().unwrap()));
 }

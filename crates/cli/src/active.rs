@@ -4,7 +4,7 @@
 use crate::text::counted;
 use forebay_active::checksum::{Sum, read_manifest};
 use forebay_active::encoded::{Info, Reader, encoded_end};
-use forebay_active::operation::{is_path, is_size};
+use forebay_active::operation::is_size;
 use forebay_active::{Context, MEMORY, Operation, Options};
 use forebay_node::config::size_of;
 use forebay_node::log::shown;
@@ -67,6 +67,9 @@ struct RunArguments {
     /// Where scratch files of a sort are made, without a name; by default beside the result
     #[arg(long, value_name = "DIR")]
     scratch: Option<PathBuf>,
+    /// The node manager runs it, on a buffered file: with limits, and the result has the file's mode
+    #[arg(long, hide = true)]
+    as_action: bool,
     #[command(flatten)]
     options: OperationOptions,
 }
@@ -159,18 +162,12 @@ fn operation_of(name: &str, mut given: Options) -> Result<(Operation, u64), Stri
         }
     }
     let memory = given.get("memory").and_then(|bytes| bytes.parse().ok()).unwrap_or(MEMORY);
-    let about = forebay_active::About::named(name).map_err(|error| error.to_string())?;
-    // A rule may give memory to any operation.
-    if !about.has("memory") {
-        given.remove("memory");
-    }
-    debug_assert!(given.keys().filter(|option| is_path(option)).count() <= 1);
     let operation = Operation::of(name, &given).map_err(|error| format!("{name}: {error}"))?;
     Ok((operation, memory))
 }
 
 fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
-    let RunArguments { operation, input, output, scratch, options } = arguments;
+    let RunArguments { operation, input, output, scratch, as_action, options } = arguments;
     let (operation, memory) = operation_of(operation, options.given())?;
     let problem = failed(input);
     let mut file = open(input)?;
@@ -181,6 +178,13 @@ fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
     };
     let output = output.clone().unwrap_or_else(beside);
     let mut target = Target::create(&output, &file)?;
+    if *as_action {
+        limit_memory(memory);
+        // The result is as private as the file is, before it has a byte.
+        let mode = file.metadata().map_err(|error| problem(&error))?.mode() & 0o666;
+        let set = target.file.set_permissions(Permissions::from_mode(mode));
+        set.map_err(|error| failed(&output)(&error))?;
+    }
     let name = input.file_name().unwrap_or_default().as_bytes().to_vec();
     let scratch = scratch.clone().unwrap_or_else(|| target.folder());
     let context = Context { memory, scratch, name };
@@ -205,6 +209,15 @@ fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
         );
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Has the kernel refuse memory far beyond what the operation is given, also to the commands that it
+/// starts. Shared memory, as the pool is, does not count.
+fn limit_memory(memory: u64) {
+    let most = Some(memory.saturating_mul(2).saturating_add(512 << 20));
+    let limit = rustix::process::Rlimit { current: most, maximum: most };
+    // A lower limit that there is already stays.
+    let _ = rustix::process::setrlimit(rustix::process::Resource::Data, limit);
 }
 
 /// What a result has of its original, for people.

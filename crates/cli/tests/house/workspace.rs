@@ -39,6 +39,7 @@ const ALLOWED: &[(&str, &[&str], &[&str])] = &[
             "directory",
             "cluster",
             "sandbox",
+            "active",
         ],
         &["*"],
     ),

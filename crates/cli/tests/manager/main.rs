@@ -4,6 +4,7 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 
+mod active;
 mod analyse;
 mod bad_input;
 mod discovery;

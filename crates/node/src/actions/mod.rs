@@ -23,6 +23,7 @@
 
 pub mod table;
 
+use crate::config::ActiveRule;
 use crate::config::analyses::{self, Analysis, DrainWhen, On};
 use crate::config::{Config, read_up_to};
 use crate::instance::runtime::{Runtime, read_private, write_private};
@@ -57,6 +58,8 @@ pub(crate) const MARK: &str = "FOREBAY_ACTION";
 pub(crate) enum Action {
     /// A user's command, which reads the file.
     Analyse(Arc<Analysis>),
+    /// An operation on its bytes: this program does it, as `forebay active run` or `forebay replace`.
+    Active(Arc<ActiveRule>),
 }
 
 /// What follows an exit with status 0.
@@ -83,6 +86,15 @@ impl Action {
     pub fn name(&self) -> &str {
         match self {
             Action::Analyse(analysis) => &analysis.name,
+            Action::Active(rule) => &rule.name,
+        }
+    }
+
+    /// The analysis, if it is one.
+    fn analysis(&self) -> Option<&Analysis> {
+        match self {
+            Action::Analyse(analysis) => Some(analysis),
+            Action::Active(_) => None,
         }
     }
 
@@ -90,6 +102,7 @@ impl Action {
     pub fn kind(&self) -> &'static str {
         match self {
             Action::Analyse(_) => "analysis",
+            Action::Active(_) => "operation",
         }
     }
 
@@ -97,6 +110,7 @@ impl Action {
     pub fn is_of(&self, path: &[u8], store: &[u8]) -> bool {
         match self {
             Action::Analyse(analysis) => analysis.is_of(path, store),
+            Action::Active(rule) => rule.is_of(path, store),
         }
     }
 
@@ -104,6 +118,7 @@ impl Action {
     pub fn on(&self) -> On {
         match self {
             Action::Analyse(analysis) => analysis.on,
+            Action::Active(_) => On::Close,
         }
     }
 
@@ -111,6 +126,7 @@ impl Action {
     pub fn since(&self) -> u64 {
         match self {
             Action::Analyse(analysis) => analysis.since,
+            Action::Active(_) => 0,
         }
     }
 
@@ -118,6 +134,7 @@ impl Action {
     pub fn holds(&self) -> bool {
         match self {
             Action::Analyse(analysis) => analysis.drain == DrainWhen::After,
+            Action::Active(rule) => rule.drain == DrainWhen::After,
         }
     }
 
@@ -125,6 +142,7 @@ impl Action {
     pub fn timeout(&self) -> Duration {
         match self {
             Action::Analyse(analysis) => analysis.timeout,
+            Action::Active(rule) => rule.timeout,
         }
     }
 
@@ -132,6 +150,7 @@ impl Action {
     pub fn result_max(&self) -> u64 {
         match self {
             Action::Analyse(analysis) => analysis.result_max,
+            Action::Active(rule) => rule.result_max,
         }
     }
 
@@ -139,6 +158,8 @@ impl Action {
     pub fn joins_pool(&self) -> bool {
         match self {
             Action::Analyse(_) => true,
+            // What replaces files asks the node manager, and must not open them.
+            Action::Active(rule) => !rule.replace,
         }
     }
 
@@ -146,7 +167,15 @@ impl Action {
     pub fn ending(&self) -> Ending {
         match self {
             Action::Analyse(analysis) if analysis.may_drop => Ending::Decide,
-            Action::Analyse(_) => Ending::Keep,
+            Action::Analyse(_) | Action::Active(_) => Ending::Keep,
+        }
+    }
+
+    /// How long it waits for idle CPU before it takes what others leave.
+    pub fn patience(&self) -> Duration {
+        match self {
+            Action::Analyse(_) => Duration::ZERO,
+            Action::Active(rule) => rule.patience,
         }
     }
 
@@ -167,6 +196,7 @@ impl Action {
                 words.extend(analysis.command[1..].iter().map(of));
                 words
             }
+            Action::Active(rule) => words_of(rule, &event.path),
         }
     }
 
@@ -189,8 +219,43 @@ impl Action {
                 name.push(".out");
                 Some(folder.join(name))
             }
+            Action::Active(rule) if rule.replace => None,
+            Action::Active(rule) => {
+                let folder = match &rule.results {
+                    Some(folder) => folder.as_path(),
+                    None => event.path.parent()?,
+                };
+                let mut name = event.path.file_name()?.to_owned();
+                name.push(&rule.suffix);
+                Some(folder.join(name))
+            }
         }
     }
+}
+
+/// How this program does an operation of a rule on a file.
+fn words_of(rule: &ActiveRule, path: &Path) -> Vec<OsString> {
+    // Also where the program's file was replaced by a newer one.
+    let mut words: Vec<OsString> = vec!["/proc/self/exe".into()];
+    if rule.replace {
+        let codec = rule.options.get("codec").map_or("zstd", String::as_str);
+        let form = if rule.operation == "dedup" { "dedup" } else { codec };
+        words.extend(["replace", "--with", form].map(OsString::from));
+        if let Some(level) = rule.options.get("level") {
+            words.extend(["--level", level].map(OsString::from));
+        }
+    } else {
+        words.extend(["active", "run", "--as-action", "--output", "-"].map(OsString::from));
+        let beside = || path.parent().unwrap_or(Path::new("/")).to_owned();
+        words.push("--scratch".into());
+        words.push(rule.scratch.clone().unwrap_or_else(beside).into());
+        for (option, value) in &rule.options {
+            words.push(format!("--{}={value}", option.replace('_', "-")).into());
+        }
+        words.extend(["--".into(), rule.operation.clone().into()]);
+    }
+    words.push(path.into());
+    words
 }
 
 fn replaced(word: &[u8], what: &[u8], with: &[u8]) -> Vec<u8> {
@@ -262,6 +327,7 @@ impl Actions {
     pub fn of(config: &Config, runtime: &Runtime, is_found: bool) -> Actions {
         let mut actions: Vec<Action> =
             config.analyses.iter().cloned().map(Arc::new).map(Action::Analyse).collect();
+        actions.extend(config.active.iter().cloned().map(Arc::new).map(Action::Active));
         let of_config = actions.len();
         if is_found && let Ok(written) = read_private(&runtime.analyses()) {
             match analyses::of_text(&written, None, Path::new("/")) {
@@ -544,9 +610,7 @@ impl Actions {
         }
         if asked.trim() == "list" {
             let mut text = String::new();
-            for Action::Analyse(analysis) in &state.actions {
-                analysis.write(&mut text);
-            }
+            state.actions.iter().filter_map(Action::analysis).for_each(|of| of.write(&mut text));
             return Ok(text);
         }
         let more = analyses::of_text(asked, None, Path::new("/"))?;
@@ -576,9 +640,8 @@ impl Actions {
 
     fn save_registered(&self, state: &State) -> Result<(), String> {
         let mut text = String::new();
-        for Action::Analyse(analysis) in &state.actions[state.of_config..] {
-            analysis.write(&mut text);
-        }
+        let registered = state.actions[state.of_config..].iter().filter_map(Action::analysis);
+        registered.for_each(|of| of.write(&mut text));
         let path = self.runtime.analyses();
         write_private(&path, &text).map_err(|error| format!("{}: {error}", path.display()))
     }

@@ -31,8 +31,8 @@ const WORD_MAX: usize = 4096;
 /// A week: longer than any job.
 const TIMEOUT_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 /// What a command that is not told otherwise may take, and may say.
-const TIMEOUT: Duration = Duration::from_secs(600);
-const RESULT_MAX: u64 = 1 << 30;
+pub(super) const TIMEOUT: Duration = Duration::from_secs(600);
+pub(super) const RESULT_MAX: u64 = 1 << 30;
 
 /// After what a command runs on a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -255,7 +255,7 @@ impl Value<'_> {
         Ok(words)
     }
 
-    fn name_of_analysis(&self) -> reader::Result<String> {
+    pub(super) fn name_of_analysis(&self) -> reader::Result<String> {
         let name = self.text()?;
         let is_good = name.len() <= NAME_MAX
             && name.chars().all(is_in_names)
@@ -269,7 +269,7 @@ impl Value<'_> {
         Ok(name.to_owned())
     }
 
-    fn pattern(&self) -> reader::Result<String> {
+    pub(super) fn pattern(&self) -> reader::Result<String> {
         let pattern = self.text()?;
         if pattern.len() > glob::PATTERN_MAX {
             return Err(self.error(format_args!("is longer than {} bytes", glob::PATTERN_MAX)));

@@ -24,6 +24,7 @@
 //! assert!(wrong.to_string().contains("capcity"));
 //! ```
 
+pub mod active;
 mod adapters;
 pub mod analyses;
 mod errors;
@@ -43,6 +44,7 @@ mod types;
 pub(crate) mod units;
 mod variables;
 
+pub use active::ActiveRule;
 pub use analyses::{Analysis, DrainWhen, On};
 pub use errors::Errors;
 use forebay_client::{DeepBind, MpiIo, Needs};
@@ -181,6 +183,7 @@ impl Config {
             analyses: Vec::new(),
             mpiio: MpiIo::default(),
             deepbind: DeepBind::default(),
+            active: Vec::new(),
             automatic: true,
         };
         let mut places = Places::default();

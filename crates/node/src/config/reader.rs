@@ -127,6 +127,11 @@ impl<'d> Table<'d> {
         self.get(key).ok_or_else(|| self.error(key, format_args!("missing; add {key} = {meaning}")))
     }
 
+    /// Whether a program wrote the text.
+    pub(super) fn is_written(&self) -> bool {
+        self.source.name.is_none()
+    }
+
     /// An error about a key that is not there, shown at the head of the table.
     pub fn error(&self, key: &str, problem: impl fmt::Display) -> String {
         format!("{}: {problem}", self.source.place(self.offset, &self.path_of(key)))

@@ -1,6 +1,5 @@
 //! The TOML text of a configuration.
 
-use super::analyses;
 use super::errors::Errors;
 use super::group::Group;
 use super::machine::whole_of;
@@ -17,6 +16,7 @@ use super::types::{
 };
 use super::units::{SIZE_UNITS, TIME_UNITS, quantity, round_down, size};
 use super::variables::expand;
+use super::{active, analyses};
 use crate::config::schema;
 use ::toml::de::DeValue;
 use forebay_client::{DeepBind, MpiIo, Needs};
@@ -51,6 +51,7 @@ pub(super) const ROOT_KEYS: &[&str] = &[
     "mpi",
     "run",
     "analysis",
+    "active",
     "rule",
     "schema",
 ];
@@ -66,6 +67,7 @@ pub(super) const CANONICAL_KEYS: &[&str] = &[
     "mpi",
     "run",
     "analysis",
+    "active",
     "rule",
     "automatic",
 ];
@@ -123,6 +125,7 @@ impl Text<'_> {
         let run = (Needs::ALL, MpiIo::default(), DeepBind::default());
         let (adapters, mpiio, deepbind) = root.read("run", run, errors, |e| e.run());
         let analyses = errors.or(analyses::read(&root), Vec::new());
+        let active = errors.or(active::read(&root, &analyses), Vec::new());
         let automatic = root.read("automatic", false, errors, |e| e.boolean());
 
         let mut places = Places::default();
@@ -157,6 +160,7 @@ impl Text<'_> {
                 analyses,
                 mpiio,
                 deepbind,
+                active,
                 automatic,
             };
             return Ok((config, places));
@@ -184,6 +188,7 @@ impl Text<'_> {
             analyses,
             mpiio,
             deepbind,
+            active,
             automatic,
         };
         let place = root.get("flush").map(|entry| entry.place());

@@ -1,5 +1,6 @@
 //! What a configuration says, and how it is written as text.
 
+use super::active::ActiveRule;
 use super::analyses::Analysis;
 use super::group::Group;
 use super::messages::Messages;
@@ -74,6 +75,8 @@ pub struct Config {
     pub mpiio: MpiIo,
     /// What becomes of `RTLD_DEEPBIND` in them, the same way.
     pub deepbind: DeepBind,
+    /// Operations that are done on files in the tiers. They do not belong to the identity, either.
+    pub active: Vec<ActiveRule>,
     /// Forebay chose the tiers itself, so they do not belong to the identity of the instance.
     pub automatic: bool,
 }
@@ -402,6 +405,7 @@ impl Config {
         self.messages.write(&mut text);
         self.write_adapters(&mut text);
         self.write_analyses(&mut text);
+        self.write_active(&mut text);
         self.write_group(&mut text);
         text
     }

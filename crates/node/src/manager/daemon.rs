@@ -157,11 +157,11 @@ pub fn serve(
     // The group is that of today, whatever was found. One that only drains needs none.
     let group = if options.drain_and_end { Group::default() } else { config.group };
     // What runs on files is no part of what was found, either.
-    let analyses = config.analyses;
+    let (analyses, active) = (config.analyses, config.active);
     // Which group had what was found is known to the manager after this one, too.
     let had = kept.as_ref().map(|kept| kept.group.clone()).unwrap_or_default();
     let before = kept.as_ref().filter(|kept| kept.shares_files()).and_then(group_of);
-    let (config, fresh) = (Config { group, analyses, ..opened.config }, opened.fresh);
+    let (config, fresh) = (Config { group, analyses, active, ..opened.config }, opened.fresh);
     // A pool whose configuration is gone has one that is not the instance's: the pool says all of
     // it.
     if config.instance_id() == runtime.instance {

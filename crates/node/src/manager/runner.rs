@@ -6,6 +6,7 @@
 //! kills the manager.
 
 mod child;
+mod idle;
 mod leftover;
 mod removal;
 
@@ -17,6 +18,7 @@ use crate::observe::log::shown;
 use child::{Child, Ended};
 use forebay_pool::clock::Timer;
 use forebay_pool::{FileId, Owner, crash, futex};
+use idle::Idle;
 use removal::Removal;
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -24,7 +26,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// How often files are looked at on which something may be to run.
 const LOOK: Timer = Timer::ms(200);
@@ -93,6 +95,8 @@ pub(crate) struct Runner {
     steps: HashMap<FileId, (u32, u8, u64)>,
     /// Until when files that are to be removed may be in use.
     removals: HashMap<u64, Instant>,
+    /// Whether the machine has CPU to spare.
+    idle: Idle,
 }
 
 impl Runner {
@@ -103,6 +107,7 @@ impl Runner {
             children: Vec::new(),
             steps: HashMap::new(),
             removals: HashMap::new(),
+            idle: Idle::default(),
         }
     }
 
@@ -376,7 +381,13 @@ impl Runner {
             if self.children.iter().any(is_same) {
                 continue;
             }
-            match node.actions.action_of(&run) {
+            let action = node.actions.action_of(&run);
+            let patience = action.as_ref().map_or(Duration::ZERO, Action::patience);
+            let waited = Duration::from_millis(now_ms().saturating_sub(run.noted_ms));
+            if waited < patience && !self.idle.look() {
+                continue;
+            }
+            match action {
                 Some(action) if is_there(&node, &run) => self.begin(&run, action),
                 Some(_) => self.fail(run.id, RunState::Stopped, "its file is gone".into()),
                 None => self.fail(run.id, RunState::Stopped, "it was removed".into()),

@@ -95,6 +95,7 @@ pub(crate) fn of_pool_alone(segment: &Segment) -> Config {
         analyses: Vec::new(),
         mpiio: MpiIo::default(),
         deepbind: DeepBind::default(),
+        active: Vec::new(),
         automatic: false,
     }
 }

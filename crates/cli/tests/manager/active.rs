@@ -1,0 +1,105 @@
+//! Operations on files while these are in the tiers: `[[active]]`, and `forebay active`.
+
+use crate::harness::{LONG, Setup, Site, Steps, sees, wait_for};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+/// What is not staged is flushed as soon as may be.
+const EAGER: Setup = Setup {
+    ram: "16MiB",
+    nvme: "64MiB",
+    nvme_emulate: None,
+    store_emulate: None,
+    flush: "trigger = \"periodic\"\nperiod = \"20ms\"",
+};
+
+/// A site in which files of the name `staged*` are staged, with these operations.
+fn site_with(rules: &str) -> Site {
+    let site = Site::new(&EAGER);
+    let mut text = fs::read_to_string(&site.config).unwrap();
+    text += "[[rule]]\npath = \"staged*\"\nmode = \"staged\"\ntier = \"nvme\"\n";
+    text += rules;
+    fs::write(&site.config, text).unwrap();
+    site
+}
+
+fn explained(site: &Site, file: &str) -> String {
+    let said = site.end(site.forebay(&["explain", "--all", file])).expect(0).stdout;
+    said.replace("\n            ", " ")
+}
+
+#[test]
+fn results_lie_beside_and_the_original_has_its_own_bytes() {
+    let site = site_with(
+        "[[active]]\nmatch = \"*.dat\"\noperation = \"compress\"\npatience = \"0s\"\n\
+         [[active]]\nmatch = \"*.dat\"\noperation = \"sort\"\nrecord = 2\nkey = \"u8@0\"\n\
+         patience = \"0s\"\ndrain = \"after\"\n\
+         [[active]]\nmatch = \"*.dat\"\noperation = \"checksum\"\npatience = \"0s\"\n",
+    );
+    let script = "umask 077; printf 'c1a2b3' > staged.dat; printf 'z9y8' > plain.dat; step 1";
+    let steps = Steps::of(&site, script);
+    steps.at("1");
+    wait_for("six results", LONG, || {
+        let said = site.status().text;
+        let done = ["compress: 2 done", "sort: 2 done", "checksum: 2 done"];
+        done.iter().all(|name| said.contains(&format!("operation {name}"))).then_some(())
+    });
+    assert_eq!(sees(&site.store.join("staged.dat.sorted")), "a2b3c1");
+    assert_eq!(sees(&site.store.join("plain.dat.sorted")), "y8z9");
+    // As private as the file.
+    let mode = fs::metadata(site.store.join("plain.dat.zst")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    assert!(explained(&site, "plain.dat").contains("operation sort done"));
+    steps.past("1");
+    assert_eq!(steps.end().stderr, "");
+    assert_eq!(sees(&site.store.join("staged.dat")), "c1a2b3");
+    assert_eq!(sees(&site.store.join("plain.dat")), "z9y8");
+    // Results are no files on which operations are done, nothing else is left.
+    let mut left: Vec<_> = fs::read_dir(&site.store)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    left.sort();
+    let of = |name: &str| ["", ".sha256", ".sorted", ".zst"].map(|end| format!("{name}.dat{end}"));
+    assert_eq!(left, [of("plain"), of("staged")].concat());
+
+    let forebay = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+        command.args(arguments).current_dir(&site.store).output().unwrap()
+    };
+    let restored = forebay(&["active", "restore", "plain.dat.zst", "-o", "again"]);
+    assert!(restored.status.success(), "{restored:?}");
+    assert_eq!(sees(&site.store.join("again")), "z9y8");
+    let checked = forebay(&["active", "check", "staged.dat.sha256"]);
+    assert_eq!(String::from_utf8_lossy(&checked.stdout), "staged.dat: OK\n");
+    fs::write(site.store.join("staged.dat"), "other").unwrap();
+    let checked = forebay(&["active", "check", "staged.dat.sha256"]);
+    assert_eq!(checked.status.code(), Some(125));
+}
+
+#[test]
+fn what_does_not_fit_is_said_and_its_file_is_drained() {
+    let site = site_with(
+        "[[active]]\nmatch = \"staged*\"\noperation = \"sort\"\nrecord = 4\nkey = \"u8@0\"\n\
+         patience = \"0s\"\ndrain = \"after\"\n\
+         [[active]]\nname = \"slow\"\nmatch = \"staged*\"\noperation = \"function\"\n\
+         command = \"sleep 300\"\ntimeout = \"300ms\"\npatience = \"0s\"\ndrain = \"after\"\n",
+    );
+    let ran = site.end(site.buffered(&["sh", "-c", "printf 12345 > staged"])).expect(0);
+    assert!(ran.stderr.contains("1 bytes are left"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("it was killed after 300ms"), "{}", ran.stderr);
+    assert_eq!(sees(&site.store.join("staged")), "12345");
+    assert_eq!(fs::read_dir(&site.store).unwrap().count(), 1);
+}
+
+#[test]
+fn a_rule_that_cannot_be_is_an_error_before_anything_runs() {
+    let site = site_with("[[active]]\nmatch = \"*\"\noperation = \"sort\"\nreplace = true\n");
+    let ran = site.end(site.buffered(&["sh", "-c", "echo > ran"])).expect(125);
+    assert!(ran.stderr.contains("record is missing"), "{}", ran.stderr);
+    let site = site_with("[[active]]\nmatch = \"*\"\noperation = \"checksum\"\nreplace = true\n");
+    let ran = site.end(site.buffered(&["sh", "-c", "echo > ran"])).expect(125);
+    assert!(ran.stderr.contains("only compress and dedup may replace"), "{}", ran.stderr);
+    assert!(!site.store.join("ran").exists());
+}
