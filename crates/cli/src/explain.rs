@@ -164,6 +164,15 @@ fn show(observer: &Observer, runtime: &Runtime, found: &Explanation, all: bool) 
         let head = if index == 0 { "actions" } else { "" };
         let _ = writeln!(line, "  {head:8}  {action}");
     }
+    if let Some(mark) = &found.encoded {
+        let ratio = mark.original as f64 / mark.encoded as f64;
+        let _ = writeln!(
+            line,
+            "  encoded   {}, {} on the store ({ratio:.1}:1) until a program opens it",
+            mark.form_name(),
+            bytes(mark.encoded)
+        );
+    }
     datasets(line, found, all);
     rules(line, found);
     let _ = writeln!(line, "  in force  {}", in_force(&found.in_force));
@@ -288,6 +297,9 @@ fn json(
         "unbufferable": found.unbufferable,
         "mode": found.mode.map(Mode::name),
         "size": found.size,
+        "encoded": found
+            .encoded
+            .map(|mark| json!({ "form": mark.form_name(), "encoded_bytes": mark.encoded })),
         "file": file,
         "rules": rules.collect::<Vec<_>>(),
         "settings": settings(found),

@@ -36,6 +36,7 @@ mod profile;
 mod progress_bar;
 mod recorder;
 mod recording;
+mod replace;
 mod run;
 mod salvage;
 mod signals;
@@ -123,6 +124,11 @@ enum Command {
     /// Bring what is buffered of files to the backing store, and make it durable; with --drop also
     /// give up their room on the tiers
     StageOut(stage_out::StageOutArguments),
+    /// Replace files on the backing store by an encoded form, which takes less room; programs that
+    /// run buffered find the original bytes
+    Replace(replace::ReplaceArguments),
+    /// Give files that were replaced their original bytes again
+    Restore(replace::RestoreArguments),
     /// Wait until files are on the backing store, without pushing them there
     Wait(wait::WaitArguments),
     /// Drain what node managers that are gone have left, and end them; with --config or --backing
@@ -220,6 +226,8 @@ fn main() -> ExitCode {
         Command::Flush(arguments) => flush::flush(&arguments),
         Command::StageIn(arguments) => stage_in::stage_in(&arguments),
         Command::StageOut(arguments) => stage_out::stage_out(&arguments),
+        Command::Replace(arguments) => replace::replace(&arguments),
+        Command::Restore(arguments) => replace::restore(&arguments),
         Command::Wait(arguments) => wait::wait(&arguments),
         Command::GiveUp(arguments) => give_up::give_up(&arguments),
         Command::Salvage(arguments) => salvage::salvage(&arguments),

@@ -18,6 +18,7 @@ mod copy;
 mod datasets;
 mod descriptors;
 mod dir_cache;
+mod encoded;
 mod fd;
 mod file_mappings;
 mod following;

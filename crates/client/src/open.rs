@@ -232,11 +232,16 @@ impl Session {
             .known
             .map_or_else(|| self.segment.names().changes(), |known| known.changes.names);
         forebay_pool::crash::point("open.opened");
-        let Some(seen) = OpenStat::of(fd) else { return Ok(false) };
+        let Some(mut seen) = OpenStat::of(fd) else { return Ok(false) };
         if FileType::from_raw_mode(seen.stat.st_mode) != FileType::RegularFile {
             return Ok(true);
         }
         if self.is_store_device(seen.stat.st_dev) {
+            let writes = flags & OFlags::RWMODE != OFlags::RDONLY;
+            let empties = writes && flags.contains(OFlags::TRUNC);
+            if self.restarting(|| self.restore_encoded(fd, &seen.stat, empties))? {
+                seen = OpenStat::of(fd).ok_or(Errno::IO)?;
+            }
             if !self.has_place_for(fd) {
                 return Ok(false);
             }
@@ -528,7 +533,7 @@ impl Session {
     /// the flush if the kernel does not have what is buffered.
     pub fn opened_raw(&self, fd: RawFd) -> Result<Option<u32>, Errno> {
         let names = self.segment.names().changes();
-        let Some(seen) = OpenStat::of(fd) else { return Ok(None) };
+        let Some(mut seen) = OpenStat::of(fd) else { return Ok(None) };
         if FileType::from_raw_mode(seen.stat.st_mode) != FileType::RegularFile
             || !self.is_store_device(seen.stat.st_dev)
         {
@@ -538,6 +543,9 @@ impl Session {
         // Nothing can be read or written through such a one.
         if access.contains(OFlags::PATH) {
             return Ok(None);
+        }
+        if surely(|| self.restore_encoded(fd, &seen.stat, false))? {
+            seen = OpenStat::of(fd).ok_or(Errno::IO)?;
         }
         let flags = description_flags(access) | DescriptionFlags::KERNEL_OFFSET;
         let open = |file, _| self.segment.open_description(file, flags, self.owner());

@@ -10,6 +10,7 @@ use crate::waiting::surely;
 use core::ffi::CStr;
 use core::sync::atomic::Ordering;
 use forebay_pool::clock::{joined_ns, realtime_coarse_ns};
+use forebay_pool::encoded::may_be_marked;
 use forebay_pool::layout::FileFlags;
 use forebay_pool::spans::SpanKind;
 use forebay_pool::{FileId, Identity};
@@ -185,7 +186,11 @@ impl Session {
         // is known, or was only made by this call.
         let writes = flags & OpenFlags::RWMODE != OpenFlags::RDONLY;
         // Another node may have what is not known here.
-        let is_known = || self.shares_files() || self.stat_known(at, AtFlags::empty()).is_some();
+        let is_known = || {
+            let stat = self.stat_at(at, AtFlags::empty());
+            let is_known = |stat: &Stat| self.is_in_table(stat) || self.may_be_encoded(stat);
+            self.shares_files() || stat.as_ref().is_some_and(is_known)
+        };
         let ours = made.is_none() && truncates && (writes || is_known());
         let now_ns = if ours { realtime_coarse_ns() } else { 0 };
         let (fd, noted) = match made {
@@ -338,6 +343,11 @@ impl Session {
         is_regular(stat) && self.is_store_device(stat.st_dev)
     }
 
+    /// Whether the file may be one of a store that is encoded: it is looked at when it is opened.
+    pub(crate) fn may_be_encoded(&self, stat: &Stat) -> bool {
+        self.may_be_in_table(stat) && may_be_marked(stat)
+    }
+
     /// Whether the file table has the file. What is no regular file may have got the inode number
     /// of one whose record is still there.
     pub fn is_in_table(&self, stat: &Stat) -> bool {
@@ -349,7 +359,7 @@ impl Session {
         let at = PathAt::here(path);
         let may_matter = |stat: &Stat| match self.shares_files() {
             true => self.may_be_in_table(stat),
-            false => self.is_in_table(stat),
+            false => self.is_in_table(stat) || self.may_be_encoded(stat),
         };
         let known = self.stat_at(at, AtFlags::empty()).filter(may_matter).filter(|_| size >= 0)?;
         let path = path.get()?;
@@ -400,6 +410,15 @@ impl Session {
         let stat = self.stat_known(at, flags);
         self.note_status(stat);
         let mode = mode.unwrap_or(0);
+        // What has no bytes of its own is not executed through us.
+        if mode & 0o111 != 0
+            && let Some(stat) = self.stat_at(at, AtFlags::empty())
+            && self.may_be_encoded(&stat)
+            && let Some(file) = at.open_to(OpenFlags::RDONLY)
+        {
+            // An error stays with the file: it is one to whoever opens it.
+            let _ = surely(|| self.restore_encoded(file.as_raw_fd(), &stat, false));
+        }
         // Linkers make their output executable after they have closed it.
         if mode & 0o111 != 0
             && let Some(stat) = match flags.contains(AtFlags::SYMLINK_NOFOLLOW) {

@@ -4,7 +4,7 @@
 //! One folder for each concern; those further down in this list use those further up:
 //! `observe`, `config`, `instance`, `profile`, `store`, `devices`, `journal`, `memory` (of RAM),
 //! `remote` (blocks of other nodes), `group` (of nodes), `actions` (what runs on files), `node` (the state that all threads share),
-//! `drain`, `organize`, `recovery`, `manager`.
+//! `encoded`, `drain`, `organize`, `recovery`, `manager`.
 
 // First, for its macro.
 #[macro_use]
@@ -14,6 +14,7 @@ pub mod actions;
 pub mod config;
 mod devices;
 mod drain;
+pub mod encoded;
 mod group;
 mod instance;
 mod journal;

@@ -23,6 +23,7 @@ pub mod descriptions;
 #[cfg(test)]
 mod descriptions_tests;
 pub mod dirty_pages;
+pub mod encoded;
 pub mod entry;
 #[cfg(debug_assertions)]
 pub(crate) mod environment;

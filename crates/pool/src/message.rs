@@ -14,7 +14,7 @@ use crate::FileId;
 use crate::parts::{Part, PartLevel, PartsAhead};
 
 /// Raised when the format changes.
-pub const MESSAGE_VERSION: u16 = 16;
+pub const MESSAGE_VERSION: u16 = 17;
 /// What the length of an expected piece is counted in: 4 KiB.
 pub const EXPECT_UNIT: u64 = 4096;
 /// Bytes of a message.
@@ -78,6 +78,45 @@ impl StageEnd {
             0 => StageEnd::PLAIN.get(usize::from(code)).copied(),
             _ => Some(StageEnd::Store(code & !StageEnd::STORE)),
         }
+    }
+}
+
+/// How an exchange of a file's bytes ended, see [`crate::encoded`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// The bytes were exchanged.
+    Done,
+    /// The file has no mark that is true: its bytes are the original ones.
+    Plain,
+    /// It failed with this errno; the node manager's log says more.
+    Error(u16),
+    /// It was not done, for the reason with this number.
+    Refused(u16),
+}
+
+/// The number of the reason that there is too much to do, or that the manager ends: to be asked
+/// again.
+pub const BUSY: u16 = 1;
+
+impl Outcome {
+    fn code(self) -> (u32, u32) {
+        match self {
+            Outcome::Done => (0, 0),
+            Outcome::Plain => (1, 0),
+            Outcome::Error(errno) => (2, errno.into()),
+            Outcome::Refused(why) => (3, why.into()),
+        }
+    }
+
+    fn of(kind: u32, value: u32) -> Option<Outcome> {
+        let value = u16::try_from(value).ok()?;
+        Some(match kind {
+            0 => Outcome::Done,
+            1 => Outcome::Plain,
+            2 => Outcome::Error(value),
+            3 => Outcome::Refused(value),
+            _ => return None,
+        })
     }
 }
 
@@ -164,6 +203,23 @@ pub enum Message {
         end: StageEnd,
         /// Bytes that have come to the tier by this question.
         came: u32,
+    },
+    /// A file comes with it whose bytes are to be the original ones again, see
+    /// [`crate::encoded`]. Answered by `Exchanged`.
+    Restore {
+        /// A program truncates it: it is to have no bytes.
+        empties: bool,
+    },
+    /// A file comes with it whose bytes are to be those that were encoded of it. Answered by
+    /// `Exchanged`.
+    Replace {
+        /// What the encoded file is named by.
+        number: u64,
+    },
+    /// Answer to `Restore` and `Replace`.
+    Exchanged {
+        /// How it ended.
+        outcome: Outcome,
     },
     /// This connection keeps the manager from ending: a run is under way. Answered by `Held`.
     Hold,
@@ -374,6 +430,12 @@ impl Message {
                 f = u32::from(blocks) | u32::from(is_up) << 16;
                 (31, file.raw(), generation, block, reader)
             }
+            Message::Restore { empties } => (40, empties.into(), 0, 0, 0),
+            Message::Replace { number } => (41, 0, 0, number, 0),
+            Message::Exchanged { outcome } => {
+                let (kind, value) = outcome.code();
+                (42, kind, value, 0, 0)
+            }
         };
         let mut packet = [0; MESSAGE_BYTES];
         packet[0..2].copy_from_slice(&MESSAGE_VERSION.to_le_bytes());
@@ -490,6 +552,9 @@ impl Message {
                 blocks: word(12).ok()? as u16,
                 is_up: word(12).ok()? >> 16 != 0,
             },
+            40 => Message::Restore { empties: word(4).ok()? != 0 },
+            41 => Message::Replace { number: long(16).ok()? },
+            42 => Message::Exchanged { outcome: Outcome::of(word(4).ok()?, word(8).ok()?)? },
             _ => return None,
         })
     }
@@ -575,6 +640,13 @@ mod tests {
                 blocks: u16::MAX,
                 is_up: true,
             },
+            Message::Restore { empties: true },
+            Message::Restore { empties: false },
+            Message::Replace { number: u64::MAX - 2 },
+            Message::Exchanged { outcome: Outcome::Done },
+            Message::Exchanged { outcome: Outcome::Plain },
+            Message::Exchanged { outcome: Outcome::Error(28) },
+            Message::Exchanged { outcome: Outcome::Refused(3) },
             Message::Expect {
                 file: FileId::from_raw(1),
                 generation: 2,

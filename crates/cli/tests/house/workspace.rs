@@ -29,6 +29,7 @@ const ALLOWED: &[(&str, &[&str], &[&str])] = &[
     (
         "node",
         &[
+            "active",
             "placement",
             "pool",
             "device",

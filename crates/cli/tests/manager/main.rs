@@ -8,6 +8,7 @@ mod active;
 mod analyse;
 mod bad_input;
 mod discovery;
+mod encoded;
 mod explain;
 mod flush;
 mod groups;

@@ -1,5 +1,6 @@
 //! The node manager's socket: descriptors from clients, requests from commands.
 
+use crate::encoded::{Desk, Dropping, Task, Work};
 use crate::group::records::with_record;
 use crate::manager::jobs::{Beginning, Quotas};
 use crate::manager::leases::committed;
@@ -11,6 +12,7 @@ use crate::organize::stage::{Request, Requests};
 use crate::store::beneath::Known;
 use crate::store::descriptors::is_shortage;
 use forebay_pool::clock::Timer;
+use forebay_pool::encoded::{is_marked, may_be_marked};
 use forebay_pool::layout::FileRecord;
 use forebay_pool::layout::{FileFlags, job_state};
 use forebay_pool::message::{MESSAGE_BYTES, Message, StageEnd};
@@ -215,6 +217,8 @@ pub(crate) struct Control {
     requests: Arc<Requests>,
     /// Blocks that commands want in a tier.
     orders: Arc<Orders>,
+    /// Files whose bytes are to be exchanged.
+    desk: Arc<Desk>,
     listener: OwnedFd,
     /// No descriptor is left for another connection: those that wait are looked at in each round,
     /// but begin none.
@@ -232,7 +236,7 @@ impl Control {
     /// Listens at `path`, in place of a socket that a dead manager left.
     pub fn listen(
         node: &Arc<Node>,
-        (requests, orders): (&Arc<Requests>, &Arc<Orders>),
+        (requests, orders, desk): (&Arc<Requests>, &Arc<Orders>, &Arc<Desk>),
         path: &Path,
     ) -> Result<Control, Errno> {
         let _ = std::fs::remove_file(path);
@@ -249,6 +253,7 @@ impl Control {
             node: Arc::clone(node),
             requests: Arc::clone(requests),
             orders: Arc::clone(orders),
+            desk: Arc::clone(desk),
             listener,
             is_full: false,
             peers: Vec::new(),
@@ -324,6 +329,7 @@ impl Control {
             node: &self.node,
             requests: &self.requests,
             orders: &self.orders,
+            desk: &self.desk,
             owner: self.owner,
             has_descriptors: false,
             joined: self.joined,
@@ -438,6 +444,7 @@ struct Receiver<'a> {
     node: &'a Node,
     requests: &'a Requests,
     orders: &'a Orders,
+    desk: &'a Desk,
     owner: Owner,
     /// Some peer has sent a descriptor.
     has_descriptors: bool,
@@ -452,6 +459,11 @@ impl Receiver<'_> {
         let segment = &self.node.segment;
         let known = segment.header().has_file(file).then(|| Known::of(segment.file(file)))?;
         let fd = sent.filter(|fd| self.node.descriptors.same(&known, fd).is_some())?;
+        // What it has is not what its readers are to see.
+        let stat = rustix::fs::fstat(&fd).ok()?;
+        if may_be_marked(&stat) && is_marked(&fd) {
+            return None;
+        }
         crate::store::beneath::reopen(&fd, OFlags::RDONLY).ok()
     }
 
@@ -522,6 +534,18 @@ impl Receiver<'_> {
                             rustix::net::send(&peer.socket, &refused, SendFlags::NOSIGNAL).is_ok()
                         }
                     }
+                }
+                Message::Restore { .. } | Message::Replace { .. } => {
+                    let task = match message {
+                        Message::Replace { number } => Task::Replace(number),
+                        Message::Restore { empties: true } => Task::Restore(Dropping::Bytes),
+                        _ => Task::Restore(Dropping::Nothing),
+                    };
+                    let asker = Arc::downgrade(&peer.socket);
+                    let work = sent.pop().map(|file| Work { task, file, asker });
+                    let is_work = work.is_some();
+                    work.into_iter().for_each(|work| self.desk.push(work));
+                    is_work
                 }
                 Message::Hold => {
                     self.joined += u64::from(!peer.holds);
@@ -608,6 +632,7 @@ impl Receiver<'_> {
                 | Message::InUse
                 | Message::Drained { .. }
                 | Message::StagedIn { .. }
+                | Message::Exchanged { .. }
                 | Message::JobBegun { .. }
                 | Message::NoRoom { .. }
                 | Message::Refused

@@ -10,6 +10,7 @@ use crate::config::{Config, Group, TierKind};
 use crate::devices::bandwidth::BandwidthEstimator;
 use crate::devices::faults::Faults;
 use crate::devices::{open_slots, open_store};
+use crate::encoded::Desk;
 use crate::group::{Grouping, PoolLife};
 use crate::instance::guard::{Waits, guard};
 use crate::instance::runtime::{Runtime, SERVED};
@@ -235,11 +236,12 @@ pub fn serve(
     let signals = signal_pipe()?;
     let requests = Arc::new(Requests::default());
     let orders = Arc::new(Orders::default());
-    let mut control = Control::listen(&node, (&requests, &orders), &runtime.socket())
+    let desk = Arc::new(Desk::default());
+    let mut control = Control::listen(&node, (&requests, &orders, &desk), &runtime.socket())
         .map_err(|errno| format!("{}: {errno}", runtime.socket().display()))?;
-    let workers = start_workers(&node, Arc::clone(&requests), &orders, opened.found)?;
+    let workers = start_workers(&node, Arc::clone(&requests), (&orders, &desk), opened.found)?;
     if let Err(wanted) = node.descriptors.share.look() {
-        end_workers(&node, (&requests, &orders), workers);
+        end_workers(&node, (&requests, &orders, &desk), workers);
         node.header().manager_pid.store(0, Ordering::Release);
         return Err(too_few_descriptors(wanted));
     }
@@ -249,7 +251,7 @@ pub fn serve(
     fresh.into_iter().for_each(Fresh::keep);
     node.group.begin(pool_life(&node, before), node.faults.as_deref());
     let ending = Manager { node: &node, options, signals }.run(&mut control);
-    end_workers(&node, (&requests, &orders), workers);
+    end_workers(&node, (&requests, &orders, &desk), workers);
     node.group.end();
     crash::point("manager.ending");
     node.header().manager_pid.store(0, Ordering::Release);

@@ -11,6 +11,7 @@ use forebay_placement::cost::Speeds;
 use forebay_placement::schema::{Consistency, FileMeta, Mode, Settings, consistency, mismatch};
 use forebay_placement::staged::Stage;
 use forebay_placement::{Destination, Piece, Plan, Policy};
+use forebay_pool::encoded::{MARK, MARK_MAX, Mark};
 use forebay_pool::layout::*;
 use forebay_pool::pins::Pin;
 use forebay_pool::segment::text;
@@ -40,6 +41,8 @@ pub struct Explanation {
     pub file: Option<FileState>,
     /// Bytes of the file, as programs see it; 0 if there is none.
     pub size: u64,
+    /// What it is replaced by on the store, if it is.
+    pub encoded: Option<Mark>,
     /// All rules in order.
     pub rules: Vec<RuleVerdict>,
     /// What the rule that holds sets.
@@ -234,6 +237,7 @@ impl Observer {
             directory,
             file: record.map(state_of),
             size,
+            encoded: mark_of(path, on_store),
             rules,
             in_force: InForce::of(segment, record, &settings, Some(store)),
             settings,
@@ -262,6 +266,14 @@ impl Observer {
             Destination::Store => "store".to_owned(),
         }
     }
+}
+
+/// The mark of a file of this size on the store, if it is encoded. Opens nothing: an open would be
+/// in the way of who replaces it.
+fn mark_of(path: &Path, size: u64) -> Option<Mark> {
+    let mut text = [0u8; MARK_MAX];
+    let length = rustix::fs::getxattr(path, MARK, &mut text[..]).ok()?;
+    Mark::parse(text.get(..length)?).filter(|mark| mark.original == size)
 }
 
 /// The datasets of a file that are known.

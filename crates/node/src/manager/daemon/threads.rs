@@ -2,6 +2,7 @@
 
 use crate::config::Rule;
 use crate::drain::{Elevator, Flusher};
+use crate::encoded::{DESK_THREADS, Desk, DeskThread};
 use crate::group::LeaseEvent;
 use crate::manager::asks::Asks;
 use crate::manager::leases::LeaseKeeper;
@@ -68,7 +69,7 @@ pub(super) fn too_few_descriptors(wanted: usize) -> String {
 /// Ends the threads that [`start_workers`] has started.
 pub(super) fn end_workers(
     node: &Node,
-    (requests, orders): (&Requests, &Orders),
+    (requests, orders, desk): (&Requests, &Orders, &Desk),
     workers: Vec<JoinHandle<()>>,
 ) {
     node.stopping.store(true, Ordering::Release);
@@ -79,6 +80,7 @@ pub(super) fn end_workers(
     node.segment.wake_promoter();
     requests.end();
     orders.end();
+    desk.end();
     node.group.tell_leases(LeaseEvent::End);
     if let Some(remote) = &node.group.remote {
         remote.end();
@@ -91,7 +93,7 @@ pub(super) fn end_workers(
 pub(super) fn start_workers(
     node: &Arc<Node>,
     requests: Arc<Requests>,
-    orders: &Arc<Orders>,
+    (orders, desk): (&Arc<Orders>, &Arc<Desk>),
     found: bool,
 ) -> Result<Vec<JoinHandle<()>>, String> {
     let start = |name: String, work: Box<dyn FnOnce() + Send>| {
@@ -158,6 +160,11 @@ pub(super) fn start_workers(
             NICE,
             Box::new(move || thread.run()),
         )?);
+    }
+    for number in 0..DESK_THREADS {
+        let thread = DeskThread::new(node, desk, number == 0);
+        let name = format!("exchange {number}");
+        workers.push(start_mover(name, !NICE, Box::new(move || thread.run()))?);
     }
     let registrar = Registrar::new(node);
     workers.push(start("register".into(), Box::new(move || registrar.run()))?);
