@@ -207,7 +207,7 @@ fn limits_are_said() {
     assert_eq!(Compress::new(Codec::Zstd).for_length(1 << 40).frame, 1 << 20);
     assert_eq!(Compress::new(Codec::Zstd).for_length(1 << 44).frame, 8 << 20);
     assert_eq!(Dedup::default().for_length(1 << 30).chunk, 64 << 10);
-    assert_eq!(Dedup::default().for_length(1 << 40).chunk, 512 << 10);
+    assert_eq!(Dedup::default().for_length(1 << 40).chunk, 2 << 20);
 }
 
 /// What a tool makes of the file; none where there is no such tool.

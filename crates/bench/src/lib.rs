@@ -6,7 +6,7 @@
 //!
 //! [`micro`]: the hot path, against memcpy, tmpfs and the page cache. [`hermes_fig4`],
 //! [`hermes_fig5`] and [`hermes_fig6`]: what lies in shared memory, against allocators and servers.
-//! [`prefetch()`]: what is read ahead. [`mlbs()`]: computing out of core. [`analysis()`]: commands that read a file in transit. [`cliffs`]: what
+//! [`prefetch()`]: what is read ahead. [`mlbs()`]: computing out of core. [`analysis()`]: commands that read a file in transit. [`active()`]: operations on it. [`cliffs`]: what
 //! ordinary operations around it cost.
 //! [`peers`]: the same program on other file systems that buffer. [`fabric()`]: the links between
 //! node managers, beside plain sockets. [`nodes()`], [`nodes_fig5`] and [`nodes_fig6`]: a group of
@@ -14,6 +14,7 @@
 //! and what was measured. [`data_elevator_fig5`] to `8` and [`nvm_fig4`] to `11`: the figures of the
 //! papers on Data Elevator and NVM, with the I/O of scientific programs over HDF5 and MPI.
 
+mod active;
 mod analysis;
 mod bars;
 mod cliffs;
@@ -40,6 +41,7 @@ mod site;
 pub mod stage;
 mod systems;
 
+pub use active::active;
 pub use analysis::analysis;
 pub use bars::{Bar, Bars, Group};
 pub use cliffs::cliffs;

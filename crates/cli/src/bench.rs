@@ -63,7 +63,7 @@ impl BenchArguments {
 type Benchmark = fn(&Options, &mut dyn FnMut(&str)) -> Result<Measured, String>;
 
 /// All of them.
-const BENCHMARKS: [(&str, Benchmark); 27] = [
+const BENCHMARKS: [(&str, Benchmark); 28] = [
     ("micro", forebay_bench::micro),
     ("cliffs", forebay_bench::cliffs),
     ("peers", forebay_bench::peers),
@@ -71,6 +71,7 @@ const BENCHMARKS: [(&str, Benchmark); 27] = [
     ("prefetch", forebay_bench::prefetch),
     ("mlbs", forebay_bench::mlbs),
     ("data-elevator-analysis", forebay_bench::analysis),
+    ("active", forebay_bench::active),
     ("fabric", forebay_bench::fabric),
     ("hermes-fig4", forebay_bench::hermes_fig4),
     ("hermes-fig5", forebay_bench::hermes_fig5),

@@ -40,7 +40,6 @@ const ALLOWED: &[(&str, &[&str], &[&str])] = &[
             "directory",
             "cluster",
             "sandbox",
-            "active",
         ],
         &["*"],
     ),

@@ -2,7 +2,7 @@
 
 use crate::harness::{LONG, Setup, Site, Steps, sees, wait_for};
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Command;
 
 /// What is not staged is flushed as soon as may be.
@@ -102,4 +102,32 @@ fn a_rule_that_cannot_be_is_an_error_before_anything_runs() {
     let ran = site.end(site.buffered(&["sh", "-c", "echo > ran"])).expect(125);
     assert!(ran.stderr.contains("only compress and dedup may replace"), "{}", ran.stderr);
     assert!(!site.store.join("ran").exists());
+}
+
+#[test]
+fn a_file_that_is_replaced_by_a_rule_is_small_and_has_its_bytes_for_programs() {
+    let site = site_with(
+        "[[active]]\nname = \"pack\"\nmatch = \"*.dat\"\noperation = \"compress\"\nlevel = 1\n\
+         replace = true\npatience = \"0s\"\n",
+    );
+    let make = "yes 'some text' | head -c 3000000";
+    let steps = Steps::of(&site, &format!("{make} > a.dat; step 1; {make} | cmp - a.dat; step 2"));
+    steps.at("1");
+    let file = site.store.join("a.dat");
+    let marked =
+        || rustix::fs::getxattr(&file, "user.forebay.encoded", &mut [0u8; 256][..]).is_ok();
+    wait_for("the encoded form", LONG, || marked().then_some(()));
+    let found = fs::metadata(&file).unwrap();
+    assert_eq!(found.len(), 3_000_000);
+    assert!(found.blocks() * 512 < 300_000, "{}", found.blocks());
+    wait_for("the end", LONG, || {
+        site.status().text.contains("operation pack: 1 done").then_some(())
+    });
+    steps.past("1");
+    steps.at("2");
+    steps.past("2");
+    assert_eq!(steps.end().stderr, "");
+    // What only read it has given it its bytes again.
+    assert!(!marked());
+    assert_eq!(fs::read_dir(&site.store).unwrap().count(), 1);
 }
