@@ -13,7 +13,7 @@ struct Mpi {
     start: String,
 }
 
-/// Those that are there: Debian's two, and those beside the tests' Pythons, MPICH by both its ABIs.
+/// Those that are there: Debian's two, and MPICH beside the tests' Python by both its ABIs.
 fn all() -> Vec<Mpi> {
     let mut found = Vec::new();
     for name in ["mpich", "openmpi"] {
@@ -28,7 +28,7 @@ fn all() -> Vec<Mpi> {
             });
         }
     }
-    for (_, mpi) in beside_pythons() {
+    for (_, mpi) in beside_pythons().into_iter().filter(|(_, mpi)| is_romio(mpi)) {
         // The same library by the standard ABI.
         let (cc, start) = (format!("{}_abi", mpi.cc), mpi.start.clone());
         let has_abi = Path::new(&cc).is_file();
@@ -94,9 +94,14 @@ fn calls_of_fortran_return_and_leave_what_they_do_without() {
 fn python_loads_the_adapter_with_its_extension() {
     for (python, mpi) in beside_pythons() {
         let site = Site::new(&SMALL);
-        let status =
-            site.same(&format!("{AROUND}{} -n 2 {python} $SCRIPTS/mpi.py && rm shared", mpi.start));
-        assert_adapted(&status, 2 * 8, 2 * 100);
+        // Open MPI's own part for files loses what this program relies on, and hangs with the
+        // pointer of all ranks, also without Forebay.
+        let (script, files, calls) = match is_romio(&mpi) {
+            true => ("$SCRIPTS/mpi.py && rm shared", 2 * 8, 2 * 100),
+            false => ("$SCRIPTS/mpi_small.py", 2, 2 * 20),
+        };
+        let status = site.same(&format!("{AROUND}{} -n 2 {python} {script}", mpi.start));
+        assert_adapted(&status, files, calls);
     }
 }
 
@@ -123,7 +128,8 @@ fn is_romio(mpi: &Mpi) -> bool {
 
 #[test]
 fn collective_calls_are_made_alone_where_views_are_disjoint() {
-    for mpi in all() {
+    let wheel = beside_pythons().into_iter().map(|(_, mpi)| mpi).find(|mpi| !is_romio(mpi));
+    for mpi in all().into_iter().chain(wheel) {
         let made = |part: &str, words: &[(&str, &str)], exchange: &str| {
             let site = of_known_speeds(exchange);
             assert!(compile_by(&mpi.cc, site.root(), "mpi_modes.c", &[]));
