@@ -332,8 +332,9 @@ fn romio(step: usize) {
             let (got, status) = site.run_buffered(&script);
             println!("{} {name}: {}, {} calls", mpi.cc, wanted.code, status.count("mpi_calls"));
             assert_eq!((got.code, &got.stdout), (wanted.code, &wanted.stdout), "{} {name}", mpi.cc);
-            // What these two leave depends on which rank comes first.
-            if !["status", "shared_fp"].contains(name) {
+            // What the first two leave depends on which rank comes first; of the third ROMIO's data
+            // sieving leaves what its memory held in bytes that nobody has written.
+            if !["status", "shared_fp", "atomicity"].contains(name) {
                 site.assert_same_files();
             }
         }
