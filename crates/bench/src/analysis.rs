@@ -1,10 +1,10 @@
-//! Analyses in transit (Data Elevator, HiPC 2016, section IV-E, Figure 8): an index of particles
-//! above an energy and a query by it, while the file is on the burst buffer, beside the same from the
-//! store afterwards.
+//! Analyses in transit (Data Elevator, HiPC 2016, Figure 8): an index of particles above an energy
+//! and a query by it, while the file is on the burst buffer, beside the same from the store
+//! afterwards.
 //!
-//! Devices are emulated. The paper's own are a shared store and a burst buffer, whose speeds for one
-//! reader it does not give; here the burst buffer reads four times as fast, at a hundredth of the
-//! latency. So the ratios are of these devices, and the paper's stand beside them.
+//! Devices are emulated. The paper's own are a shared store and a burst buffer, whose speeds for
+//! one reader it does not give; here the burst buffer reads four times as fast, at a hundredth of
+//! the latency. So the ratios are of these devices, and the paper's stand beside them.
 
 use crate::measured::{Claim, Measured, Unit};
 use crate::runner::end_manager;

@@ -378,6 +378,7 @@ mod layout {
             job: AtomicU32,
             unrecorded: AtomicU64,
             told: AtomicU64,
+            mpi_job: AtomicU64,
         }
     });
 

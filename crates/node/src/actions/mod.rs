@@ -1,5 +1,6 @@
 //! What runs on files while these are in the tiers: which actions there are, for which files one is
-//! due, and how each stands. `manager/runner` starts and ends the processes (docs/design/analyse.md).
+//! due, and how each stands. `manager/runner` starts and ends the processes, see
+//! docs/design/analyse.md.
 //!
 //! An action is a variant of [`Action`]: a command that runs as a child of the node manager, in a
 //! process group of its own, at the lowest priority, under a time-out, and with its standard output

@@ -1,5 +1,5 @@
-//! The runner: the thread that sees for which files an action is due, starts the processes, and ends
-//! them; see [`crate::actions`] and docs/design/analyse.md.
+//! The runner: the thread that sees for which files an action is due, starts the processes, and
+//! ends them; see [`crate::actions`] and docs/design/analyse.md.
 //!
 //! One thread for all: it looks at files as often as the elevator does, at processes that run every
 //! [`LOOK_RUNNING`], and rests where there is no action. A process dies with this thread, whatever

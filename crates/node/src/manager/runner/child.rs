@@ -1,4 +1,5 @@
-//! One process of an action: how it is started, looked at, killed, and how its result gets its name.
+//! One process of an action: how it is started, looked at, killed, and how its result gets its
+//! name.
 
 use super::leftover;
 use crate::actions::table::Entry;
