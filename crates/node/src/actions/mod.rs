@@ -384,10 +384,16 @@ impl Actions {
 
     /// Writes the table anew. What cannot be written is said: a successor would not know of it.
     fn save(&self, state: &State) {
-        self.recount(state);
+        // What is pending is seen before it is in the table, and what has ended after that: a run
+        // that was told that nothing is left finds it there.
+        let ends = state.runs.len() < self.pending.load(Ordering::Acquire);
+        if !ends {
+            self.recount(state);
+        }
         if let Err(error) = table::write(&self.runtime, state.ended.iter().chain(&state.runs)) {
             eprintln!("{}: {error}", self.runtime.actions().display());
         }
+        self.recount(state);
         crash::point("action.noted");
     }
 
@@ -470,7 +476,6 @@ impl Actions {
         if state.runs.len() + actions.len() > PENDING_MAX {
             return false;
         }
-        state.released.remove(&event.file);
         if !state.runs.iter().any(|run| run.is_of(event.file, generation)) {
             state.kept.remove(&event.file);
         }
@@ -544,9 +549,13 @@ impl Actions {
         change(&mut state.runs[at]);
         if state.runs[at].state.is_end() {
             let mut ended = state.runs.remove(at);
+            let file = FileId::from_raw(ended.file);
+            if !state.runs.iter().any(|run| run.is_of(file, ended.generation)) {
+                state.released.remove(&file);
+            }
             if ended.state.has_failed() {
                 let why = failed_by(&ended);
-                state.kept.insert(FileId::from_raw(ended.file), (ended.generation, why));
+                state.kept.insert(file, (ended.generation, why));
             }
             ended.ended_ms = now_ms();
             if state.ended.len() >= ENDED_MAX {

@@ -5,7 +5,8 @@
 
 use crate::config::read_up_to;
 use crate::instance::runtime::Runtime;
-use forebay_pool::{FileId, private};
+use forebay_pool::FileId;
+use forebay_pool::private::{self, Wrong};
 use rustix::fs::OFlags;
 use serde_json::{Value, json};
 use std::ffi::OsString;
@@ -173,8 +174,13 @@ impl Entry {
 /// All runs of an instance that are known, the oldest first; none where there is no table, or none
 /// that is this user's alone.
 pub fn read(runtime: &Runtime) -> Vec<Entry> {
-    let file = private::open(&runtime.actions(), OFlags::RDONLY).map(File::from);
-    let text = file.ok().and_then(|file| read_up_to(TABLE_MAX, file).ok()?);
+    // One that is replaced between open and look has no name any more, which is refused.
+    const TRIES: usize = 100;
+    let open = || private::open(&runtime.actions(), OFlags::RDONLY);
+    let tries = std::iter::repeat_with(open).take(TRIES);
+    let mut opened = tries.skip_while(|file| matches!(file, Err(Wrong::Links(0))));
+    let file = opened.next().and_then(Result::ok).map(File::from);
+    let text = file.and_then(|file| read_up_to(TABLE_MAX, file).ok()?);
     let text = text.and_then(|text| String::from_utf8(text).ok()).unwrap_or_default();
     let mut all: Vec<Entry> = text.lines().filter_map(Entry::of).collect();
     all.sort_by_key(|entry| entry.id);

@@ -174,8 +174,7 @@ impl Elevator {
         let Some(tier) = node.tiers().filter(is_in).find(|tier| self.is_short_in(*tier)) else {
             return true;
         };
-        let is_new = node.actions.release(&node.segment, file);
-        if is_new && node.segment.file(file).stage() != Some(Stage::Writing) {
+        if node.actions.release(&node.segment, file) {
             let path = node.shown_path(node.segment.file(file));
             let tier = node.tier_name(tier);
             eprintln!(
