@@ -12,8 +12,8 @@
 //! [`peers`]: the same program on other file systems that buffer. [`fabric()`]: the links between
 //! node managers, beside plain sockets. [`nodes()`], [`nodes_fig5`] and [`nodes_fig6`]: a group of
 //! several nodes, each a set of namespaces. [`nvm_model`]: what a model of collective I/O says,
-//! and what was measured. [`data_elevator_fig5`] to `8` and [`nvm_fig4`] to `11`: the figures of the
-//! papers on Data Elevator and NVM, with the I/O of scientific programs over HDF5 and MPI.
+//! and what was measured. [`data_elevator_fig5`] to `8` and [`nvm_fig4`] to `11`: the figures of
+//! the papers on Data Elevator and NVM, with the I/O of scientific programs over HDF5 and MPI.
 
 mod active;
 mod analysis;

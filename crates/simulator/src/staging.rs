@@ -222,7 +222,7 @@ enum Task {
 /// A file on its way.
 struct File {
     stage: Option<Stage>,
-    /// Parts that no mover has begun to read, that lie in the movers' memory, that are on the store.
+    /// Parts that no mover has begun to read, that lie in the movers' memory, that are stored.
     unread: u32,
     in_memory: u32,
     done: u32,

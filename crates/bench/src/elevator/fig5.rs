@@ -158,8 +158,8 @@ fn movers(bench: &Bench<'_>, scale: Scale, measured: &mut Measured) -> Result<()
 const METADATA_WORK: &str = "5f: an HDF5 file, created and closed";
 const STAGING_ADDS: &str = "5f: what staging adds, over the plain file on the burst buffer";
 
-/// 5f: plainly on the burst buffer, staged there, and buffered in memory. Of one rank, so that movers and the node
-/// manager have a processor.
+/// 5f: plainly on the burst buffer, staged there, and buffered in memory. Of one
+/// rank, so that movers and the node manager have a processor.
 fn metadata(bench: &Bench<'_>, scale: Scale, measured: &mut Measured) -> Result<(), String> {
     let files = scale.of(200, 40);
     let work = Work { kernel: "metadata", ..vpic(1, files, 8, 0) };

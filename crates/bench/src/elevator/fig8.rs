@@ -1,8 +1,8 @@
-//! Figure 8: an index of a step of VPIC, and the query "Ux > 0.97" by it, while the file lies in the
-//! burst buffer and after it was staged out.
+//! Figure 8: an index of a step of VPIC, and the query "Ux > 0.97" by it, while the file lies in
+//! the burst buffer and after it was staged out.
 //!
-//! One in eight chunks of 64 KiB has particles that are fast, 3 % of its own. The index is a bit for
-//! each particle, beside the file; the query reads positions of chunks that have one, and compares
+//! One in eight chunks of 64 KiB has particles that are fast, 3 % of its own. The index is a bit
+//! for each particle, beside the file; the query reads positions of chunks that have one, and compares
 //! them with what was written.
 
 use super::{Bench, Devices, System, ratio, rounds, vpic};

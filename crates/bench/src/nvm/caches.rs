@@ -1,5 +1,5 @@
 //! Figures 4 to 6 of the NVM paper: HACC-IO, MADbench2 and S3aSim with more and less memory before
-//! HDD, SSD and NVM. What the paper does with the kernel's page cache is done with the RAM tier here.
+//! HDD, SSD and NVM. What the paper does with the kernel's page cache the RAM tier does here.
 //!
 //! A GB of the paper is 32 MiB. Devices are emulated: a disk of 115 MB/s and 4 ms, an SSD of 480
 //! MB/s and 50 us, and NVM of 4 GB/s and 1 us.
