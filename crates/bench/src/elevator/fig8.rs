@@ -2,8 +2,8 @@
 //! the burst buffer and after it was staged out.
 //!
 //! One in eight chunks of 64 KiB has particles that are fast, 3 % of its own. The index is a bit
-//! for each particle, beside the file; the query reads positions of chunks that have one, and compares
-//! them with what was written.
+//! for each particle, beside the file; the query reads positions of chunks that have one, and
+//! compares them with what was written.
 
 use super::{Bench, Devices, System, ratio, rounds, vpic};
 use crate::measured::{Claim, Measured, Unit};

@@ -1,5 +1,5 @@
 //! Data Elevator's figures at the paper's scale, by the simulator: Cori's nodes, servers of the
-//! burst buffer, and targets of the store. What the paper does not say of them is assumed and swept.
+//! burst buffer, and targets of the store. What the paper does not say is assumed, and swept.
 
 use crate::measured::{Measured, Unit};
 use crate::paper::{self, Printed};
