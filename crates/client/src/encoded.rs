@@ -120,7 +120,7 @@ struct Hidden(RawFd);
 
 impl Drop for Hidden {
     fn drop(&mut self) {
-        // SAFETY: it is nobody else's.
+        // SAFETY: opened here, and known to no other code.
         unsafe { rustix::io::close(self.0) };
     }
 }

@@ -407,18 +407,17 @@ impl Session {
             self.keep_writable(identity_of(&stat), || at.open_to(OpenFlags::WRONLY));
         }
         call()?;
-        let stat = self.stat_known(at, flags);
-        self.note_status(stat);
+        let found = self.stat_at(at, flags);
         let mode = mode.unwrap_or(0);
-        // What has no bytes of its own is not executed through us.
         if mode & 0o111 != 0
-            && let Some(stat) = self.stat_at(at, AtFlags::empty())
-            && self.may_be_encoded(&stat)
+            && let Some(found) = found.filter(|found| self.may_be_encoded(found))
             && let Some(file) = at.open_to(OpenFlags::RDONLY)
         {
-            // An error stays with the file: it is one to whoever opens it.
-            let _ = surely(|| self.restore_encoded(file.as_raw_fd(), &stat, false));
+            // The kernel executes what the store has. An error is one to who opens it, too.
+            let _ = surely(|| self.restore_encoded(file.as_raw_fd(), &found, false));
         }
+        let stat = found.filter(|found| self.is_in_table(found));
+        self.note_status(stat);
         // Linkers make their output executable after they have closed it.
         if mode & 0o111 != 0
             && let Some(stat) = match flags.contains(AtFlags::SYMLINK_NOFOLLOW) {

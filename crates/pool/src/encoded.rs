@@ -9,7 +9,7 @@
 //! let text = mark.text();
 //! assert_eq!(Mark::parse(&text), Some(mark));
 //! assert_eq!(mark.content, Content::Here);
-//! // What somebody else has written is no mark.
+//! // Other text is no mark.
 //! assert_eq!(Mark::parse(b"1 zstd"), None);
 //! ```
 
@@ -101,7 +101,7 @@ impl Mark {
         format!("{text} {:08x}", crc32c::crc32c(text.as_bytes())).into_bytes()
     }
 
-    /// What an attribute says, which anybody may have written. `None` if it is no mark.
+    /// What an attribute says, which any program may have written. `None` if it is no mark.
     pub fn parse(text: &[u8]) -> Option<Mark> {
         let text = core::str::from_utf8(text).ok().filter(|text| text.len() <= MARK_MAX)?;
         let (said, sum) = text.rsplit_once(' ')?;
@@ -203,7 +203,7 @@ mod tests {
             }
             assert_eq!(Mark::parse(&text[..at]), None);
         }
-        assert_eq!(Mark::parse(&vec![b' '; MARK_MAX]), None);
+        assert_eq!(Mark::parse(&[b' '; MARK_MAX]), None);
     }
 
     #[test]

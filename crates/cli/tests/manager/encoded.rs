@@ -294,7 +294,7 @@ fn a_damaged_file_is_an_error_and_says_what_to_do() {
     let log = site.log();
     assert!(log.contains("file: it is encoded, and not restored: its encoded form"), "{log}");
     assert!(log.contains("docs/encoded.md"), "{log}");
-    // As it was, for whoever looks at it.
+    // As it was, to be looked at.
     assert!(mark(&file).is_some());
     steps.past("2");
     assert_eq!(steps.running.stdout().lines().next(), Some("1"));

@@ -121,7 +121,7 @@ impl Beside {
     }
 
     /// Begins a file, for bytes that will have the number `number`. Until it is finished, its
-    /// descriptor holds a lock that says that somebody writes it.
+    /// descriptor holds a lock that says that a process writes it.
     ///
     /// # Errors
     /// The store's.
@@ -210,8 +210,8 @@ impl Beside {
         let _ = rustix::fs::rmdir(self.store.join(FOLDER));
     }
 
-    /// Removes what writers have left that are gone, and gives all finished files: number, and where
-    /// what they are of was.
+    /// Removes what writers have left that are gone, and gives all finished files: number, and
+    /// where what they are of was.
     ///
     /// # Errors
     /// The store's.
@@ -250,8 +250,8 @@ fn told_by(file: &File) -> Option<(Mark, Seen, PathBuf)> {
     Some((Mark::parse(text.get(..length)?)?, seen, path))
 }
 
-/// Checksums of the first and of the last bytes of the `encoded` first ones of a file, as a mark has
-/// them.
+/// Checksums of the first and of the last bytes of the `encoded` first ones of a file, as a mark
+/// has them.
 ///
 /// # Errors
 /// The store's.

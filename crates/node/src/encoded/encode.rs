@@ -19,7 +19,8 @@ const AT_REST: Timer = Timer::ms(500);
 /// Bytes that are compared at once.
 const PIECE: usize = 1 << 20;
 
-/// A file that was encoded beside. While this lives, nobody takes the result for one that was left.
+/// A file that was encoded beside. While this lives, no manager takes the result for one that was
+/// left.
 pub struct Encoded {
     beside: Beside,
     number: u64,

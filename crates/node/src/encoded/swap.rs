@@ -181,8 +181,8 @@ fn restore_marked(
 }
 
 /// Exchanges the bytes of the file behind `fd` (O_PATH will do) for what was encoded of it, beside
-/// it, with number `number`. `is_at_rest` says whether the store has all of it; it is asked while no
-/// process can open the file. Returns the mark.
+/// it, with number `number`. `is_at_rest` says whether the store has all of it; it is asked while
+/// no process can open the file. Returns the mark.
 ///
 /// # Errors
 /// Why it is left as it is, or what failed. The file has its original bytes, or its mark.
@@ -483,8 +483,8 @@ fn alone_among_nodes(context: &Context<'_>, beside: &Beside) -> Result<Option<Ow
     Ok(Some(folder))
 }
 
-/// A lease on an open file (fcntl(2), F_SETLEASE): nobody else on this machine has it open, and
-/// who opens it waits.
+/// A lease on an open file (fcntl(2), F_SETLEASE): no other process of this machine has it open,
+/// and one that opens it waits.
 struct Lease<'a>(&'a File);
 
 impl<'a> Lease<'a> {
