@@ -12,8 +12,12 @@ use forebay_client::services::ByteRange;
 const NAME_MAX: usize = 191;
 /// Longest path of a file.
 const PATH_MAX: usize = 4096;
-/// Chunks of a dataset that are looked up: some milliseconds at each close of a larger one.
-const CHUNKS_MAX: u64 = 4096;
+/// Chunks of a dataset of which it is known where they lie.
+const CHUNKS_MAX: usize = 4096;
+/// Chunks that a library may go past where they are looked for one by one: it looks for one through
+/// all of them, at some 75 ns each. For what is noted at a close or flush, and for a prediction.
+const STEPS_NOTED: u64 = 16384;
+const STEPS_AHEAD: u64 = 4096;
 /// Chunks, or runs of bytes, of one prediction.
 const AHEAD_MAX: usize = 64;
 
@@ -391,19 +395,61 @@ impl Iterator for Grid<'_> {
     }
 }
 
+/// How many chunks a dataset of this extent has, at most.
+fn count_chunks(dims: &[u64], sides: &[u64; RANK_MAX]) -> u64 {
+    let count = |(dim, side): (&u64, &u64)| dim.div_ceil(*side);
+    dims.iter().zip(sides).map(count).fold(1, u64::saturating_mul)
+}
+
+/// How many of so many chunks may be looked for one by one in so many steps.
+fn looked_for(chunks: u64, steps: u64) -> usize {
+    (steps / chunks.max(1)) as usize
+}
+
 /// The bytes of all chunks that a dataset has, or of the first of them, and whether it is all.
+/// Libraries from 1.14 on tell of all in one pass; others are asked only for few.
 fn chunks(library: &Library, id: Id, sides: &[u64; RANK_MAX]) -> (Vec<ByteRange>, bool) {
     let Some((dims, rank)) = extent(library, id) else { return (Vec::new(), false) };
     if dims[..rank].contains(&0) {
         return (Vec::new(), true);
     }
-    let count = |(dim, side): (&u64, &u64)| dim.div_ceil(*side);
-    let count = dims[..rank].iter().zip(sides).map(count).fold(1, u64::saturating_mul);
+    // Of 1.12 and 1.13 it calls with other arguments.
+    if let Some(visit_all) = library.H5Dchunk_iter.filter(|_| library.H5Dwrite_multi.is_some()) {
+        let mut found: Vec<ByteRange> = Vec::new();
+        // SAFETY: a dataset, the default transfer, and what `visit` takes, which lives as long.
+        let result = unsafe { visit_all(id, 0, visit, (&raw mut found).cast()) };
+        let is_whole = result == 0;
+        return (found, is_whole);
+    }
+    let count = count_chunks(&dims[..rank], sides);
     let end = core::array::from_fn(|d| dims[d].saturating_sub(1));
     let all = Slab { start: [0; RANK_MAX], end };
-    let elements = Grid::of(&all, sides, rank).take(CHUNKS_MAX as usize);
+    let most = looked_for(count, STEPS_NOTED);
+    let elements = Grid::of(&all, sides, rank).take(most);
     let found = elements.filter_map(|element| chunk(library, id, &element)).collect();
-    (found, count <= CHUNKS_MAX)
+    (found, count <= most as u64)
+}
+
+/// Takes in a chunk; 1, which ends the pass, where there is no room for more.
+///
+/// # Safety
+/// `found` is the vector that [`chunks`] gave.
+unsafe extern "C" fn visit(
+    _element: *const u64,
+    _filters: core::ffi::c_uint,
+    start: u64,
+    bytes: u64,
+    found: *mut c_void,
+) -> c_int {
+    // SAFETY: as the caller says.
+    let found = unsafe { &mut *found.cast::<Vec<ByteRange>>() };
+    if found.len() == CHUNKS_MAX {
+        return 1;
+    }
+    if let Some(end) = start.checked_add(bytes).filter(|_| start != NOWHERE && bytes > 0) {
+        found.push(ByteRange { start, end });
+    }
+    0
 }
 
 /// Takes in that a part of a dataset is read now, and has brought what is read next, if that can be
@@ -447,7 +493,8 @@ fn read_slab(library: &Library, open: &Open, now: Slab, dims: [u64; RANK_MAX]) {
     if let (Some(next), Some(managed)) = (next, ManagedFile::of(open.file)) {
         match open.layout {
             Layout::Chunked(sides) => {
-                let elements = Grid::of(&next, &sides, open.rank).take(AHEAD_MAX);
+                let most = looked_for(count_chunks(&dims[..open.rank], &sides), STEPS_AHEAD);
+                let elements = Grid::of(&next, &sides, open.rank).take(AHEAD_MAX.min(most));
                 let chunks = elements.filter_map(|element| chunk(library, open.at.1, &element));
                 chunks.for_each(|range| managed.will_need(range));
             }

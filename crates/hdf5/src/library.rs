@@ -9,6 +9,11 @@ use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 /// An identifier of HDF5's; none is negative.
 pub type Id = i64;
 
+/// What `H5Dchunk_iter` calls for each chunk: its first element, filters, address and bytes, as from
+/// 1.14 on.
+pub type ChunkVisit =
+    unsafe extern "C" fn(*const u64, c_uint, u64, u64, *mut c_void) -> c_int;
+
 /// HDF5 libraries of one process that are told apart.
 const LIBRARIES_MAX: usize = 16;
 /// Places in programs and libraries that call HDF5, of which it is remembered where to; from others
@@ -128,6 +133,7 @@ functions! {
         *const c_char, *const c_char, c_uint, Id, *const c_char, c_int, c_int, u64, Id, Id
     ) -> Id;
     // Those by which the structure of a file is learned.
+    H5Dchunk_iter(Id, Id, ChunkVisit, *mut c_void) -> c_int;
     H5Dget_chunk_info_by_coord(Id, *const u64, *mut c_uint, *mut u64, *mut u64) -> c_int;
     H5Dget_create_plist(Id) -> Id;
     H5Dget_offset(Id) -> u64;

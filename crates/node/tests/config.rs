@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use forebay_client::Needs;
+use forebay_client::{DeepBind, MpiIo, Needs};
 use forebay_node::config::{
     Backing, Config, Emulate, Flush, Group, Hosts, MessageSpeed, Messages, Mode, Movers, Placement,
     Speed, Tier, TierKind, Trigger,
@@ -226,6 +226,9 @@ emulate = { latency = "60us" }
         },
         adapters: Needs::ALL,
         analyses: Vec::new(),
+        mpiio: MpiIo::default(),
+        deepbind: DeepBind::default(),
+        active: Vec::new(),
         automatic: false,
     };
     assert_eq!(site.load(text).unwrap(), expected);

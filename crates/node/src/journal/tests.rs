@@ -52,7 +52,13 @@ impl World {
             state: Mutex::default(),
         };
         let script = FaultScript::new();
+        let runtime = Runtime {
+            instance: String::new(),
+            folder: PathBuf::new(),
+            pool: PathBuf::new(),
+        };
         let node = Node {
+            actions: crate::actions::Actions::of(&config, &runtime, false),
             descriptors: Descriptors::new(
                 config.backing.iter().map(|backing| backing.path.as_path()),
             ),
@@ -66,11 +72,7 @@ impl World {
             devices: Vec::new(),
             stores: Vec::new(),
             indexes: Vec::new(),
-            runtime: Runtime {
-                instance: String::new(),
-                folder: PathBuf::new(),
-                pool: PathBuf::new(),
-            },
+            runtime,
             journal: Some(journal),
             exposure: Mutex::default(),
             trace: Trace::default(),

@@ -211,7 +211,7 @@ pub fn serve(
             .map_err(|errno| format!("making an event descriptor: {errno}"))?,
         memory: Memory::default(),
         keeps_slots: AtomicU32::new(0),
-        actions: actions,
+        actions,
         not_set_aside: std::sync::Mutex::default(),
     };
     let leaves = u32::from(node.faults.is_some());
