@@ -3,8 +3,8 @@
 //!
 //! One folder for each concern; those further down in this list use those further up:
 //! `observe`, `config`, `instance`, `profile`, `store`, `devices`, `journal`, `memory` (of RAM),
-//! `remote` (blocks of other nodes), `group` (of nodes), `actions` (what runs on files), `node` (the
-//! state that all threads share), `encoded`, `drain`, `organize`, `recovery`, `manager`.
+//! `remote` (blocks of other nodes), `group` (of nodes), `actions` (what runs on files), `node`
+//! (the state that all threads share), `encoded`, `drain`, `organize`, `recovery`, `manager`.
 
 // First, for its macro.
 #[macro_use]

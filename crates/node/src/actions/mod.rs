@@ -30,7 +30,7 @@ use crate::config::{Config, read_up_to};
 use crate::instance::runtime::{Runtime, read_private, write_private};
 use crate::usage::path_of;
 use forebay_pool::layout::FileRecord;
-use forebay_pool::{FileId, Segment, clock, crash};
+use forebay_pool::{FileId, Segment, clock, crash, futex};
 use rustix::fd::OwnedFd;
 use std::collections::{HashMap, VecDeque};
 use std::ffi::OsString;
@@ -39,7 +39,7 @@ use std::io::Seek;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use table::{Entry, RunState};
@@ -304,6 +304,8 @@ pub(crate) struct Actions {
     pending: AtomicUsize,
     /// No more is started, what runs is killed: the manager ends at once.
     is_over: AtomicBool,
+    /// Futex of the runner while there is no action: what wakes other threads does not wake it.
+    wanted: AtomicU32,
 }
 
 struct State {
@@ -355,6 +357,7 @@ impl Actions {
             count: AtomicUsize::new(0),
             pending: AtomicUsize::new(0),
             is_over: AtomicBool::new(false),
+            wanted: AtomicU32::new(0),
             state: Mutex::new(State {
                 actions,
                 of_config,
@@ -405,6 +408,20 @@ impl Actions {
     /// Whether some run has not ended.
     pub fn are_pending(&self) -> bool {
         self.pending.load(Ordering::Acquire) > 0
+    }
+
+    /// Waits until there may be an action, or [`Actions::wake`] is called.
+    pub fn await_any(&self, most_ms: u64) {
+        let seen = self.wanted.load(Ordering::SeqCst);
+        if !self.are_any() {
+            futex::wait(&self.wanted, seen, most_ms);
+        }
+    }
+
+    /// Has the runner look.
+    pub fn wake(&self) {
+        self.wanted.fetch_add(1, Ordering::SeqCst);
+        futex::wake_all(&self.wanted);
     }
 
     /// Starts no more, and has what runs killed: for a manager that is to end at once.

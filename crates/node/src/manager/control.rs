@@ -583,6 +583,7 @@ impl Receiver<'_> {
                     let told = Message::Told.encode();
                     let answered = sent.pop().is_some_and(|file| node.actions.answer(file));
                     // What was at rest has something to look at now.
+                    node.actions.wake();
                     node.want_work();
                     answered && rustix::net::send(&peer.socket, &told, SendFlags::NOSIGNAL).is_ok()
                 }

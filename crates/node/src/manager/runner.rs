@@ -32,8 +32,8 @@ use std::time::{Duration, Instant};
 const LOOK: Timer = Timer::ms(200);
 /// The same while something runs.
 const LOOK_RUNNING: Timer = Timer::ms(20);
-/// Until something is registered; a request wakes the thread.
-const LOOK_IDLE: Timer = Timer::seconds(1);
+/// Without any action: a request, and the end of the manager, wake the thread.
+const UNTIL_WOKEN: Timer = Timer::seconds(3600);
 /// How long a file that is to be removed may be in use: descriptions of a program that has ended
 /// are freed after a second.
 const REMOVAL_WAIT: Timer = Timer::seconds(10);
@@ -116,16 +116,16 @@ impl Runner {
         let node = Arc::clone(&self.node);
         self.take_over();
         while !node.stopping() {
+            if !node.actions.are_any() {
+                node.actions.await_any(UNTIL_WOKEN.as_ms());
+                continue;
+            }
             let seen = node.header().work_wanted.load(Ordering::Acquire);
-            let wait_ms = if node.actions.are_any() {
-                self.look();
-                match (self.children.is_empty(), node.actions.are_pending()) {
-                    (true, false) => node.wait_ms(LOOK.as_ms()),
-                    (true, true) => LOOK.as_ms(),
-                    (false, _) => LOOK_RUNNING.as_ms(),
-                }
-            } else {
-                node.wait_ms(LOOK_IDLE.as_ms())
+            self.look();
+            let wait_ms = match (self.children.is_empty(), node.actions.are_pending()) {
+                (true, false) => node.wait_ms(LOOK.as_ms()),
+                (true, true) => LOOK.as_ms(),
+                (false, _) => LOOK_RUNNING.as_ms(),
             };
             futex::wait(&node.header().work_wanted, seen, wait_ms);
         }

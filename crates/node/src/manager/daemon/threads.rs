@@ -74,6 +74,7 @@ pub(super) fn end_workers(
 ) {
     node.stopping.store(true, Ordering::Release);
     node.want_work();
+    node.actions.wake();
     node.segment.want_room();
     node.segment.want_memory();
     node.segment.wake_placers();
