@@ -10,6 +10,7 @@ use forebay_node::actions::table::{self, Entry, RunState};
 use forebay_node::config::analyses::{self, Analysis, DRAIN, ON};
 use forebay_node::log::shown;
 use forebay_node::runtime::Runtime;
+use forebay_pool::clock;
 use forebay_pool::message::Message;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -119,8 +120,8 @@ impl AnalyseArguments {
         let read = analyses::of_text(&line, Some("analyse"), &here);
         let mut all = read.map_err(|why| why.replacen("analyse:1: analysis[0].", "--", 1))?;
         let mut one = all.pop().ok_or("no analysis is given")?;
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        one.since = now.map_or(0, |now| now.as_nanos() as u64);
+        // By the clock of what files are stamped with.
+        one.since = clock::realtime_coarse_ns();
         Ok(one)
     }
 }

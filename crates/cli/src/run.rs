@@ -24,6 +24,7 @@ use forebay_node::status::Observer;
 use forebay_node::{Config, Connection};
 use forebay_placement::schema::{Mode, Trigger};
 use forebay_pool::calls::{Calls, Wanted};
+use forebay_pool::clock;
 use forebay_pool::layout::{FOLLOWS, JOBS_MAX, LAYOUT_VERSION};
 use forebay_pool::message::Message;
 use forebay_pool::spans::Spans;
@@ -36,7 +37,7 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 /// Options of `forebay run`.
 #[derive(Args)]
@@ -322,8 +323,8 @@ pub fn run(arguments: &RunArguments, mut tracer: Option<&mut Tracer>) -> Result<
     let not_followed = followed.as_ref().and_then(|followed| followed.describe_nothing(is_on));
     not_followed.iter().for_each(|why| eprintln!("forebay: {why}"));
     let before = Counts::now(&runtime);
-    let begun = SystemTime::now().duration_since(UNIX_EPOCH);
-    let begun_ms = begun.map_or(0, |begun| begun.as_millis() as u64);
+    // By the clock of what is noted from now on, which lags behind others.
+    let begun_ms = clock::realtime_coarse_ns() / 1_000_000;
     let mut aside = Aside::of(&config, &runtime);
     aside.tell_old();
     if let (Some(tracer), Some(memory)) = (&mut tracer, &memory) {
