@@ -152,7 +152,7 @@ impl Table<'_> {
         let words = command.words()?;
         let words = match is_written {
             true => words,
-            false => command.from_folder(words)?,
+            false => command.resolved(words)?,
         };
         let name = match self.get("name") {
             Some(name) => name.name_of_analysis()?,
@@ -247,7 +247,7 @@ impl Value<'_> {
 
     /// The same with the program's own path, so that it does not depend on where a node manager is
     /// started: a name without `/` is looked for as a shell does.
-    fn from_folder(&self, mut words: Vec<String>) -> reader::Result<Vec<String>> {
+    fn resolved(&self, mut words: Vec<String>) -> reader::Result<Vec<String>> {
         let given = expand(&words[0], |name| std::env::var(name).ok())
             .map_err(|problem| self.error(problem))?;
         let found = find_program(&given, self.source.folder).map_err(|why| self.error(why))?;
