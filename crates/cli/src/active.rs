@@ -67,7 +67,7 @@ struct RunArguments {
     /// Where scratch files of a sort are made, without a name; by default beside the result
     #[arg(long, value_name = "DIR")]
     scratch: Option<PathBuf>,
-    /// The node manager runs it, on a buffered file: with limits, and the result has the file's mode
+    /// The node manager runs it on a buffered file: with limits; the result has the file's mode
     #[arg(long, hide = true)]
     as_action: bool,
     #[command(flatten)]
@@ -211,8 +211,8 @@ fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Has the kernel refuse memory far beyond what the operation is given, also to the commands that it
-/// starts. Shared memory, as the pool is, does not count.
+/// Has the kernel refuse memory far beyond what the operation is given, also to the commands that
+/// it starts. Shared memory, as the pool is, does not count.
 fn limit_memory(memory: u64) {
     let most = Some(memory.saturating_mul(2).saturating_add(512 << 20));
     let limit = rustix::process::Rlimit { current: most, maximum: most };

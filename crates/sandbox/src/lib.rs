@@ -2,12 +2,12 @@
 //! network or threads, each call within a limit of memory and instructions.
 //!
 //! A kind of program is a file of this crate: what it exports, what it may call, and what its
-//! answers may be. There are two: what predicts what will be read ([`Predictor`]), and what makes other
-//! bytes of a file's ([`Function`]). Nothing that a program does reaches its caller but as an answer
-//! that was checked, or as a [`Fault`] or [`Stop`].
+//! answers may be. There are two: what predicts what will be read ([`Predictor`]), and what makes
+//! other bytes of a file's ([`Function`]). Nothing that a program does reaches its caller but as an
+//! answer that was checked, or as a [`Fault`] or [`Stop`].
 //!
-//! The interpreter is the cargo feature `wasm`. Without it [`Program::of`] and [`Function::of`] refuse
-//! every program, and say so.
+//! The interpreter is the cargo feature `wasm`. Without it [`Program::of`] and [`Function::of`]
+//! refuse every program, and say so.
 
 #[cfg(not(feature = "wasm"))]
 #[path = "absent.rs"]

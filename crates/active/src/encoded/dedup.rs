@@ -22,8 +22,8 @@ use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::ops::Range;
 
-/// Chunks of a file at most, kept or not: a table of some 250 MiB in memory if all are kept, and 160
-/// more while it is read. With chunks of 64 KiB, 256 GiB.
+/// Chunks of a file at most, kept or not: a table of some 250 MiB in memory if all are kept, and
+/// 160 more while it is read. With chunks of 64 KiB, 256 GiB.
 pub const CHUNKS_MAX: usize = 4 << 20;
 /// Bytes of a chunk on average where nothing else is asked for.
 pub const CHUNK_BYTES: u32 = 64 << 10;
