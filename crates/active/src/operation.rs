@@ -286,7 +286,7 @@ impl Operation {
         }
     }
 
-    /// What the name of its result ends with, where nobody names it otherwise.
+    /// What the name of its result ends with, where its caller gives no name.
     pub fn suffix(&self) -> &'static str {
         match self {
             Operation::Sort(_) => ".sorted",

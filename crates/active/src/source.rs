@@ -60,7 +60,7 @@ impl<S: Source + ?Sized> Source for &S {
     }
 }
 
-/// A stream that can seek, as a [`Source`]. Its position is nobody else's.
+/// A stream that can seek, as a [`Source`]. No other code uses its position.
 #[derive(Debug)]
 pub struct Seeking<T>(Mutex<T>);
 

@@ -380,9 +380,10 @@ impl Target {
     }
 
     fn stdout() -> io::Result<Target> {
-        let file = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+        let stdout = io::stdout();
+        let file = File::from(stdout.as_fd().try_clone_to_owned()?);
         let path = PathBuf::from("-");
-        // Written at its beginning: a file that somebody else has written to is not meant.
+        // Written at its beginning: a file that another process has written to is not meant.
         if file.metadata()?.is_file() && (&file).stream_position()? == 0 {
             return Ok(Target { path, partial: None, file, is_copied: false });
         }
@@ -411,7 +412,7 @@ impl Target {
         let problem = failed(&self.path);
         if self.is_copied {
             let copied = self.file.seek(SeekFrom::Start(0)).and_then(|_| {
-                let mut stdout = io::stdout().lock();
+                let mut stdout = io::stdout();
                 io::copy(&mut self.file, &mut stdout)?;
                 stdout.flush()
             });

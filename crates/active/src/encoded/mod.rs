@@ -2,7 +2,7 @@
 //! before: compressed in frames ([`frames`]), or without the chunks that are there twice
 //! ([`dedup`]).
 //!
-//! What is read here may have been made by anybody. Every length is checked against the file's
+//! What is read here may have been made by any user. Every length is checked against the file's
 //! and against the limits below before memory is taken for it, and all that is decoded was
 //! summed when it was written.
 //!

@@ -21,7 +21,11 @@ const ALLOWED: &[(&str, &[&str], &[&str])] = &[
     ("hdf5", &["client"], &["libc", "rustix"]),
     ("hdf5-later", &[], &[]),
     ("sandbox", &[], &["wasmi"]),
-    ("active", &["sandbox"], &["blake3", "crc32c", "fastcdc", "lz4_flex", "sha2", "zstd"]),
+    (
+        "active",
+        &["placement", "sandbox"],
+        &["blake3", "crc32c", "fastcdc", "lz4_flex", "sha2", "zstd"],
+    ),
     ("membership", &[], &["crc32c", "foca", "rand", "serde"]),
     ("fabric", &["membership"], &["crc32c", "libc", "ring", "rustix", "rustls", "ucx-rs"]),
     ("directory", &["membership"], &[]),
@@ -520,6 +524,9 @@ const OTHER_TIMES: &[(&str, &str)] = &[
     // Emulated devices.
     ("node/src/node.rs", "left.min(50_000_000)"),
     // What a user sets, and the least of it.
+    ("node/src/config/active.rs", "PATIENCE: Duration"),
+    ("node/src/config/active.rs", "map(Duration::from_nanos)"),
+    ("node/src/manager/runner.rs", "Duration::from_millis(now_ms()"),
     ("node/src/config/types.rs", "period: Duration::from_secs(1)"),
     ("node/src/config/types.rs", "max_age: Duration::from_secs(30)"),
     ("node/src/config/toml.rs", "Duration::from_nanos(self.duration_ns("),

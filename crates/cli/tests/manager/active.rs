@@ -86,9 +86,15 @@ fn what_does_not_fit_is_said_and_its_file_is_drained() {
          [[active]]\nname = \"slow\"\nmatch = \"staged*\"\noperation = \"function\"\n\
          command = \"sleep 300\"\ntimeout = \"300ms\"\npatience = \"0s\"\ndrain = \"after\"\n",
     );
-    let ran = site.end(site.buffered(&["sh", "-c", "printf 12345 > staged"])).expect(0);
-    assert!(ran.stderr.contains("1 bytes are left"), "{}", ran.stderr);
-    assert!(ran.stderr.contains("it was killed after 300ms"), "{}", ran.stderr);
+    let steps = Steps::of(&site, "printf 12345 > staged; step 1");
+    steps.at("1");
+    wait_for("both ends", LONG, || {
+        let said = explained(&site, "staged");
+        let ends = ["1 bytes are left", "it was killed after 300ms"];
+        ends.iter().all(|end| said.contains(end)).then_some(())
+    });
+    steps.past("1");
+    steps.end();
     assert_eq!(sees(&site.store.join("staged")), "12345");
     assert_eq!(fs::read_dir(&site.store).unwrap().count(), 1);
 }

@@ -59,7 +59,7 @@ pub(crate) const MARK: &str = "FOREBAY_ACTION";
 pub(crate) enum Action {
     /// A user's command, which reads the file.
     Analyse(Arc<Analysis>),
-    /// An operation on its bytes: this program does it, as `forebay active run` or `forebay replace`.
+    /// An operation on its bytes: this program does it (`forebay active run`, `forebay replace`).
     Active(Arc<ActiveRule>),
 }
 
