@@ -98,7 +98,8 @@ fn records_with_equal_keys_stay_in_order() {
 fn filters_keep_the_records_for_which_all_conditions_hold() {
     let mut random = Random::new(support::seed());
     let all = records(&mut random, 5000);
-    let cases: [(&str, fn(&[u8; 24]) -> bool); 5] = [
+    type Holds = fn(&[u8; 24]) -> bool;
+    let cases: [(&str, Holds); 5] = [
         ("f64be@8 > 3", |record| float(record) > 3.0),
         ("f64be@8<=-2 and u64@0 != 0", |record| float(record) <= -2.0 && number(record) != 0),
         ("u64@16 >= 100 and u64@16 < 200", |record| {
@@ -109,7 +110,7 @@ fn filters_keep_the_records_for_which_all_conditions_hold() {
     ];
     for (text, holds) in cases {
         let filter = of("filter", &[("record", "24"), ("where", text)]);
-        let wanted: Vec<[u8; 24]> = all.iter().copied().filter(|record| holds(record)).collect();
+        let wanted: Vec<[u8; 24]> = all.iter().copied().filter(holds).collect();
         let (kept, done) = run_with(&filter, &all.concat(), 1 << 20).unwrap();
         assert!(kept == wanted.concat(), "{text}");
         assert_eq!(done.units, (5000, wanted.len() as u64), "{text}");

@@ -7,8 +7,8 @@
 //! [`micro`]: the hot path, against memcpy, tmpfs and the page cache. [`hermes_fig4`],
 //! [`hermes_fig5`] and [`hermes_fig6`]: what lies in shared memory, against allocators and servers.
 //! [`prefetch()`]: what is read ahead. [`mlbs()`]: computing out of core. [`analysis()`]: commands
-//! that read a file in transit. [`active()`]: operations on it. [`cliffs`]: what ordinary operations
-//! around it cost.
+//! that read a file in transit. [`active()`]: operations on it. [`cliffs`]: what ordinary
+//! operations around it cost.
 //! [`peers`]: the same program on other file systems that buffer. [`fabric()`]: the links between
 //! node managers, beside plain sockets. [`nodes()`], [`nodes_fig5`] and [`nodes_fig6`]: a group of
 //! several nodes, each a set of namespaces. [`nvm_model`]: what a model of collective I/O says,

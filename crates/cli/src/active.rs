@@ -352,7 +352,7 @@ impl Target {
     fn create(path: &Path, original: &File) -> Result<Target, String> {
         let problem = failed(path);
         if is_stdout(path) {
-            return Target::stdout().map_err(|error| format!("standard output: {error}"));
+            return Target::on_output().map_err(|error| format!("standard output: {error}"));
         }
         let of = original.metadata().map_err(|error| problem(&error))?;
         if let Ok(there) = fs::metadata(path) {
@@ -379,7 +379,7 @@ impl Target {
         Ok(target)
     }
 
-    fn stdout() -> io::Result<Target> {
+    fn on_output() -> io::Result<Target> {
         let stdout = io::stdout();
         let file = File::from(stdout.as_fd().try_clone_to_owned()?);
         let path = PathBuf::from("-");

@@ -4,6 +4,7 @@ use crate::analyse;
 use crate::text::{bytes, counted, fitted};
 use clap::Args;
 use forebay_node::collective::{Shape, Terms};
+use forebay_node::config::size_of;
 use forebay_node::explain::{Candidate, Explanation, Extent, Placement, Way};
 use forebay_node::in_force::{InForce, Source};
 use forebay_node::log::shown;
@@ -12,6 +13,7 @@ use forebay_node::profile::{Direction, bandwidth, latency};
 use forebay_node::runtime::Runtime;
 use forebay_node::status::Observer;
 use forebay_placement::schema::{Consistency, Lifetime, METADATA, Mode};
+use forebay_pool::datasets::NAME_MAX;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -25,7 +27,7 @@ pub struct ExplainArguments {
     /// FILE:metadata
     path: PathBuf,
     /// Bytes of the write that is asked about
-    #[arg(long, value_name = "N", default_value_t = 1 << 20)]
+    #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = some_size)]
     bytes: u64,
     /// Compare collective with independent I/O of so many MPI ranks, each with --bytes
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
@@ -39,12 +41,11 @@ pub struct ExplainArguments {
           value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     aggregators: Option<u32>,
     /// Bytes that an aggregator collects: cb_buffer_size
-    #[arg(long, value_name = "N", default_value_t = 16 << 20, requires = "ranks",
-          value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "SIZE", default_value = "16MiB", requires = "ranks",
+          value_parser = some_size)]
     buffer: u64,
     /// Bytes of a rank that lie together in the file [default: all of --bytes]
-    #[arg(long, value_name = "N", requires = "ranks",
-          value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "SIZE", requires = "ranks", value_parser = some_size)]
     piece: Option<u64>,
     /// Show every part of the file, however many there are
     #[arg(long)]
@@ -52,6 +53,12 @@ pub struct ExplainArguments {
     /// As JSON: an object with all parts of the file, see docs/explain.md
     #[arg(long, conflicts_with = "all")]
     json: bool,
+}
+
+/// A size that something can have: more bytes than a file of Linux's are no question.
+fn some_size(text: &str) -> Result<u64, String> {
+    let size = size_of(text).filter(|size| (1..=i64::MAX as u64).contains(size));
+    size.ok_or_else(|| "give a size such as 4MiB".to_owned())
 }
 
 /// Parts of a file that are shown without `--all`.
@@ -64,9 +71,7 @@ pub fn explain(arguments: &ExplainArguments) -> Result<ExitCode, String> {
     for runtime in Runtime::all()?.iter().filter(|runtime| runtime.has_pool()) {
         // One of another version, or that ends right now, is not this file's.
         let Ok(observer) = Observer::of(&runtime.pool) else { continue };
-        if let Some(explanation) =
-            observer.explain(&path, dataset.as_deref(), arguments.bytes.max(1))
-        {
+        if let Some(explanation) = observer.explain(&path, dataset.as_deref(), arguments.bytes) {
             let shape = arguments.ranks.map(|ranks| Shape {
                 ranks,
                 nodes: arguments.nodes,
@@ -95,7 +100,10 @@ pub fn explain(arguments: &ExplainArguments) -> Result<ExitCode, String> {
 fn with_dataset(path: &Path) -> (PathBuf, Option<String>) {
     let of_dataset = |text: &str| {
         let (file, dataset) = text.split_once(":/")?;
-        Some((PathBuf::from(file), Some(format!("/{dataset}"))))
+        // As HDF5 understands a path: names between slashes, and "." is none.
+        let names = dataset.split('/').filter(|name| !name.is_empty() && *name != ".");
+        let names: Vec<_> = names.collect();
+        Some((PathBuf::from(file), Some(format!("/{}", names.join("/")))))
     };
     let of_metadata = |text: &str| {
         let file = text.strip_suffix(METADATA)?.strip_suffix(':')?;
@@ -197,14 +205,14 @@ fn show(observer: &Observer, runtime: &Runtime, found: &Explanation, all: bool) 
 /// The datasets that are known, with the bytes in which they lie and the rules that ask for them.
 fn datasets(text: &mut String, found: &Explanation, all: bool) {
     if let (Some(name), []) = (&found.dataset, &found.datasets[..]) {
-        let _ = writeln!(
-            text,
-            "  dataset   {name} is not known: no program was seen to use it since the file came to \
-             the pool"
-        );
+        let why = match name.len() > NAME_MAX {
+            true => format!("names of more than {NAME_MAX} bytes are not followed"),
+            false => "no program was seen to use it since the file came to the pool".to_owned(),
+        };
+        let _ = writeln!(text, "  dataset   {} is not known: {why}", shown(name));
     }
-    let shown = if all { found.datasets.len() } else { found.datasets.len().min(EXTENTS_SHOWN) };
-    for (index, dataset) in found.datasets[..shown].iter().enumerate() {
+    let most = if all { found.datasets.len() } else { found.datasets.len().min(EXTENTS_SHOWN) };
+    for (index, dataset) in found.datasets[..most].iter().enumerate() {
         let head = if index == 0 { "dataset" } else { "" };
         let length = dataset.ranges.iter().map(|range| range.end - range.start).sum();
         let parts = match &dataset.ranges[..] {
@@ -213,10 +221,10 @@ fn datasets(text: &mut String, found: &Explanation, all: bool) {
             ranges => format!("{} parts {}", ranges.len(), bytes(length)),
         };
         let rule = dataset.rule.as_ref().map_or(String::new(), |rule| format!(", rule {rule}"));
-        let _ = writeln!(text, "  {head:8}  {} {parts}{rule}", dataset.name);
+        let _ = writeln!(text, "  {head:8}  {} {parts}{rule}", shown(&dataset.name));
     }
-    if shown < found.datasets.len() {
-        let _ = writeln!(text, "            and {} more (--all)", found.datasets.len() - shown);
+    if most < found.datasets.len() {
+        let _ = writeln!(text, "            and {} more (--all)", found.datasets.len() - most);
     }
 }
 

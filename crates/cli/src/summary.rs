@@ -119,9 +119,9 @@ impl Counts {
                     _ => format!("{source}: {none}"),
                 };
             }
-            format!("{source}: no dataset that was used is called \"{pattern}\"; {why}")
+            format!("{source}: no dataset that was used is called \"{pattern}\", or a rule further up holds for it; {why}")
         });
-        let refused = (refused > 0).then(|| {
+        let refused = (refused > 0 && !self.dataset_rules.is_empty()).then(|| {
             let datasets = counted(refused, "dataset", "datasets");
             format!("no room to know where {datasets} lay; rules did not hold for all of them")
         });

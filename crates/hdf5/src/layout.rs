@@ -14,8 +14,9 @@ const NAME_MAX: usize = 191;
 const PATH_MAX: usize = 4096;
 /// Chunks of a dataset of which it is known where they lie.
 const CHUNKS_MAX: usize = 4096;
-/// Chunks that a library may go past where they are looked for one by one: it looks for one through
-/// all of them, at some 75 ns each. For what is noted at a close or flush, and for a prediction.
+/// Chunks that a library may go past where they are looked for one by one: it looks for one
+/// through all of them, at some 75 ns each. For what is noted at a close or flush, and for a
+/// prediction.
 const STEPS_NOTED: u64 = 16384;
 const STEPS_AHEAD: u64 = 4096;
 /// Chunks, or runs of bytes, of one prediction.

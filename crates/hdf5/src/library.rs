@@ -9,10 +9,9 @@ use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 /// An identifier of HDF5's; none is negative.
 pub type Id = i64;
 
-/// What `H5Dchunk_iter` calls for each chunk: its first element, filters, address and bytes, as from
-/// 1.14 on.
-pub type ChunkVisit =
-    unsafe extern "C" fn(*const u64, c_uint, u64, u64, *mut c_void) -> c_int;
+/// What `H5Dchunk_iter` calls for each chunk: its first element, filters, address and bytes, as
+/// from 1.14 on.
+pub type ChunkVisit = unsafe extern "C" fn(*const u64, c_uint, u64, u64, *mut c_void) -> c_int;
 
 /// HDF5 libraries of one process that are told apart.
 const LIBRARIES_MAX: usize = 16;

@@ -166,8 +166,8 @@ beginning_functions! {
     MPI_File_write_ordered_begin_c(buffer) 0, 1, 2, 0;
 }
 
-/// Collective functions, and those behind the arrow by which a rank makes such a call alone; whether
-/// they read, and at the pointer of the rank.
+/// Collective functions, and those behind the arrow by which a rank makes such a call alone;
+/// whether they read, and at the pointer of the rank.
 macro_rules! collective_functions {
     ($($name:ident => $alone:literal($($before:ident),*) $is_read:literal, $is_own:literal;)*) => { $(
         #[unsafe(no_mangle)]

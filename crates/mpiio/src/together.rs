@@ -23,7 +23,7 @@ const EACH: u64 = 8;
 /// Whether the views of the ranks are disjoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Views {
-    /// Nobody has asked.
+    /// Not asked yet.
     NotAsked,
     /// For all offsets.
     Disjoint,

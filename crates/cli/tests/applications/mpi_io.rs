@@ -333,7 +333,7 @@ fn romio(step: usize) {
             println!("{} {name}: {}, {} calls", mpi.cc, wanted.code, status.count("mpi_calls"));
             assert_eq!((got.code, &got.stdout), (wanted.code, &wanted.stdout), "{} {name}", mpi.cc);
             // What the first two leave depends on which rank comes first; of the third ROMIO's data
-            // sieving leaves what its memory held in bytes that nobody has written.
+            // sieving leaves what its memory held in bytes that no rank has written.
             if !["status", "shared_fp", "atomicity"].contains(name) {
                 site.assert_same_files();
             }

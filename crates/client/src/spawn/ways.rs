@@ -1,5 +1,5 @@
-//! How programs of a run are adapted, beside which adapters they load: settings that have a variable
-//! and a key of the configuration each.
+//! How programs of a run are adapted, beside which adapters they load: settings that have a
+//! variable and a key of the configuration each.
 
 /// What the adapter for MPI-IO does beyond looking: `FOREBAY_MPIIO`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -52,11 +52,8 @@ impl World {
             state: Mutex::default(),
         };
         let script = FaultScript::new();
-        let runtime = Runtime {
-            instance: String::new(),
-            folder: PathBuf::new(),
-            pool: PathBuf::new(),
-        };
+        let runtime =
+            Runtime { instance: String::new(), folder: PathBuf::new(), pool: PathBuf::new() };
         let node = Node {
             actions: crate::actions::Actions::of(&config, &runtime, false),
             descriptors: Descriptors::new(
