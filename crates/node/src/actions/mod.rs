@@ -2,20 +2,20 @@
 //! due, and how each stands. `manager/runner` starts and ends the processes, see
 //! docs/design/analyse.md.
 //!
-//! An action is a variant of [`Action`]: a command that runs as a child of the node manager, in a
+//! An action is a variant of `Action`: a command that runs as a child of the node manager, in a
 //! process group of its own, at the lowest priority, under a time-out, and with its standard output
 //! in a file that gets its name once the command has exited 0 and the store durably has the file.
 //! Everything that differs between kinds of actions is in the methods of `Action`; a new kind is a
 //! new variant, and no other code knows of it:
 //!
-//! - [`Action::is_of`]: which files; [`Action::on`]: after what;
-//! - [`Action::words`]: the command line, and [`Action::joins_pool`] whether the preload library is
+//! - `Action::is_of`: which files; `Action::on`: after what;
+//! - `Action::words`: the command line, and `Action::joins_pool` whether the preload library is
 //!   loaded into it, so that it reads at the speed of the tiers;
-//! - [`Action::holds`]: whether the drain of a staged file waits until it has ended (state A);
-//! - [`Action::result`]: where its output goes, if that is kept;
-//! - [`Action::ending`]: what follows an exit with status 0.
+//! - `Action::holds`: whether the drain of a staged file waits until it has ended (state A);
+//! - `Action::result`: where its output goes, if that is kept;
+//! - `Action::ending`: what follows an exit with status 0.
 //!
-//! The life of one run of an action on a file is [`table::RunState`]: waiting, running, deciding,
+//! The life of one run of an action on a file is `table::RunState`: waiting, running, deciding,
 //! and an end. All of it is in the table, a private file of the instance that is replaced at each
 //! step: the manager's successor goes on with it, and `forebay status` and `explain` read it. What
 //! was running when a manager was killed is killed, too, and begins again.
