@@ -1,6 +1,6 @@
 //! Files in an encoded form from which the original bytes come back, any of them without those
 //! before: compressed in frames ([`frames`]), or without the chunks that are there twice
-//! ([`dedup`]).
+//! ([`mod@dedup`]).
 //!
 //! What is read here may have been made by any user. Every length is checked against the file's
 //! and against the limits below before memory is taken for it, and all that is decoded was

@@ -322,6 +322,9 @@ const BLOCK: u64 = 256 << 10;
 fn metadata_is_kept_apart_from_raw_data() {
     let Some(site) = with_program(&LAZY) else { return };
     with_rules(&site, METADATA_FIRST);
+    // What the first program has said is known while there is the pool.
+    let config = site.config.to_str().unwrap();
+    site.end(site.forebay(&["up", "--config", config])).expect(0);
     let mut said = String::new();
     // The second program adds to the file of the first.
     for step in ["metadata", "append"] {
@@ -352,6 +355,7 @@ fn metadata_is_kept_apart_from_raw_data() {
             assert!(bytes_in(all, "nvme") >= raw * BLOCK, "{raw} {all:#}");
         }
     }
+    site.end(site.forebay(&["stop", "--config", config])).expect(0);
     let plain = "$BIN/datasets_more metadata f.h5 && $BIN/datasets_more append f.h5";
     site.run_plainly(plain).expect(0);
     site.assert_same_files();

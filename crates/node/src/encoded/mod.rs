@@ -3,7 +3,7 @@
 //!
 //! The file stays what it is (inode, names, owner, mode, attributes, times, size); its bytes are
 //! exchanged in place. Before the first of them changes, all encoded bytes are durable in a file
-//! [beside](beside::Beside), and the file's mark says so; so a kill, or a loss of power, at any
+//! `beside`, and the file's mark says so; so a kill, or a loss of power, at any
 //! step leaves the original bytes, or the means to make them.
 
 mod beside;
