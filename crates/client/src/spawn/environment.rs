@@ -9,7 +9,7 @@ use rustix::fs::{Access, AtFlags, CWD};
 use std::ffi::CString;
 use std::sync::Arc;
 
-/// What the environment of every child has to carry.
+/// What the environment of every child has to carry, in the order of [`Setting`].
 const CARRIED: [&CStr; SETTINGS] = [
     c"LD_PRELOAD",
     c"FOREBAY_POOL",
@@ -21,6 +21,23 @@ const CARRIED: [&CStr; SETTINGS] = [
     c"FOREBAY_ACTION",
 ];
 const SETTINGS: usize = 8;
+
+/// A place in [`CARRIED`].
+#[derive(Clone, Copy)]
+enum Setting {
+    Preload,
+    Pool,
+    Socket,
+    Job,
+    Adapters,
+    Action = 7,
+}
+
+impl Setting {
+    fn name(self) -> &'static CStr {
+        CARRIED[self as usize]
+    }
+}
 
 /// Where the loader looks for the libraries of a program.
 const LIBRARY_PATH: &CStr = c"LD_LIBRARY_PATH";
@@ -110,7 +127,7 @@ fn preloaded(value: &[u8]) -> impl Iterator<Item = &[u8]> {
 pub unsafe fn take_adapters(list: *mut *const c_char) -> Needs {
     // SAFETY: as the caller says.
     let given = unsafe { Variables::given(list) };
-    let Some(entry) = given.find(CARRIED[0]) else { return Needs::NONE };
+    let Some(entry) = given.find(Setting::Preload.name()) else { return Needs::NONE };
     let is_adapter = |name: &&[u8]| !Needs::of_adapter(name).is_empty();
     let Some(first) = preloaded(value_of(entry)).find(is_adapter) else { return Needs::NONE };
     let (start, length) = (entry.as_ptr().cast_mut().cast::<u8>(), entry.count_bytes());
@@ -162,43 +179,44 @@ impl Carried {
 
     /// The pool that the process is to join.
     pub fn pool(&self) -> Option<&CStr> {
-        self.value(1)
+        self.value(Setting::Pool)
     }
 
     /// Whether a program with `variables` is to join the same pool, and not that of another run.
     pub(super) fn is_pool_of(&self, variables: Variables<'_>) -> bool {
-        variables.find(CARRIED[1]).is_none_or(|given| self.entries()[1] == Some(given))
+        let ours = self.entries()[Setting::Pool as usize];
+        variables.find(Setting::Pool.name()).is_none_or(|given| ours == Some(given))
     }
 
     /// The socket of the pool's node manager.
     pub fn socket(&self) -> Option<&CStr> {
-        self.value(2)
+        self.value(Setting::Socket)
     }
 
     /// The number of the run that the process belongs to.
     pub fn job(&self) -> Option<&CStr> {
-        self.value(3)
+        self.value(Setting::Job)
     }
 
     /// Whether the process belongs to a command that the node manager runs on a file: what it
     /// writes starts no other one.
     pub(crate) fn is_action(&self) -> bool {
-        self.value(5).is_some()
+        self.value(Setting::Action).is_some()
     }
 
     /// The library's path: the first one in the LD_PRELOAD that this process was started with.
     pub(super) fn library(&self) -> Option<&[u8]> {
-        self.value(0)?.to_bytes().split(|&byte| byte == b':').next()
+        self.value(Setting::Preload)?.to_bytes().split(|&byte| byte == b':').next()
     }
 
     /// The adapters that programs of this run may load.
     pub(super) fn admitted(&self) -> Needs {
-        admitted(self.value(4))
+        admitted(self.value(Setting::Adapters))
     }
 
     /// The same for a program with `variables`.
     pub(super) fn admitted_for(&self, variables: Variables<'_>) -> Needs {
-        let given = variables.find(CARRIED[4]);
+        let given = variables.find(Setting::Adapters.name());
         given.map_or_else(|| self.admitted(), |given| admitted(value_text(given)))
     }
 
@@ -223,10 +241,10 @@ impl Carried {
         self.entries.each_ref().map(Option::as_deref)
     }
 
-    /// The value of a setting, by its place in `CARRIED`.
-    fn value(&self, setting: usize) -> Option<&CStr> {
-        let value = CARRIED[setting].count_bytes() + 1;
-        let entry = self.entries()[setting]?.to_bytes_with_nul();
+    /// The value of a setting.
+    fn value(&self, setting: Setting) -> Option<&CStr> {
+        let value = setting.name().count_bytes() + 1;
+        let entry = self.entries()[setting as usize]?.to_bytes_with_nul();
         CStr::from_bytes_with_nul(entry.get(value..)?).ok()
     }
 
@@ -295,7 +313,7 @@ impl<'a> Environment<'a> {
             *setting = setting.filter(|_| !given.has(name));
         }
         // Ours where the program has none.
-        let preload = given.find(CARRIED[0]).or(missing[0]);
+        let preload = given.find(Setting::Preload.name()).or(missing[0]);
         let foreign = preload.filter(|entry| !carried.is_preload(entry, needs));
         if missing == [None; SETTINGS] && foreign.is_none() {
             return environment;
@@ -354,7 +372,8 @@ impl Session {
             match given.find(name) {
                 None => {}
                 Some(given)
-                    if name == CARRIED[0] && !self.carried.is_preload(given, Needs::NONE) =>
+                    if name == Setting::Preload.name()
+                        && !self.carried.is_preload(given, Needs::NONE) =>
                 {
                     let merged = self.carried.merged(given, Needs::NONE);
                     *setting = merged.and_then(|made| CStr::from_bytes_with_nul(made.leak()).ok());
@@ -471,6 +490,21 @@ mod tests {
         assert_eq!(Carried::of(off).admitted_for(plain), Needs::NONE);
         assert_eq!(Carried::of(plain).admitted(), Needs::ALL);
         assert_eq!(Carried::of(plain).admitted_for(off), Needs::NONE);
+    }
+
+    #[test]
+    fn settings_are_found_by_their_names() {
+        let names = [
+            (Setting::Preload, c"LD_PRELOAD"),
+            (Setting::Pool, c"FOREBAY_POOL"),
+            (Setting::Socket, c"FOREBAY_SOCKET"),
+            (Setting::Job, c"FOREBAY_JOB"),
+            (Setting::Adapters, c"FOREBAY_ADAPTERS"),
+            (Setting::Action, c"FOREBAY_ACTION"),
+        ];
+        for (setting, name) in names {
+            assert_eq!(setting.name(), name);
+        }
     }
 
     #[test]
