@@ -9,14 +9,12 @@ use forebay_client::services::{DeviceNow, NetworkNow};
 use forebay_placement::collective::{Call, Device, Link, Network, aggregators};
 
 /// Hints, as bits of what a program has set.
-const SIEVING: u64 = 1;
-const AGGREGATORS: u64 = 2;
+const AGGREGATORS: u64 = 1;
 /// None may be added.
 const ALL: u64 = u64::MAX;
 
 /// Names of hints, and the bit that each closes.
-const NAMES: [(&CStr, u64); 5] = [
-    (c"romio_ds_write", SIEVING),
+const NAMES: [(&CStr, u64); 4] = [
     (c"cb_nodes", AGGREGATORS),
     (c"cb_config_list", AGGREGATORS),
     (c"romio_no_indep_rw", ALL),
@@ -31,8 +29,6 @@ const SYSTEM_HINTS: &CStr = c"/etc/romio-hints";
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Hints {
-    /// 1: independent writes with holes are made piece by piece (`romio_ds_write=disable`).
-    pub no_sieving: u32,
     /// `cb_nodes`; 0 leaves it.
     pub aggregators: u32,
     /// Of them on each node, `cb_config_list`; 0 leaves it.
@@ -94,7 +90,7 @@ const PIECE: u64 = 64 << 10;
 
 /// What is to be added for so many ranks on so many nodes, where `set` was set by one of them.
 pub(crate) fn chosen(set: u64, ranks: u32, nodes: u32) -> Hints {
-    let mut hints = Hints { no_sieving: u32::from(set & SIEVING == 0), ..Hints::default() };
+    let mut hints = Hints::default();
     if set & AGGREGATORS == 0
         && ranks > 1
         && let Some(device) = device(-1, 0..0, true)
@@ -157,9 +153,6 @@ pub(crate) fn with(abi: &Abi, info: Word, hints: Hints) -> Option<Word> {
     };
     if !is_made {
         return None;
-    }
-    if hints.no_sieving == 1 {
-        set(made, c"romio_ds_write", "disable\0");
     }
     if hints.aggregators > 0 {
         set(made, c"cb_nodes", &format!("{}\0", hints.aggregators));

@@ -163,6 +163,38 @@ fn only_what_was_said_and_never_was_on_the_store_is_removed() {
 }
 
 #[test]
+fn a_file_is_never_removed_by_what_was_said_of_another_one_with_its_name() {
+    let analyses = [
+        (
+            "name = \"drops\"\nmatch = \"staged-now\"\ndrain = \"after\"\nmay_drop = true",
+            "sleep 0.3; cat \"$FOREBAY_FILE\" >> OUT/read; echo drop > \"$FOREBAY_DECISION\"",
+        ),
+        (
+            "name = \"moves\"\nmatch = \"staged-moved\"\ndrain = \"after\"\nmay_drop = true",
+            "mv \"$FOREBAY_FILE\" staged-elsewhere; echo drop > \"$FOREBAY_DECISION\"",
+        ),
+    ];
+    // A rotation: before the command begins, while it runs, or after that.
+    for pause in ["0", "0.25", "0.4"] {
+        let site = site_with(&EAGER, &analyses);
+        let script = format!(
+            "echo first > staged-now; sleep {pause}; mv staged-now staged-first; \
+             echo second > staged-now; echo text > staged-moved; sleep 2"
+        );
+        let ran = site.end(site.buffered(&["sh", "-c", &script])).expect(0);
+        // Only a command that has read it may have said so.
+        match fs::read_to_string(site.store.join("staged-first")) {
+            Ok(text) => assert_eq!(text, "first\n", "{pause}: {}", ran.stderr),
+            Err(_) => {
+                let read = sees(&site.out.join("read"));
+                assert!(read.contains("first\n"), "{pause}: {read} {}", ran.stderr);
+            }
+        }
+        assert_eq!(sees(&site.store.join("staged-elsewhere")), "text\n", "{}", ran.stderr);
+    }
+}
+
+#[test]
 fn a_command_that_writes_to_its_own_file_runs_once_and_loses_nothing() {
     let site = site_with(
         &EAGER,

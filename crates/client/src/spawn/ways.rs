@@ -5,10 +5,10 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MpiIo {
     /// Nothing.
+    #[default]
     Observe,
     /// It adds hints and changes the mode of calls where all ranks run on one node and have noted
     /// that they have it.
-    #[default]
     Auto,
     /// The same wherever the ranks run: each of them has it, the user says.
     Everywhere,

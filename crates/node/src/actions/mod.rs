@@ -29,7 +29,7 @@ use crate::config::analyses::{self, Analysis, DrainWhen, On};
 use crate::config::{Config, read_up_to};
 use crate::instance::runtime::{Runtime, read_private, write_private};
 use crate::usage::path_of;
-use forebay_pool::layout::FileRecord;
+use forebay_pool::layout::{FileFlags, FileRecord};
 use forebay_pool::{FileId, Segment, clock, crash, futex};
 use rustix::fd::OwnedFd;
 use std::collections::{HashMap, VecDeque};
@@ -449,6 +449,7 @@ impl Actions {
     pub fn awaits(&self, segment: &Segment, file: FileId) -> bool {
         self.count.load(Ordering::Acquire) > 0
             && segment.file(file).is_altered()
+            && !segment.file(file).has(FileFlags::UNLINKED)
             && !self.is_over()
             && !self.for_file(segment, file, &[On::Close, On::Step]).is_empty()
     }

@@ -15,6 +15,7 @@ use crate::actions::{Action, Ending, Event, now_ms, series};
 use crate::config::On;
 use crate::node::Node;
 use crate::observe::log::shown;
+use crate::usage::path_of_file;
 use child::{Child, Ended};
 use forebay_pool::clock::Timer;
 use forebay_pool::{FileId, Owner, crash, futex};
@@ -95,6 +96,8 @@ pub(crate) struct Runner {
     steps: HashMap<FileId, (u32, u8, u64)>,
     /// Until when files that are to be removed may be in use.
     removals: HashMap<u64, Instant>,
+    /// When the status of these was last changed as their commands began.
+    begun: HashMap<u64, StatusChange>,
     /// Whether the machine has CPU to spare.
     idle: Idle,
 }
@@ -107,6 +110,7 @@ impl Runner {
             children: Vec::new(),
             steps: HashMap::new(),
             removals: HashMap::new(),
+            begun: HashMap::new(),
             idle: Idle::default(),
         }
     }
@@ -281,7 +285,10 @@ impl Runner {
         let mut state = RunState::Done;
         if child.action.ending() == Ending::Decide {
             match child.decision().and_then(|text| Decision::of(&text, child.event.step)) {
-                Ok(Decision::Drop) if child.holds => state = RunState::Deciding,
+                Ok(Decision::Drop) if child.holds => {
+                    state = RunState::Deciding;
+                    self.begun.insert(id, child.changed);
+                }
                 Ok(Decision::Drop) => {
                     said = "it said \"drop\", but its file was not held: it is drained".into();
                 }
@@ -336,6 +343,8 @@ impl Runner {
             if runs.iter().any(|other| others(&other)) {
                 continue;
             }
+            let same = |other: &&Entry| other.is_of(file, run.generation);
+            let deciders: Vec<&Entry> = runs.iter().filter(deciding).filter(same).collect();
             let until = *self
                 .removals
                 .entry(run.id)
@@ -343,7 +352,10 @@ impl Runner {
             let removal = match is_there(&node, run) {
                 true => match node.actions.is_kept(file, run.generation) {
                     Some(why) => Removal::Never(why),
-                    None => removal::remove(&node, file, self.owner),
+                    None if !deciders.iter().all(|run| self.is_where_it_was(run)) => {
+                        Removal::Never("it was moved meanwhile, or its attributes changed".into())
+                    }
+                    None => removal::remove(&node, file, &run.path, self.owner),
                 },
                 false => Removal::Never("it is not in the tiers any more".into()),
             };
@@ -357,8 +369,8 @@ impl Runner {
             eprintln!("{}: {} \"{}\": {said}", shown(&run.path), run.kind, run.action);
             self.removals.remove(&run.id);
             // All that have said so have the same end.
-            let same = |other: &&Entry| other.is_of(file, run.generation);
-            for other in runs.iter().filter(deciding).filter(same) {
+            for other in deciders {
+                self.begun.remove(&other.id);
                 node.actions.change(other.id, |run| (run.state, run.said) = (state, said.clone()));
             }
             crash::point("action.decided");
@@ -397,8 +409,20 @@ impl Runner {
 
     fn begin(&mut self, run: &Entry, action: Action) {
         let node = Arc::clone(&self.node);
-        let event =
-            Event { file: FileId::from_raw(run.file), path: run.path.clone(), step: run.step };
+        let mut run = run.clone();
+        let file = FileId::from_raw(run.file);
+        let mut changed = changed_at(&run);
+        if changed.is_none() {
+            // It was moved since: its name may be another file's now.
+            run.path = path_of_file(&node.segment, node.segment.file(file));
+            changed = changed_at(&run);
+            node.actions.change(run.id, |entry| entry.path.clone_from(&run.path));
+        }
+        let Some(changed) = changed else {
+            let why = "its file has no name that is known any more";
+            return self.fail(run.id, RunState::Stopped, why.into());
+        };
+        let event = Event { file, path: run.path.clone(), step: run.step };
         let temporary = match child::temporary(&node, &action, &event, run.id) {
             Ok(temporary) => temporary,
             Err(why) => return self.fail(run.id, RunState::Failed, why),
@@ -409,11 +433,17 @@ impl Runner {
             run.temporary = temporary.as_ref().map(|(path, _)| path.clone());
         });
         crash::point("action.starting");
-        match Child::start(&node, run, action, event, temporary) {
+        match Child::start(&node, &run, changed, action, event, temporary) {
             Ok(child) => self.children.push(child),
             Err(why) => self.fail(run.id, RunState::Failed, why),
         }
         crash::point("action.started");
+    }
+
+    /// Whether a file has been where it is since the command began that has decided: what that has
+    /// read by its path was this file.
+    fn is_where_it_was(&self, run: &Entry) -> bool {
+        self.begun.get(&run.id).is_some_and(|then| changed_at(run).as_ref() == Some(then))
     }
 
     /// The manager is told to end at once: what runs is killed, and everything is drained.
@@ -442,6 +472,17 @@ impl Runner {
             });
         }
     }
+}
+
+/// The time of the last change of a file's status, which is also that of its last renaming: seconds
+/// and nanoseconds.
+type StatusChange = (i64, i64);
+
+/// That of a run's file, if its path leads there.
+fn changed_at(run: &Entry) -> Option<StatusChange> {
+    let stat = rustix::fs::lstat(&run.path).ok()?;
+    let is_it = (stat.st_dev, stat.st_ino) == (run.device, run.inode);
+    is_it.then_some((stat.st_ctime as i64, stat.st_ctime_nsec as i64))
 }
 
 /// Whether the file of a run is still what it was.

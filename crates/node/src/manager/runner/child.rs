@@ -50,6 +50,8 @@ pub(super) struct Child {
     pub event: Event,
     pub generation: u32,
     pub holds: bool,
+    /// When the file's status was last changed as it was started.
+    pub changed: super::StatusChange,
     /// What the file was when it was started.
     pub version: (u64, u64),
     process: std::process::Child,
@@ -89,6 +91,7 @@ impl Child {
     pub fn start(
         node: &Node,
         run: &Entry,
+        changed: super::StatusChange,
         action: Action,
         event: Event,
         temporary: Option<Temporary>,
@@ -138,6 +141,7 @@ impl Child {
             event,
             generation: run.generation,
             holds: run.holds,
+            changed,
             version,
             process: started,
             mark,
@@ -254,9 +258,15 @@ impl Child {
     /// Why that could not be.
     pub fn publish(&mut self) -> Result<Option<PathBuf>, String> {
         let Some((file, (temporary, path))) = self.result.take() else { return Ok(None) };
+        let most = self.action.result_max();
         let publish = || -> std::io::Result<bool> {
-            if file.metadata()?.len() == 0 {
+            let length = file.metadata()?.len();
+            if length == 0 {
                 return Ok(false);
+            }
+            if length > most {
+                let why = format!("it is longer than {most} bytes (result_max)");
+                return Err(std::io::Error::other(why));
             }
             file.sync_all()?;
             crash::point("action.synced");

@@ -4,9 +4,9 @@
 
 use crate::node::Node;
 use crate::store::beneath::{Known, Since, Stores};
-use crate::usage::path_of_file;
 use forebay_pool::layout::FileFlags;
 use forebay_pool::{FileId, Owner, crash};
+use std::path::Path;
 
 /// What has become of it.
 #[derive(Debug, PartialEq, Eq)]
@@ -19,8 +19,8 @@ pub(super) enum Removal {
     Never(String),
 }
 
-/// Removes it, if it may be.
-pub(super) fn remove(node: &Node, file: FileId, owner: Owner) -> Removal {
+/// Removes it, by the path that leads to it, if it may be.
+pub(super) fn remove(node: &Node, file: FileId, path: &Path, owner: Owner) -> Removal {
     let segment = &node.segment;
     let record = segment.file(file);
     let never = |why: &str| Removal::Never(why.to_owned());
@@ -66,12 +66,11 @@ pub(super) fn remove(node: &Node, file: FileId, owner: Owner) -> Removal {
         Err(errno) => return Removal::Never(errno.to_string()),
     }
     let stores = Stores::of(node.config.backing.iter().map(|backing| &*backing.path));
-    let path = path_of_file(segment, record);
     crash::point("action.removing");
     // The note comes first, as with a program's unlink: a file that lost its name unnoted would be
     // looked for.
     record.set(FileFlags::UNLINKED);
-    match stores.remove(&path, &Known::of(record), Since::Boot) {
+    match stores.remove(path, &Known::of(record), Since::Boot) {
         Ok(_) => {
             crash::point("action.removed");
             segment.files().touch(file);
