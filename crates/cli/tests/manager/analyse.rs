@@ -195,6 +195,18 @@ fn a_file_is_never_removed_by_what_was_said_of_another_one_with_its_name() {
 }
 
 #[test]
+fn nothing_waits_for_files_that_have_no_name_any_more() {
+    let keys = "name = \"late\"\nmatch = \"*\"\ndrain = \"after\"";
+    let site = site_with(&EAGER, &[(keys, "cat \"$FOREBAY_FILE\"")]);
+    let script = "echo text > removed; rm removed; echo first > staged; echo second > new; \
+        mv new staged; echo last > staged-last; ln staged-last linked; rm staged-last";
+    site.end(site.buffered(&["sh", "-c", script])).expect(0);
+    assert_eq!(sees(&site.store.join("staged")), "second\n");
+    assert_eq!(sees(&site.store.join("linked")), "last\n");
+    assert!(!site.store.join("removed").exists());
+}
+
+#[test]
 fn a_command_that_writes_to_its_own_file_runs_once_and_loses_nothing() {
     let site = site_with(
         &EAGER,
