@@ -125,8 +125,9 @@ fn placement(policy: &str) -> String {
 #[test]
 fn max_bandwidth_makes_room_in_ram_by_moving_down() {
     let seen = run(&placement("max-bandwidth"), &[]);
-    // 99 MiB came to RAM, whose 16 MiB are kept between an empty quarter and a tenth.
-    assert!(seen.on("ram") >= 8 * MIB, "{seen:?}");
+    // 99 MiB came to RAM, of whose 16 MiB a tenth to a quarter is kept free, and up to three
+    // quarters while the writer waits for room; some is on its way.
+    assert!(seen.on("ram") >= 2 * MIB, "{seen:?}");
     assert!(seen.moved("demote") >= 80 * MIB && seen.on("bb") > 32 * MIB, "{seen:?}");
     // The writer waits for room, which both lower tiers make at the same time; no byte was written
     // there by the program.
