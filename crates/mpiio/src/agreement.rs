@@ -21,7 +21,7 @@ fn variable(name: &CStr) -> Option<&'static CStr> {
 
 fn setting() -> MpiIo {
     let given = variable(c"FOREBAY_MPIIO");
-    given.map_or(MpiIo::Auto, |text| {
+    given.map_or(MpiIo::default(), |text| {
         text.to_str().ok().and_then(MpiIo::named).unwrap_or(MpiIo::Observe)
     })
 }

@@ -75,9 +75,9 @@ mod tests {
             assert_eq!(Config::parse(&config.canonical()).unwrap(), config);
             assert_eq!(config.instance_id(), instance);
         }
-        let text = "[run]\nadapters = \"none\"\nmpiio = \"observe\"\ndeepbind = \"keep\"";
+        let text = "[run]\nadapters = \"none\"\nmpiio = \"auto\"\ndeepbind = \"keep\"";
         let config = given(text).unwrap();
-        assert_eq!((config.mpiio, config.deepbind), (MpiIo::Observe, DeepBind::Keep));
+        assert_eq!((config.mpiio, config.deepbind), (MpiIo::Auto, DeepBind::Keep));
         assert_eq!(Config::parse(&config.canonical()).unwrap(), config);
         assert_eq!(config.instance_id(), instance);
         for (key, wanted) in [("mpiio", "everywhere"), ("deepbind", "keep")] {
