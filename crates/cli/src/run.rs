@@ -17,7 +17,8 @@ use crate::trace::{LOOK_EVERY, Tracer};
 use crate::watch::Watch;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use forebay_node::launch::{Ways, find_library, join_pool};
+use forebay_node::config::Ways;
+use forebay_node::launch::{find_library, join_pool};
 use forebay_node::log::shown;
 use forebay_node::runtime::Runtime;
 use forebay_node::status::Observer;
@@ -259,7 +260,7 @@ pub fn run(arguments: &RunArguments, mut tracer: Option<&mut Tracer>) -> Result<
     arguments.group.take(&mut config, &runtime)?;
     let library = find_library()?;
     refuse_other_layout(&library)?;
-    let ways = Ways::chosen(&config)?;
+    let ways = config.ways.or_chosen()?;
     let given = arguments.quota.iter().map(|given| config.quota(given));
     let quotas = given.collect::<Result<Vec<_>, _>>()?;
     manager::drain_orphans(&config, &runtime)?;

@@ -5,10 +5,9 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use forebay_client::{DeepBind, MpiIo, Needs};
 use forebay_node::config::{
     Backing, Config, Emulate, Flush, Group, Hosts, MessageSpeed, Messages, Mode, Movers, Placement,
-    Speed, Tier, TierKind, Trigger,
+    Speed, Tier, TierKind, Trigger, Ways,
 };
 use forebay_placement::evict::Eviction;
 use forebay_placement::exposure::Exposed;
@@ -224,10 +223,8 @@ emulate = { latency = "60us" }
             between: MessageSpeed { latency_ns: 5_390_000, bandwidth: 29_850_000 },
             within: MessageSpeed { latency_ns: 400, bandwidth: 8_000_000_000 },
         },
-        adapters: Needs::ALL,
+        ways: Ways::default(),
         analyses: Vec::new(),
-        mpiio: MpiIo::default(),
-        deepbind: DeepBind::default(),
         active: Vec::new(),
         automatic: false,
     };
@@ -379,13 +376,13 @@ fn unknown_keys() {
     site.refuses(
         &with("\nzeta = 1\nalpha = 2"),
         &format!(
-            "site.toml:2: zeta: {tail} page_size, flush, placement, backing, tier, group, node, mpi, run, rule, schema\n\
-             site.toml:3: alpha: {tail} page_size, flush, placement, backing, tier, group, node, mpi, run, rule, schema"
+            "site.toml:2: zeta: {tail} page_size, flush, placement, backing, tier, group, node, mpi, run, analysis, active, rule, schema\n\
+             site.toml:3: alpha: {tail} page_size, flush, placement, backing, tier, group, node, mpi, run, analysis, active, rule, schema"
         ),
     );
     site.refuses(
         &with("automatic = true"),
-        &format!("site.toml:1: automatic: {tail} page_size, flush, placement, backing, tier, group, node, mpi, run, rule, schema"),
+        &format!("site.toml:1: automatic: {tail} page_size, flush, placement, backing, tier, group, node, mpi, run, analysis, active, rule, schema"),
     );
     site.refuses(
         &with("[flush]\ninterval = \"1s\""),

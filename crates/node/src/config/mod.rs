@@ -45,9 +45,9 @@ pub(crate) mod units;
 mod variables;
 
 pub use active::ActiveRule;
+pub use adapters::Ways;
 pub use analyses::{Analysis, DrainWhen, On};
 pub use errors::Errors;
-use forebay_client::{DeepBind, MpiIo, Needs};
 pub use forebay_placement::schema::Trigger;
 use forebay_pool::layout::STORES_MAX;
 pub use group::{Consistency, Group, Hosts};
@@ -179,10 +179,8 @@ impl Config {
             group: Group::default(),
             movers: Movers::default(),
             messages: Messages::default(),
-            adapters: Needs::ALL,
+            ways: Ways::default(),
             analyses: Vec::new(),
-            mpiio: MpiIo::default(),
-            deepbind: DeepBind::default(),
             active: Vec::new(),
             automatic: true,
         };

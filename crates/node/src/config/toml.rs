@@ -1,5 +1,6 @@
 //! The TOML text of a configuration.
 
+use super::adapters::Ways;
 use super::errors::Errors;
 use super::group::Group;
 use super::machine::whole_of;
@@ -19,7 +20,6 @@ use super::variables::expand;
 use super::{active, analyses};
 use crate::config::schema;
 use ::toml::de::DeValue;
-use forebay_client::{DeepBind, MpiIo, Needs};
 use forebay_placement::evict::Eviction;
 use forebay_placement::exposure::Exposed;
 use forebay_placement::schema::{Durability, Trigger};
@@ -122,8 +122,7 @@ impl Text<'_> {
         let group = root.read("group", Group::default(), errors, |e| e.group(errors));
         let movers = root.read("node", Movers::default(), errors, |e| e.movers(errors));
         let messages = root.read("mpi", Messages::default(), errors, |e| e.messages(errors));
-        let run = (Needs::ALL, MpiIo::default(), DeepBind::default());
-        let (adapters, mpiio, deepbind) = root.read("run", run, errors, |e| e.run());
+        let ways = root.read("run", Ways::default(), errors, |e| e.run());
         let analyses = errors.or(analyses::read(&root), Vec::new());
         let active = errors.or(active::read(&root, &analyses), Vec::new());
         let automatic = root.read("automatic", false, errors, |e| e.boolean());
@@ -156,10 +155,8 @@ impl Text<'_> {
                 group,
                 movers,
                 messages,
-                adapters,
+                ways,
                 analyses,
-                mpiio,
-                deepbind,
                 active,
                 automatic,
             };
@@ -184,10 +181,8 @@ impl Text<'_> {
             group,
             movers,
             messages,
-            adapters,
+            ways,
             analyses,
-            mpiio,
-            deepbind,
             active,
             automatic,
         };

@@ -1,12 +1,12 @@
 //! What a configuration says, and how it is written as text.
 
 use super::active::ActiveRule;
+use super::adapters::Ways;
 use super::analyses::Analysis;
 use super::group::Group;
 use super::messages::Messages;
 use super::movers::Movers;
 use super::units::Size;
-use forebay_client::{DeepBind, MpiIo, Needs};
 use forebay_device::Properties;
 use forebay_placement::evict::Eviction;
 use forebay_placement::exposure::Exposed;
@@ -66,15 +66,10 @@ pub struct Config {
     pub movers: Movers,
     /// How fast messages of MPI programs are. Not of the identity, either.
     pub messages: Messages,
-    /// The adapters that programs of a run with it load. They do not belong to the identity,
-    /// either.
-    pub adapters: Needs,
+    /// How programs of a run with it are adapted. That does not belong to the identity, either.
+    pub ways: Ways,
     /// Commands that run on files in the tiers. They do not belong to the identity, either.
     pub analyses: Vec<Analysis>,
-    /// What the adapter for MPI-IO does in them, the same way.
-    pub mpiio: MpiIo,
-    /// What becomes of `RTLD_DEEPBIND` in them, the same way.
-    pub deepbind: DeepBind,
     /// Operations that are done on files in the tiers. They do not belong to the identity, either.
     pub active: Vec<ActiveRule>,
     /// Forebay chose the tiers itself, so they do not belong to the identity of the instance.

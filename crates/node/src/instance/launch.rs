@@ -1,15 +1,12 @@
 //! What makes a command's processes use a pool: the environment in which it is started.
 
 use super::runtime::Runtime;
-use crate::config::Config;
+use crate::config::Ways;
 use forebay_client::{DeepBind, MpiIo, Needs, needs_of_command};
 use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-/// The variable that says which adapters programs load.
-const ADAPTERS: &str = "FOREBAY_ADAPTERS";
 
 /// Name of the library that is preloaded.
 pub const LIBRARY: &str = "libforebay_preload.so";
@@ -60,49 +57,22 @@ fn chosen<T>(
     found.ok_or_else(|| format!("{variable}={}: {choices}", Path::new(&given).display()))
 }
 
-/// How programs are adapted that use a pool.
-#[derive(Clone, Copy, Debug)]
-pub struct Ways {
-    /// The adapters that they may load.
-    pub adapters: Needs,
-    /// What the adapter for MPI-IO does in them.
-    pub mpiio: MpiIo,
-    /// What becomes of `RTLD_DEEPBIND` in them.
-    pub deepbind: DeepBind,
-}
-
 impl Ways {
-    /// As a configuration says.
-    pub fn of(config: &Config) -> Ways {
-        Ways { adapters: config.adapters, mpiio: config.mpiio, deepbind: config.deepbind }
-    }
-
-    /// The same, but for what variables of this process say.
+    /// These, but for what variables of this process say.
     ///
     /// # Errors
     /// A variable with a value that it cannot have, and which there are.
-    pub fn chosen(config: &Config) -> Result<Ways, String> {
+    pub fn or_chosen(self) -> Result<Ways, String> {
         Ok(Ways {
-            adapters: chosen(ADAPTERS, Needs::CHOICES, Needs::admitted, config.adapters)?,
-            mpiio: chosen(MpiIo::VARIABLE, MpiIo::CHOICES, MpiIo::named, config.mpiio)?,
+            adapters: chosen(Ways::ADAPTERS, Needs::CHOICES, Needs::admitted, self.adapters)?,
+            mpiio: chosen(MpiIo::VARIABLE, MpiIo::CHOICES, MpiIo::named, self.mpiio)?,
             deepbind: chosen(
                 DeepBind::VARIABLE,
                 DeepBind::CHOICES,
                 DeepBind::named,
-                config.deepbind,
+                self.deepbind,
             )?,
         })
-    }
-
-    /// What of it programs cannot take for granted, as variables.
-    fn variables(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
-        [
-            (ADAPTERS, self.adapters.names(), self.adapters != Needs::ALL),
-            (MpiIo::VARIABLE, self.mpiio.name(), self.mpiio != MpiIo::default()),
-            (DeepBind::VARIABLE, self.deepbind.name(), self.deepbind != DeepBind::default()),
-        ]
-        .into_iter()
-        .filter_map(|(name, value, is_said)| is_said.then_some((name, value)))
     }
 }
 
@@ -130,7 +100,7 @@ pub fn join_pool(
     command
         .env_remove("FOREBAY_DISABLE")
         .env("LD_PRELOAD", preload)
-        .envs(ways.variables())
+        .envs(ways.said().map(|[_, variable, value]| (variable, value)))
         .env("FOREBAY_POOL", &runtime.pool)
         .env("FOREBAY_SOCKET", runtime.socket());
     match job {

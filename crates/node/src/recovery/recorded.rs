@@ -5,12 +5,11 @@
 
 use crate::config::{
     Backing, Config, Emulate, Flush, Group, Messages, Mode, Movers, Placement, Speed, Tier,
-    TierKind,
+    TierKind, Ways,
 };
 use crate::instance::runtime::Runtime;
 use crate::observe::status::Observer;
 use crate::usage::path_of;
-use forebay_client::{DeepBind, MpiIo, Needs};
 use forebay_placement::evict::Eviction;
 use forebay_placement::{PolicyId, schema};
 use forebay_pool::Segment;
@@ -91,10 +90,8 @@ pub(crate) fn of_pool_alone(segment: &Segment) -> Config {
         group: Group::default(),
         movers: Movers::default(),
         messages: Messages::default(),
-        adapters: Needs::ALL,
+        ways: Ways::default(),
         analyses: Vec::new(),
-        mpiio: MpiIo::default(),
-        deepbind: DeepBind::default(),
         active: Vec::new(),
         automatic: false,
     }

@@ -317,8 +317,7 @@ fn command_of(node: &Node, action: &Action, event: &Event) -> Result<Command, St
     };
     if action.joins_pool() {
         let library = launch::find_library()?;
-        let ways = launch::Ways::of(&node.config);
-        launch::join_pool(&mut command, (&library, &ways), &node.runtime, None);
+        launch::join_pool(&mut command, (&library, &node.config.ways), &node.runtime, None);
     }
     let manager = rustix::process::getpid();
     // SAFETY: only system calls between fork and exec.
