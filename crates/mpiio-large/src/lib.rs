@@ -100,6 +100,7 @@ macro_rules! functions {
 
 functions! {
     MPI_File_read_c(buffer; status) 1, 0, 1, 0;
+    MPI_File_read_all_c(buffer; status) 1, 1, 1, 0;
     MPI_File_read_at_c(offset, buffer; status) 1, 0, 0, offset as i64;
     MPI_File_read_shared_c(buffer; status) 1, 0, 2, 0;
     MPI_File_iread_c(buffer; request) 1, 0, 1, 0;
@@ -109,6 +110,7 @@ functions! {
     MPI_File_iread_shared_c(buffer; request) 1, 0, 2, 0;
     MPI_File_read_ordered_c(buffer; status) 1, 1, 2, 0;
     MPI_File_write_c(buffer; status) 0, 0, 1, 0;
+    MPI_File_write_all_c(buffer; status) 0, 1, 1, 0;
     MPI_File_write_at_c(offset, buffer; status) 0, 0, 0, offset as i64;
     MPI_File_write_shared_c(buffer; status) 0, 0, 2, 0;
     MPI_File_iwrite_c(buffer; request) 0, 0, 1, 0;
@@ -166,13 +168,13 @@ beginning_functions! {
     MPI_File_write_ordered_begin_c(buffer) 0, 1, 2, 0;
 }
 
-/// Collective functions, and those behind the arrow by which a rank makes such a call alone;
-/// whether they read, and at the pointer of the rank.
+/// Collective functions at an offset, and those behind the arrow by which a rank makes such a call
+/// alone; whether they read.
 macro_rules! collective_functions {
-    ($($name:ident => $alone:literal($($before:ident),*) $is_read:literal, $is_own:literal;)*) => { $(
+    ($($name:ident => $alone:literal $is_read:literal;)*) => { $(
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(
-            file: Word, $($before: Word,)* count: Word, datatype: Word, status: Word
+            file: Word, offset: Word, buffer: Word, count: Word, datatype: Word, status: Word
         ) -> c_int {
             static NEXT: Symbol = Symbol::new();
             static ALONE: Symbol = Symbol::new();
@@ -185,20 +187,18 @@ macro_rules! collective_functions {
             if make.is_null() || functions.iter().any(|function| function.is_null()) {
                 return MPI_ERR_OTHER;
             }
-            let words = [file, $($before,)* count, datatype, status];
+            let words = [file, offset, buffer, count, datatype, status];
             let make: unsafe extern "C" fn(
-                *const [*mut c_void; 2], c_int, c_int, *const Word, usize
+                *const [*mut c_void; 2], c_int, *const [Word; 6]
             // SAFETY: the adapter's function.
             ) -> c_int = unsafe { transmute(make) };
             // SAFETY: functions of the library that take these words, which are the program's.
-            unsafe { make(&functions, $is_read, $is_own, words.as_ptr(), words.len()) }
+            unsafe { make(&functions, $is_read, &words) }
         }
     )* };
 }
 
 collective_functions! {
-    MPI_File_read_all_c => "MPI_File_read_c"(buffer) 1, 1;
-    MPI_File_read_at_all_c => "MPI_File_read_at_c"(offset, buffer) 1, 0;
-    MPI_File_write_all_c => "MPI_File_write_c"(buffer) 0, 1;
-    MPI_File_write_at_all_c => "MPI_File_write_at_c"(offset, buffer) 0, 0;
+    MPI_File_read_at_all_c => "MPI_File_read_at_c" 1;
+    MPI_File_write_at_all_c => "MPI_File_write_at_c" 0;
 }

@@ -1,7 +1,7 @@
 //! The functions of C. Each call goes to the library as it has come, and its result back.
 
 use crate::agreement::note_rank;
-use crate::library::{MPI_ERR_OTHER, Symbol, Word, call, find};
+use crate::library::{Symbol, Word, call, find};
 use crate::seen::{self, Access, Place, accesses, handle_at};
 use crate::together::{self, Asked, Opening};
 use core::cell::Cell;
@@ -35,19 +35,18 @@ fn is_inside() -> bool {
 
 /// A collective call, which is made by one of both functions: where all ranks have the adapter it
 /// may be the second, by which each makes its part alone.
-pub(crate) fn collective(
+fn collective(
     file: u64,
-    access: Access,
-    count: i64,
-    datatype: Word,
+    asked: Asked,
     together: impl FnOnce() -> c_int,
     alone: impl FnOnce() -> c_int,
 ) -> c_int {
+    let Asked { is_read, offset, count, datatype } = asked;
+    let access = Access { is_read, is_collective: true, place: Place::At(offset) };
     let look = || accesses(file, access, count, datatype);
     let Some(found) = together::of(file).filter(|_| !is_inside()) else {
         return inside(together, look);
     };
-    let asked = Asked { is_read: access.is_read, place: access.place, count, datatype };
     inside(|| found.call(asked, together, alone, look), || {})
 }
 
@@ -91,6 +90,7 @@ macro_rules! functions {
 
 functions! {
     MPI_File_read(file, buffer; status) reads(Place::Own);
+    MPI_File_read_all(file, buffer; status) all(reads(Place::Own));
     MPI_File_read_at(file, offset, buffer; status) reads(Place::At(offset as i64));
     MPI_File_read_ordered(file, buffer; status) all(reads(Place::Shared));
     MPI_File_read_shared(file, buffer; status) reads(Place::Shared);
@@ -100,6 +100,7 @@ functions! {
     MPI_File_iread_at_all(file, offset, buffer; request) all(reads(Place::At(offset as i64)));
     MPI_File_iread_shared(file, buffer; request) reads(Place::Shared);
     MPI_File_write(file, buffer; status) writes(Place::Own);
+    MPI_File_write_all(file, buffer; status) all(writes(Place::Own));
     MPI_File_write_at(file, offset, buffer; status) writes(Place::At(offset as i64));
     MPI_File_write_ordered(file, buffer; status) all(writes(Place::Shared));
     MPI_File_write_shared(file, buffer; status) writes(Place::Shared);
@@ -110,32 +111,36 @@ functions! {
     MPI_File_iwrite_shared(file, buffer; request) writes(Place::Shared);
 }
 
-/// Collective functions that each rank may make alone, by the function behind the arrow.
+/// Collective functions that each rank may make alone, by the function behind the arrow; whether
+/// they read. Those at the pointer of the rank are not among them: MPICH 4.0 leaves a wrong one
+/// behind some independent calls.
 macro_rules! collective_functions {
-    ($($name:ident => $alone:literal($file:ident, $($before:ident),*) $access:expr;)*) => { $(
+    ($($name:ident => $alone:literal $is_read:literal;)*) => { $(
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(
-            $file: Word, $($before: Word,)* count: Word, datatype: Word, status: Word
+            file: Word, offset: Word, buffer: Word, count: Word, datatype: Word, status: Word
         ) -> c_int {
             static NEXT: Symbol = Symbol::new(concat!(stringify!($name), "\0"));
             static ALONE: Symbol = Symbol::new(concat!($alone, "\0"));
-            let words = [$file, $($before,)* count, datatype, status];
+            let words = [file, offset, buffer, count, datatype, status];
+            let asked = Asked {
+                is_read: $is_read,
+                offset: offset as i64,
+                count: (count as i32).into(),
+                datatype,
+            };
             // SAFETY: the program's call.
             let together = || unsafe { NEXT.call(words) };
             // SAFETY: one that takes the same words.
             let alone = || unsafe { ALONE.call(words) };
-            collective($file as u64, all($access), (count as i32).into(), datatype, together, alone)
+            collective(file as u64, asked, together, alone)
         }
     )* };
 }
 
 collective_functions! {
-    MPI_File_read_all => "MPI_File_read"(file, buffer) reads(Place::Own);
-    MPI_File_read_at_all => "MPI_File_read_at"(file, offset, buffer)
-        reads(Place::At(offset as i64));
-    MPI_File_write_all => "MPI_File_write"(file, buffer) writes(Place::Own);
-    MPI_File_write_at_all => "MPI_File_write_at"(file, offset, buffer)
-        writes(Place::At(offset as i64));
+    MPI_File_read_at_all => "MPI_File_read_at" true;
+    MPI_File_write_at_all => "MPI_File_write_at" false;
 }
 
 /// Functions that begin a split collective call.
@@ -258,32 +263,29 @@ unsafe extern "C" fn forebay_mpiio_next(name: *const c_char) -> *mut c_void {
     find(name)
 }
 
-/// For the same: a collective call that reads (1) or writes (0) at the pointer of this rank (1) or
-/// at an offset (0), with words as `MPI_File_write_at_all` has them. `functions` are that, and the
-/// one by which a rank makes it alone.
+/// For the same: a collective call that reads (1) or writes (0) at an offset, with words as
+/// `MPI_File_write_at_all` has them. `functions` are that, and the one by which a rank makes it
+/// alone.
 ///
 /// # Safety
-/// They are functions of the library that take so many words, which are the program's; neither is
+/// They are functions of the library that take these words, which are the program's; neither is
 /// null.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn forebay_mpiio_collective(
     functions: *const [*mut c_void; 2],
     is_read: c_int,
-    is_own: c_int,
-    words: *const Word,
-    length: usize,
+    words: *const [Word; 6],
 ) -> c_int {
     // SAFETY: as the caller says.
-    let ([together, alone], words) =
-        unsafe { (*functions, core::slice::from_raw_parts(words, length)) };
-    let [file, .., count, datatype, _] = *words else { return MPI_ERR_OTHER };
-    let place = if is_own != 0 { Place::Own } else { Place::At(words[1] as i64) };
-    let access = Access { is_read: is_read != 0, is_collective: true, place };
+    let ([together, alone], words) = unsafe { (*functions, *words) };
+    let [file, offset, _, count, datatype, _] = words;
+    let (offset, count) = (offset as i64, count as i64);
+    let asked = Asked { is_read: is_read != 0, offset, count, datatype };
     // SAFETY: as the caller says.
-    let together = || unsafe { call(together, words) };
+    let together = || unsafe { call(together, &words) };
     // SAFETY: the same.
-    let alone = || unsafe { call(alone, words) };
-    collective(file as u64, access, count as i64, datatype, together, alone)
+    let alone = || unsafe { call(alone, &words) };
+    collective(file as u64, asked, together, alone)
 }
 
 /// For the same: a split collective call begins.

@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 pub(crate) type Word = usize;
 
 /// What a function returns that the library does not have: no success in any MPI.
-pub(crate) const MPI_ERR_OTHER: c_int = 15;
+const MPI_ERR_OTHER: c_int = 15;
 
 /// A function of the library, looked up at first use.
 pub(crate) struct Symbol {

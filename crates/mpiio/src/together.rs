@@ -8,7 +8,7 @@ use crate::disjoint::{PIECES, ROWS, Tile, are_disjoint};
 use crate::hints::{self, BUFFER};
 use crate::library::{Word, ask};
 use crate::pieces::all_rows;
-use crate::seen::{Place, size_of_type};
+use crate::seen::size_of_type;
 use crate::services::services;
 use core::ffi::{CStr, c_int};
 use forebay_client::services::counted;
@@ -311,11 +311,11 @@ struct Verdict {
     wish: u64,
 }
 
-/// A collective call.
+/// A collective call at an offset.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
     pub is_read: bool,
-    pub place: Place,
+    pub offset: i64,
     pub count: i64,
     pub datatype: Word,
 }
@@ -364,10 +364,7 @@ impl Together {
         }
         state.calls += 1;
         let is_sampled = state.calls <= FIRST || state.calls.is_multiple_of(EACH);
-        // MPICH 4.0 leaves a wrong pointer behind some independent calls of pieces.
-        let is_placed = matches!(asked.place, Place::At(_));
-        let wants = is_placed
-            && state.sides[usize::from(!asked.is_read)].wish == Some(Mode::Independent)
+        let wants = state.sides[usize::from(!asked.is_read)].wish == Some(Mode::Independent)
             && if asked.is_read { self.may_read } else { self.may_write };
         let is_alone = wants && self.are_disjoint(&mut state) && self.all_may(&state, asked);
         if is_sampled && !is_alone {
@@ -441,15 +438,7 @@ impl Together {
             return None;
         }
         let bytes = size_of_type(asked.datatype).checked_mul(count)?;
-        let start = match asked.place {
-            Place::At(offset) => offset,
-            Place::Own => {
-                let mut position = -1i64;
-                let (handle, address) = (self.handle as Word, (&raw mut position) as Word);
-                ask!("PMPI_File_get_position", handle, address).then_some(position)?
-            }
-            Place::Shared => return None,
-        };
+        let start = asked.offset;
         let is_sound = start >= 0 && bytes.is_multiple_of(view.unit);
         let end = start.checked_add(i64::try_from(bytes / view.unit).ok()?)?;
         is_sound.then_some(start..end)
@@ -496,17 +485,14 @@ impl Together {
         let nothing = Report { took_s, ..Report::default() };
         let view = &state.view;
         let Some(units) = self.units(view, asked) else { return nothing };
-        // The pointer of the rank is behind the call.
-        let length = units.end - units.start;
-        let first = if asked.place == Place::Own { units.start - length } else { units.start };
-        if length == 0 {
+        if units.is_empty() {
             return nothing;
         }
-        let places = self.place_of(first).zip(self.place_of(first + length - 1));
+        let places = self.place_of(units.start).zip(self.place_of(units.end - 1));
         let Some((start, last)) = places else { return nothing };
-        let bytes = length as u64 * view.unit;
+        let bytes = (units.end - units.start) as u64 * view.unit;
         let (found, rows) =
-            crate::pieces::rows::<8>(first, first + length, view.unit, |at| self.place_of(at));
+            crate::pieces::rows::<8>(units.start, units.end, view.unit, |at| self.place_of(at));
         // Of a part that was looked at, as if the rest were alike.
         let seen = found[..rows].iter().fold((0, 0), |(bytes, pieces), row| {
             (bytes + row.bytes * row.count, pieces + row.count)
