@@ -133,7 +133,8 @@ fn restore_marked(
         if !has_what_is_marked(file, &mark)? {
             return Ok(None);
         }
-        verify(context, file, &mark)?;
+        // For nothing but to see that it can be.
+        decode(context, file, &mark, |_, _| Ok(()))?;
         let room = rustix::fs::fstatvfs(file).map_err(doing("looking for room"))?;
         if room.f_bavail.saturating_mul(room.f_frsize) < mark.original {
             return Err(Failure::System("making room for the original bytes", Errno::NOSPC));
@@ -150,25 +151,14 @@ fn restore_marked(
     }
     let (source, seen) = beside_of(beside, &mark)?;
     let punched = punch(file, 0, mark.original).is_ok();
-    let mut reader = Reader::open(source, mark.encoded)?;
-    if reader.original_len() != mark.original {
-        return Err(Failure::Damaged("is of another length than its mark says".to_owned()));
-    }
-    let mut piece = vec![0; PIECE];
-    let mut at = 0;
-    while at < mark.original {
-        context.go_on()?;
-        let bytes = reader.read_at(&mut piece, at)?;
-        if bytes == 0 {
-            return Err(Failure::Damaged("ends too early".to_owned()));
-        }
-        for (index, part) in piece[..bytes].chunks(ZEROS).enumerate() {
+    decode(context, &source, &mark, |piece, at| {
+        for (index, part) in piece.chunks(ZEROS).enumerate() {
             if !punched || part.iter().any(|&byte| byte != 0) {
                 put(file, part, at + (index * ZEROS) as u64)?;
             }
         }
-        at += bytes as u64;
-    }
+        Ok(())
+    })?;
     sync(file)?;
     crash::point("restore.written");
     unmark(file)?;
@@ -337,8 +327,14 @@ fn has_what_is_marked(file: &File, mark: &Mark) -> Result<bool, Failure> {
     }
 }
 
-/// Decodes all of it, for nothing but to see that it can be.
-fn verify(context: &Context<'_>, file: &File, mark: &Mark) -> Result<(), Failure> {
+/// Decodes all that a file has, as its mark describes it, and has `take` each piece of the original
+/// with its offset.
+fn decode(
+    context: &Context<'_>,
+    file: &File,
+    mark: &Mark,
+    take: impl Fn(&[u8], u64) -> Result<(), Failure>,
+) -> Result<(), Failure> {
     let mut reader = Reader::open(file, mark.encoded)?;
     if reader.original_len() != mark.original {
         return Err(Failure::Damaged("is of another length than its mark says".to_owned()));
@@ -347,10 +343,12 @@ fn verify(context: &Context<'_>, file: &File, mark: &Mark) -> Result<(), Failure
     let mut at = 0;
     while at < mark.original {
         context.go_on()?;
-        match reader.read_at(&mut piece, at)? {
-            0 => return Err(Failure::Damaged("ends too early".to_owned())),
-            bytes => at += bytes as u64,
+        let bytes = reader.read_at(&mut piece, at)?;
+        if bytes == 0 {
+            return Err(Failure::Damaged("ends too early".to_owned()));
         }
+        take(&piece[..bytes], at)?;
+        at += bytes as u64;
     }
     Ok(())
 }
