@@ -161,13 +161,9 @@ static UNUSED void close_together(int file)
     close_file(file);
 }
 
-/* Runs `body` as `ranks` processes, and reports. */
-static int run(int count, void (*body)(void))
+/* Says how many ranks there are, before they are forked, and lets them meet. */
+static void share(int count)
 {
-    if (count < 1 || count > RANKS_MAX) {
-        fprintf(stderr, "kernel: 1 to %d ranks\n", RANKS_MAX);
-        return 2;
-    }
     ranks = count;
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED)
@@ -176,7 +172,16 @@ static int run(int count, void (*body)(void))
     pthread_barrierattr_init(&across);
     pthread_barrierattr_setpshared(&across, PTHREAD_PROCESS_SHARED);
     pthread_barrier_init(&shared->barrier, &across, (unsigned)ranks);
+}
 
+/* Runs `body` as `ranks` processes, and reports. */
+static int run(int count, void (*body)(void))
+{
+    if (count < 1 || count > RANKS_MAX) {
+        fprintf(stderr, "kernel: 1 to %d ranks\n", RANKS_MAX);
+        return 2;
+    }
+    share(count);
     pid_t child[RANKS_MAX];
     for (int r = 0; r < ranks; r++) {
         child[r] = fork();

@@ -673,18 +673,12 @@ static UNUSED int fork_ranks(int count)
 {
     if (count < 1 || count > RANKS_MAX)
         stop("RANKS is 1 to 64");
-    ranks = count;
     if (count == 1) {
+        ranks = count;
         work();
         return 0;
     }
-    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (shared == MAP_FAILED)
-        fail("memory");
-    pthread_barrierattr_t across;
-    pthread_barrierattr_init(&across);
-    pthread_barrierattr_setpshared(&across, PTHREAD_PROCESS_SHARED);
-    pthread_barrier_init(&shared->barrier, &across, (unsigned)ranks);
+    share(count);
     pid_t child[RANKS_MAX];
     for (int r = 1; r < ranks; r++) {
         child[r] = fork();
