@@ -130,6 +130,15 @@ pub const SMALL: Setup = Setup {
     ..USUAL
 };
 
+/// Small tiers from which everything is flushed as soon as may be.
+pub const EAGER: Setup = Setup {
+    ram: "16MiB",
+    nvme: "64MiB",
+    nvme_emulate: None,
+    flush: "trigger = \"periodic\"\nperiod = \"20ms\"",
+    ..USUAL
+};
+
 /// Nothing reaches the store before the run ends.
 pub const LAZY: Setup = Setup { flush: "trigger = \"on-exit\"", ..USUAL };
 

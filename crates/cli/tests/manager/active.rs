@@ -1,18 +1,9 @@
 //! Operations on files while these are in the tiers: `[[active]]`, and `forebay active`.
 
-use crate::harness::{LONG, Setup, Site, Steps, sees, wait_for};
+use crate::harness::{EAGER, LONG, Site, Steps, sees, wait_for};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Command;
-
-/// What is not staged is flushed as soon as may be.
-const EAGER: Setup = Setup {
-    ram: "16MiB",
-    nvme: "64MiB",
-    nvme_emulate: None,
-    store_emulate: None,
-    flush: "trigger = \"periodic\"\nperiod = \"20ms\"",
-};
 
 /// A site in which files of the name `staged*` are staged, with these operations.
 fn site_with(rules: &str) -> Site {

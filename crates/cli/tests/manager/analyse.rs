@@ -1,18 +1,9 @@
 //! Commands that run on files while these are in the tiers: `[[analysis]]` and `forebay analyse`.
 
-use crate::harness::{LONG, Setup, Site, Steps, becomes, is_alive, kill, sees, wait_for};
+use crate::harness::{EAGER, LONG, Setup, Site, Steps, becomes, is_alive, kill, sees, wait_for};
 use rustix::process::Signal;
 use std::fs;
 use std::path::PathBuf;
-
-/// What is not staged is flushed as soon as may be.
-const EAGER: Setup = Setup {
-    ram: "16MiB",
-    nvme: "64MiB",
-    nvme_emulate: None,
-    store_emulate: None,
-    flush: "trigger = \"periodic\"\nperiod = \"20ms\"",
-};
 
 /// A site in which files of the name `staged*` are staged, with these analyses: other keys and the
 /// text of a shell for each.

@@ -1,19 +1,12 @@
 //! Files that are replaced by an encoded form of themselves: programs find the original bytes,
 //! whatever they do with them, and whatever is killed meanwhile.
 
-use crate::harness::{LONG, Setup, Site, Steps, have, kill, wait_for};
+use crate::harness::{EAGER, LONG, Site, Steps, have, kill, wait_for};
 use rustix::process::Signal;
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-const EAGER: Setup = Setup {
-    ram: "16MiB",
-    nvme: "64MiB",
-    nvme_emulate: None,
-    store_emulate: None,
-    flush: "trigger = \"periodic\"\nperiod = \"20ms\"",
-};
 const BYTES: usize = (3 << 20) + 123;
 
 /// Bytes that become a few percent of what they are, and are none twice in a row.
@@ -208,6 +201,17 @@ fn a_file_that_is_open_or_too_small_or_another_kind_is_left_alone() {
     steps.end();
 }
 
+/// A script during which the manager is killed at a point, once, and the file that is there then.
+fn killed_at<'s>(site: &'s Site, point: &str, script: &str) -> (Steps<'s>, PathBuf) {
+    let once = site.root().join("once");
+    let mut command = Steps::command(site, &[], script);
+    command
+        .env("FOREBAY_CRASH", format!("{point}:1"))
+        .env("FOREBAY_CRASH_IN", "node")
+        .env("FOREBAY_CRASH_ONCE", &once);
+    (Steps::start(site, command), once)
+}
+
 #[test]
 fn a_kill_of_the_manager_at_any_step_of_replacing_leaves_the_original_bytes() {
     for point in [
@@ -220,13 +224,7 @@ fn a_kill_of_the_manager_at_any_step_of_replacing_leaves_the_original_bytes() {
         "encoded.removed",
     ] {
         let site = site(&["file"]);
-        let once = site.root().join("once");
-        let mut command = Steps::command(&site, &[], "step 1; md5sum < file");
-        command
-            .env("FOREBAY_CRASH", format!("{point}:1"))
-            .env("FOREBAY_CRASH_IN", "node")
-            .env("FOREBAY_CRASH_ONCE", &once);
-        let steps = Steps::start(&site, command);
+        let (steps, once) = killed_at(&site, point, "step 1; md5sum < file");
         steps.at("1");
         let said = site.end(site.forebay(&["replace", "file"])).expect(1).stderr;
         assert!(said.contains("ended meanwhile"), "{point}: {said}");
@@ -258,13 +256,7 @@ fn a_kill_of_the_manager_at_any_step_of_restoring_leaves_the_original_bytes() {
         replace(&site, &["file"]);
         steps.past("1");
         steps.end();
-        let once = site.root().join("once");
-        let mut command = Steps::command(&site, &[], "md5sum < file; step 2");
-        command
-            .env("FOREBAY_CRASH", format!("{point}:1"))
-            .env("FOREBAY_CRASH_IN", "node")
-            .env("FOREBAY_CRASH_ONCE", &once);
-        let steps = Steps::start(&site, command);
+        let (steps, once) = killed_at(&site, point, "md5sum < file; step 2");
         steps.at("2");
         assert!(once.exists(), "{point} was not passed");
         assert!(fs::read(site.store.join("file")).unwrap() == content(1), "{point}");

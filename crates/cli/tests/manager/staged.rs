@@ -1,20 +1,12 @@
 //! Mode `staged`: a whole file on a named tier, drained after the last close in whole stripes,
 //! compared with the store, and gone on with after a kill at the first stripe that was not.
 
-use crate::harness::{LONG, Setup, Site, Status, Steps, becomes, kill, sees, wait_for};
+use crate::harness::{EAGER, LONG, Setup, Site, Status, Steps, becomes, kill, sees, wait_for};
 use rustix::process::Signal;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-/// What is not staged is flushed as soon as may be.
-const EAGER: Setup = Setup {
-    ram: "16MiB",
-    nvme: "64MiB",
-    nvme_emulate: None,
-    store_emulate: None,
-    flush: "trigger = \"periodic\"\nperiod = \"20ms\"",
-};
 /// A store that takes two seconds for the file of a test.
 const SLOW: Setup =
     Setup { store_emulate: Some("{ bandwidth = \"20MB/s\", latency = \"1ms\" }"), ..EAGER };
