@@ -110,6 +110,38 @@ const SELDOM_IN_NODES: &[&str] = &[
 /// Points to which no case leads: of a second line of defence, those that have their own tests, and
 /// those for which the torture has no operation.
 const DEFENCES: &[&str] = &[
+    // No command runs on files of the torture: the tests of the manager kill there.
+    "action.added",
+    "action.decided",
+    "action.due",
+    "action.ended",
+    "action.noted",
+    "action.published",
+    "action.removed",
+    "action.removing",
+    "action.started",
+    "action.starting",
+    "action.synced",
+    "action.taking-over",
+    "staged.released",
+    // Nor is one replaced by its encoded form: the same tests.
+    "encoded.asked",
+    "encoded.beside",
+    "encoded.guarded",
+    "encoded.here",
+    "encoded.leased",
+    "encoded.marked",
+    "encoded.noted",
+    "encoded.removed",
+    "encoded.unanswered",
+    "encoded.written",
+    "restore.copied",
+    "restore.emptied",
+    "restore.marked",
+    "restore.open",
+    "restore.removed",
+    "restore.unmarked",
+    "restore.written",
     // No file of the torture is removed by a program without Forebay: `posix names` kills there.
     "aside.begin",
     "aside.dropped",
