@@ -8,7 +8,7 @@
 pub mod forge;
 mod memory;
 
-use memory::Memory;
+pub use memory::Memory;
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::fs::{self, File};

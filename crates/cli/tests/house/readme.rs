@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::harness::Memory;
 use forebay_node::Config;
 
 const FOREBAY: &str = env!("CARGO_BIN_EXE_forebay");
@@ -169,10 +170,14 @@ fn the_readme_can_be_followed() {
     fs::write(place.path().join("forebay.toml"), &toml.1).unwrap();
     let path = std::env::var("PATH").unwrap_or_default();
     let folder = Path::new(FOREBAY).parent().unwrap().display();
+    // Commands without `--config` act on all pools of the user.
+    let memory = Memory::new();
     let mut ran = 0;
     for (language, text, line) in blocks.iter().filter(|(language, ..)| language == "console") {
         for command in commands(language, text) {
-            let output = Command::new("sh")
+            let mut shell = Command::new("sh");
+            memory.enter(&mut shell);
+            let output = shell
                 .args(["-ec", &command])
                 .current_dir(place.path())
                 .env("PATH", format!("{folder}:{path}"))

@@ -40,7 +40,7 @@ const RULES: &str = "[[rule]]\npath = \"huge\"\ntier = \"bb\"\n";
 const PROGRAM: [&str; 3] = ["10", "4", "150"];
 const WRITTEN: u64 = 48 * MIB + MIB / 2;
 /// How often a run is recorded at most: no two move quite the same.
-const RECORDINGS: u32 = 4;
+const RECORDINGS: u32 = 8;
 /// Two runs agree if what moves between any two tiers differs by at most this share of what the
 /// program wrote; where the order of a flush and a move decides more, by the second.
 const SHARES: (u64, u64) = (10, 4);
@@ -48,7 +48,7 @@ const SHARES: (u64, u64) = (10, 4);
 const LOOSE: (&str, &str) = ("max-locality", "per-operation");
 /// A program that took longer to write had a machine that others kept from it: it takes 0.1 to 0.4
 /// s. Such a recording says nothing about devices.
-const BUSY_S: f64 = 1.0;
+const BUSY_S: f64 = 0.7;
 
 /// Bytes by where from and where to.
 type Moved = BTreeMap<(String, String), u64>;

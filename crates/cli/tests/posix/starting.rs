@@ -134,7 +134,7 @@ fn what_a_program_needs_is_looked_for_once() {
     }
     // A shell executes the program three times; what it does for that lies between the last look
     // at the program before the exec and the exec.
-    let script = "trace() { strace -f -o $OUT/$1 bash -c '$BIN/nothing; $BIN/nothing; $BIN/nothing; :' \
+    let script = "trace() { strace -f -e trace=%file,pread64 -o $OUT/$1 bash -c '$BIN/nothing; $BIN/nothing; $BIN/nothing; :' \
          > /dev/null < /dev/null; }; trace with; FOREBAY_ADAPTERS=none; export FOREBAY_ADAPTERS; trace without";
     site.run_buffered(script).0.expect(0);
     let counts = |name: &str| -> Vec<usize> {
