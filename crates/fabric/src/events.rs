@@ -233,7 +233,8 @@ pub struct LinkStatus {
     pub link: Link,
     /// Who is at its other end.
     pub peer: Member,
-    /// Of the last ping, which is sent at most once a second while the link is in use.
+    /// The shortest of the last eight pings; one is sent at most once a second while the link is in
+    /// use, the first eight sooner.
     pub round_trip: Option<Duration>,
     /// Headers, bodies and bulk that came; without TLS and TCP.
     pub bytes_in: u64,

@@ -39,6 +39,8 @@ const MESSAGES_IN_TURN: u32 = 16;
 
 /// Between pings of a link that is in use.
 const PING_TIME: Duration = Duration::from_secs(1);
+/// The same of a link of which few pings are known.
+const FIRST_PING_TIME: Duration = Duration::from_millis(10);
 
 /// How long a transfer may take at most: a year.
 const WITHIN_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -318,9 +320,11 @@ impl Flow {
 
     /// Asks for the time that a frame takes to the peer and back, once in a while.
     fn note_use(&mut self, me: Member, now: Duration) {
+        let is_known = self.traffic.round_trips.are_enough();
+        let between = if is_known { PING_TIME } else { FIRST_PING_TIME };
         let due = match self.pinged {
             None => true,
-            Some((at, answered)) => answered && now >= at + PING_TIME,
+            Some((at, answered)) => answered && now >= at + between,
         };
         if due {
             self.pinged = Some((now, false));

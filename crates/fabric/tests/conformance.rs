@@ -562,11 +562,15 @@ fn what_a_link_carries_is_counted(subject: &mut Subject) {
         let both = [0, 1].map(|node| subject.nodes[node].links()[0]);
         both.iter().all(|status| status.round_trip.is_some())
     });
+    // What is under way arrives.
+    subject.rest(Duration::from_millis(100));
     for (node, link, sent, came) in [(0, ours, 164, 114), (1, theirs, 114, 164)] {
         let status = subject.nodes[node].links()[0];
         assert_eq!((status.link, status.peer), (link, subject.nodes[1 - node].member()));
-        // With a ping and a pong each way.
-        assert_eq!((status.bytes_out, status.bytes_in), (sent + 128, came + 128));
+        // With a ping and a pong each way, or a few where the messages were slow.
+        let pings = status.bytes_out - sent;
+        assert!(pings >= 128 && pings.is_multiple_of(64), "{status:?}");
+        assert_eq!(status.bytes_in - came, pings, "{status:?}");
         let limit = Duration::from_secs(60);
         assert!(status.round_trip.is_some_and(|time| time < limit && !time.is_zero()));
     }

@@ -226,7 +226,7 @@ impl Post {
         self.book().members.values().map(|entry| entry.member).collect()
     }
 
-    /// The round trip of the link to a member, as it was measured last.
+    /// The round trip of the link to a member, the shortest of the last eight that were measured.
     pub fn round_trip(&self, of: Member) -> Option<Duration> {
         let book = self.book();
         let entry = book.members.get(&of.node).filter(|entry| entry.member == of)?;

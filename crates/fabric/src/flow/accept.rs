@@ -138,7 +138,7 @@ impl Flow {
             Kind::PONG => {
                 if let Some((at, answered @ false)) = &mut self.pinged {
                     *answered = true;
-                    self.traffic.round_trip = Some(now.saturating_sub(*at));
+                    self.traffic.round_trips.note(now.saturating_sub(*at));
                 }
             }
             _ => return Err(Down::Refused(Refusal::Order)),

@@ -106,17 +106,44 @@ impl Core {
     }
 }
 
+/// How long the last pings took. The shortest is what the link takes: a longer one has waited for
+/// a processor, here or there.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct RoundTrips {
+    times: [Option<Duration>; RoundTrips::KEPT],
+    next: usize,
+}
+
+impl RoundTrips {
+    const KEPT: usize = 8;
+
+    pub(crate) fn note(&mut self, took: Duration) {
+        self.times[self.next] = Some(took);
+        self.next = (self.next + 1) % Self::KEPT;
+    }
+
+    pub(crate) fn least(&self) -> Option<Duration> {
+        self.times.into_iter().flatten().min()
+    }
+
+    /// Whether there are as many as are kept.
+    pub(crate) fn are_enough(&self) -> bool {
+        self.times[Self::KEPT - 1].is_some()
+    }
+}
+
 /// What a link counts.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Traffic {
     pub(crate) bytes_in: u64,
     pub(crate) bytes_out: u64,
-    pub(crate) round_trip: Option<Duration>,
+    pub(crate) round_trips: RoundTrips,
 }
 
 impl Traffic {
     pub(crate) fn status(&self, link: crate::Link, peer: Member) -> LinkStatus {
-        let Self { bytes_in, bytes_out, round_trip } = *self;
+        let Self { bytes_in, bytes_out, round_trips } = *self;
+        let round_trip = round_trips.least();
         LinkStatus { link, peer, round_trip, bytes_in, bytes_out }
     }
 }
@@ -138,6 +165,26 @@ mod tests {
         assert_eq!(timers.take_due(at(20)), Some(Timer::Transfer(1, 3)));
         assert_eq!(timers.take_due(at(20)), Some(Timer::Connection(1)));
         assert_eq!((timers.take_due(at(99)), timers.first()), (None, None));
+    }
+
+    #[test]
+    fn a_ping_that_waited_for_a_processor_says_nothing_of_the_link() {
+        let mut trips = RoundTrips::default();
+        let ms = Duration::from_millis;
+        assert_eq!((trips.least(), trips.are_enough()), (None, false));
+        trips.note(ms(40));
+        assert_eq!(trips.least(), Some(ms(40)));
+        trips.note(ms(2));
+        for _ in 0..6 {
+            trips.note(ms(40));
+            assert_eq!(trips.least(), Some(ms(2)));
+        }
+        assert!(trips.are_enough());
+        // Two more, and only slow ones are left: the link itself has become slow.
+        trips.note(ms(40));
+        assert_eq!(trips.least(), Some(ms(2)));
+        trips.note(ms(30));
+        assert_eq!(trips.least(), Some(ms(30)));
     }
 
     #[test]
