@@ -155,7 +155,7 @@ static void make_plan(void)
         uint64_t own = eights(step_bytes / ranks);
         plan.bytes[0] = own * ranks;
         add(0, own * rank, own);
-    } else if (is(kernel, "metadata")) {
+    } else if (is(kernel, "metadata") || is(kernel, "records")) {
         plan.variables = 0;
     } else {
         stop("no such kernel");
@@ -502,6 +502,22 @@ static void metadata(void)
     }
 }
 
+/* The calls alone that make a file known and say that it is whole. */
+static void records(void)
+{
+    char path[4096];
+    for (int step = 0; step < steps; step++) {
+        path_of(path, sizeof path, step);
+        phase_begin();
+        int file = open_file(path, O_RDWR | O_CREAT | O_TRUNC);
+        phase_end(WRITE);
+        put(file, memory, CHUNK, 0);
+        phase_begin();
+        close_file(file);
+        phase_end(WRITE);
+    }
+}
+
 /* ---- analysis of vpic's files (FastQuery): which particles have Ux > 0.97 ---- */
 
 enum { UX = 4 };
@@ -569,16 +585,37 @@ static void index_steps(void)
     }
 }
 
-/* Reads x, y and z of what the index names, chunk by chunk, and checks Ux of it. */
+/* Chunks that the index names, and which of them a particle is in. */
+static uint64_t hits_in(uint64_t at, uint64_t bytes)
+{
+    uint64_t hits = 0;
+    for (uint64_t n = 0; n < bytes / 4; n++) {
+        uint64_t bit = at / 4 + n;
+        hits += bitmap[bit / 64] >> bit % 64 & 1;
+    }
+    return hits;
+}
+
+static struct piece chunk_at(struct piece own, uint64_t at)
+{
+    return (struct piece){ own.offset + at, own.bytes - at < CHUNK ? own.bytes - at : CHUNK };
+}
+
+/* What a query reads of a chunk, Ux first. */
+static const int queried[] = { UX, 0, 1, 2 };
+
+/* Reads Ux, x, y and z of what the index names, chunk by chunk, and checks all of it when the time
+   is taken. */
 static void query_steps(void)
 {
     char path[4096];
     make_bitmap();
-    uint64_t found = 0;
-    uint32_t *ux = buffer(CHUNK);
-    uint64_t *wanted = buffer(CHUNK);
+    struct piece own = plan.of[UX][0];
+    char *answer = buffer(4 * (own.bytes + CHUNK));
+    uint64_t found = 0, *wanted = buffer(CHUNK);
     for (int step = 0; step < steps; step++) {
         struct file file;
+        char *to = answer;
         phase_begin();
         index_path(path, sizeof path, step);
         int in = open_file(path, O_RDONLY);
@@ -586,31 +623,31 @@ static void query_steps(void)
         close_file(in);
         path_of(path, sizeof path, step);
         file_open(&file, path, 0);
-        struct piece own = plan.of[UX][0];
         for (uint64_t at = 0; at < own.bytes; at += CHUNK) {
-            uint64_t bytes = own.bytes - at < CHUNK ? own.bytes - at : CHUNK, hits = 0;
-            for (uint64_t n = 0; n < bytes / 4; n++) {
-                uint64_t bit = at / 4 + n;
-                hits += bitmap[bit / 64] >> bit % 64 & 1;
-            }
-            if (!hits)
-                continue;
+            struct piece part = chunk_at(own, at);
+            uint64_t hits = hits_in(at, part.bytes);
             found += hits;
-            struct piece part = { own.offset + at, bytes };
-            static const int read[] = { UX, 0, 1, 2 };
-            for (int v = 0; v < 4; v++) {
-                transfer(&file, read[v], &part, 1, v ? memory : (char *)ux, 0, 0);
-                fill_piece((char *)wanted, step, read[v], part);
-                expect(v ? (void *)memory : (void *)ux, wanted, bytes, path);
-            }
-            for (uint64_t n = 0; n < bytes / 4; n++) {
+            for (int v = 0; hits && v < 4; v++, to += CHUNK)
+                transfer(&file, queried[v], &part, 1, to, 0, 0);
+        }
+        file_close(&file);
+        phase_end(READ);
+        to = answer;
+        for (uint64_t at = 0; at < own.bytes; at += CHUNK) {
+            struct piece part = chunk_at(own, at);
+            if (!hits_in(at, part.bytes))
+                continue;
+            const uint32_t *ux = (const uint32_t *)to;
+            for (uint64_t n = 0; n < part.bytes / 4; n++) {
                 uint64_t bit = at / 4 + n;
                 if ((bitmap[bit / 64] >> bit % 64 & 1) != (uint64_t)is_fast(ux, n, at / CHUNK))
                     stop("the index names other particles than the data");
             }
+            for (int v = 0; v < 4; v++, to += CHUNK) {
+                fill_piece((char *)wanted, step, queried[v], part);
+                expect(to, wanted, part.bytes, path);
+            }
         }
-        file_close(&file);
-        phase_end(READ);
     }
     if (found == 0)
         stop("the query has found nothing");
@@ -658,6 +695,8 @@ static void work(void)
         s3asim();
     else if (is(what, "metadata"))
         metadata();
+    else if (is(what, "records"))
+        records();
     else
         write_steps();
     wait_all();

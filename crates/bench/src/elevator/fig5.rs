@@ -64,10 +64,11 @@ pub fn run(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Measured, Str
     Ok(measured)
 }
 
-const METADATA_NOTE: &str = "5f: the paper's metadata are the record of a file and its states. Here \
-    they are all that a staged file takes longer to be created and closed than a plain one on the \
-    same device: finding it, its record and description, its states, and what its drain takes of \
-    the processors. One rank.";
+const METADATA_NOTE: &str = "5f: as in the paper, metadata are the record of a file and its states: \
+    what the calls that make and close a file take longer where it is staged, against making and \
+    closing an HDF5 file on the same device. All that staging adds is its requests beside: the first \
+    bytes of a page are read, written and summed, where the plain file's go to the page cache. One \
+    rank.";
 
 fn kernels(scale: Scale) -> [Work; 2] {
     let mib = |gb: u64| (gb << 20) / scale.of(1, 16);
@@ -156,25 +157,31 @@ fn movers(bench: &Bench<'_>, scale: Scale, measured: &mut Measured) -> Result<()
 }
 
 const METADATA_WORK: &str = "5f: an HDF5 file, created and closed";
-const STAGING_ADDS: &str = "5f: what staging adds, over the plain file on the burst buffer";
+const RECORDS_WORK: &str = "5f: the calls alone that make a file and close it";
+const RECORDS_ADD: &str = "5f: what staging adds to these calls, as a share of the HDF5 file's";
+const STAGING_ADDS: &str = "5f: all that staging adds, over the plain file on the burst buffer";
 
 /// 5f: plainly on the burst buffer, staged there, and buffered in memory. Of one
 /// rank, so that movers and the node manager have a processor.
 fn metadata(bench: &Bench<'_>, scale: Scale, measured: &mut Measured) -> Result<(), String> {
     let files = scale.of(200, 40);
-    let work = Work { kernel: "metadata", ..vpic(1, files, 8, 0) };
     let devices = Devices::new(scale, 2);
-    let mut each = |system: System, name, target| {
+    let mut each = |kernel, (work, name): (&str, &str), system: System, target| {
         let config = devices.config(system, 64 << 20);
-        let seen = bench.run_together(&config, &[work], target)?;
+        let kernel = Work { kernel, ..vpic(1, files, 8, 0) };
+        let seen = bench.run_together(&config, &[kernel], target)?;
         let each_s = seen[0].write_s / f64::from(files);
-        measured.add(METADATA_WORK, name, Unit::Time, each_s);
+        measured.add(work, name, Unit::Time, each_s);
         Ok::<f64, String>(each_s)
     };
-    let plain_s = each(System::Strategy, STRATEGY, "bb")?;
-    let staged_s = each(STAGED, STAGED.name(), "pfs")?;
-    each(System::Async, System::Async.name(), "pfs")?;
-    measured.add(STAGING_ADDS, STAGED.name(), Unit::Share, staged_s / plain_s - 1.0);
+    let (staged, memory) = (STAGED.name(), System::Async.name());
+    let plain_s = each("metadata", (METADATA_WORK, STRATEGY), System::Strategy, "bb")?;
+    let staged_s = each("metadata", (METADATA_WORK, staged), STAGED, "pfs")?;
+    each("metadata", (METADATA_WORK, memory), System::Async, "pfs")?;
+    let plain_calls_s = each("records", (RECORDS_WORK, STRATEGY), System::Strategy, "bb")?;
+    let staged_calls_s = each("records", (RECORDS_WORK, staged), STAGED, "pfs")?;
+    measured.add(RECORDS_ADD, staged, Unit::Share, (staged_calls_s - plain_calls_s) / plain_s);
+    measured.add(STAGING_ADDS, staged, Unit::Share, staged_s / plain_s - 1.0);
     Ok(())
 }
 
@@ -219,7 +226,7 @@ fn claims(has_mpi: bool) -> Vec<Claim> {
         claims.push(Claim::ratio(&saved, (&saved, name), (&bound, name), OVERLAP));
         claims.push(Claim::ratio(&whole, (&whole, name), (&requests, name), 1.0));
     }
-    claims.push(Claim::at_most(STAGING_ADDS, STAGED.name(), METADATA));
+    claims.push(Claim::at_most(RECORDS_ADD, STAGED.name(), METADATA));
     for (kernel, paper) in [("vpic", 1.0 / (1.0 - 0.22)), ("chombo", 1.0 / (1.0 - 0.48))] {
         let work = moving(kernel);
         let claim = Claim::ratio(&work, (&work, COMMAND), (&work, STRATEGY), 1.0);
@@ -260,7 +267,7 @@ fn beside(measured: &mut Measured) {
         "two devices are kept busy by few movers",
     );
     paper::note(measured, &printed, both);
-    let added = measured.median(STAGING_ADDS, STAGED.name());
+    let added = measured.median(RECORDS_ADD, STAGED.name());
     let printed = Printed::percent(
         "5f, measured: metadata, as a share of opening and closing a file",
         METADATA,
