@@ -99,26 +99,55 @@ macro_rules! functions {
 }
 
 functions! {
-    MPI_File_read_c(buffer; status) 1, 0, 1, 0;
-    MPI_File_read_all_c(buffer; status) 1, 1, 1, 0;
     MPI_File_read_at_c(offset, buffer; status) 1, 0, 0, offset as i64;
     MPI_File_read_shared_c(buffer; status) 1, 0, 2, 0;
-    MPI_File_iread_c(buffer; request) 1, 0, 1, 0;
     MPI_File_iread_all_c(buffer; request) 1, 1, 1, 0;
     MPI_File_iread_at_c(offset, buffer; request) 1, 0, 0, offset as i64;
     MPI_File_iread_at_all_c(offset, buffer; request) 1, 1, 0, offset as i64;
     MPI_File_iread_shared_c(buffer; request) 1, 0, 2, 0;
     MPI_File_read_ordered_c(buffer; status) 1, 1, 2, 0;
-    MPI_File_write_c(buffer; status) 0, 0, 1, 0;
-    MPI_File_write_all_c(buffer; status) 0, 1, 1, 0;
     MPI_File_write_at_c(offset, buffer; status) 0, 0, 0, offset as i64;
     MPI_File_write_shared_c(buffer; status) 0, 0, 2, 0;
-    MPI_File_iwrite_c(buffer; request) 0, 0, 1, 0;
     MPI_File_iwrite_all_c(buffer; request) 0, 1, 1, 0;
     MPI_File_iwrite_at_c(offset, buffer; request) 0, 0, 0, offset as i64;
     MPI_File_iwrite_at_all_c(offset, buffer; request) 0, 1, 0, offset as i64;
     MPI_File_iwrite_shared_c(buffer; request) 0, 0, 2, 0;
     MPI_File_write_ordered_c(buffer; status) 0, 1, 2, 0;
+}
+
+/// Those at the pointer of this rank that it makes without others; whether they read.
+macro_rules! pointer_functions {
+    ($($name:ident $is_read:literal;)*) => { $(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(
+            file: Word, buffer: Word, count: Word, datatype: Word, last: Word
+        ) -> c_int {
+            static NEXT: Symbol = Symbol::new();
+            static MAKE: Symbol = Symbol::new();
+            let next = NEXT.or_find(|| next(concat!(stringify!($name), "\0")));
+            let make = of_adapter(&MAKE, c"forebay_mpiio_at_pointer");
+            if next.is_null() || make.is_null() {
+                return MPI_ERR_OTHER;
+            }
+            let make: unsafe extern "C" fn(
+                *mut c_void, *const [Word; 5]
+            // SAFETY: the adapter's function.
+            ) -> c_int = unsafe { transmute(make) };
+            // SAFETY: a function of the library that takes these words, which are the program's.
+            let result = unsafe { make(next, &[file, buffer, count, datatype, last]) };
+            if result == 0 {
+                tell(file, ($is_read, 0, 1, 0), count, datatype);
+            }
+            result
+        }
+    )* };
+}
+
+pointer_functions! {
+    MPI_File_read_c 1;
+    MPI_File_iread_c 1;
+    MPI_File_write_c 0;
+    MPI_File_iwrite_c 0;
 }
 
 /// Those that begin a split collective call.
@@ -168,37 +197,60 @@ beginning_functions! {
     MPI_File_write_ordered_begin_c(buffer) 0, 1, 2, 0;
 }
 
-/// Collective functions at an offset, and those behind the arrow by which a rank makes such a call
-/// alone; whether they read.
+/// Makes a collective call by one of two functions of the library, by the adapter: the second is
+/// that by which a rank makes it alone, at an offset.
+///
+/// # Safety
+/// The words are the program's, as `MPI_File_write_at_all` has them; at the pointer of the rank the
+/// second is any.
+unsafe fn collective(
+    functions: [*mut c_void; 2],
+    is_read: c_int,
+    is_at_pointer: c_int,
+    words: [Word; 6],
+) -> c_int {
+    static MAKE: Symbol = Symbol::new();
+    let make = of_adapter(&MAKE, c"forebay_mpiio_collective");
+    if make.is_null() || functions.iter().any(|function| function.is_null()) {
+        return MPI_ERR_OTHER;
+    }
+    let make: unsafe extern "C" fn(
+        *const [*mut c_void; 2],
+        c_int,
+        c_int,
+        *const [Word; 6],
+        // SAFETY: the adapter's function.
+    ) -> c_int = unsafe { transmute(make) };
+    // SAFETY: functions of the library that take these words, as the caller says.
+    unsafe { make(&functions, is_read, is_at_pointer, &words) }
+}
+
+/// Collective functions at an offset or at the pointer of the rank (1), and those behind the arrow
+/// by which a rank makes such a call alone; whether they read.
 macro_rules! collective_functions {
-    ($($name:ident => $alone:literal $is_read:literal;)*) => { $(
+    ($($name:ident($($offset:ident)?) => $alone:literal $is_read:literal $is_at_pointer:literal;)*) => { $(
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(
-            file: Word, offset: Word, buffer: Word, count: Word, datatype: Word, status: Word
+            file: Word, $($offset: Word,)? buffer: Word, count: Word, datatype: Word, status: Word
         ) -> c_int {
             static NEXT: Symbol = Symbol::new();
             static ALONE: Symbol = Symbol::new();
-            static MAKE: Symbol = Symbol::new();
             let functions = [
                 NEXT.or_find(|| next(concat!(stringify!($name), "\0"))),
                 ALONE.or_find(|| next(concat!($alone, "\0"))),
             ];
-            let make = of_adapter(&MAKE, c"forebay_mpiio_collective");
-            if make.is_null() || functions.iter().any(|function| function.is_null()) {
-                return MPI_ERR_OTHER;
-            }
+            let offset = 0;
+            $( let offset = offset | $offset; )?
             let words = [file, offset, buffer, count, datatype, status];
-            let make: unsafe extern "C" fn(
-                *const [*mut c_void; 2], c_int, *const [Word; 6]
-            // SAFETY: the adapter's function.
-            ) -> c_int = unsafe { transmute(make) };
-            // SAFETY: functions of the library that take these words, which are the program's.
-            unsafe { make(&functions, $is_read, &words) }
+            // SAFETY: the program's call.
+            unsafe { collective(functions, $is_read, $is_at_pointer, words) }
         }
     )* };
 }
 
 collective_functions! {
-    MPI_File_read_at_all_c => "MPI_File_read_at_c" 1;
-    MPI_File_write_at_all_c => "MPI_File_write_at_c" 0;
+    MPI_File_read_at_all_c(offset) => "MPI_File_read_at_c" 1 0;
+    MPI_File_write_at_all_c(offset) => "MPI_File_write_at_c" 0 0;
+    MPI_File_read_all_c() => "MPI_File_read_at_c" 1 1;
+    MPI_File_write_all_c() => "MPI_File_write_at_c" 0 1;
 }

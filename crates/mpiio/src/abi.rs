@@ -1,5 +1,5 @@
-//! What calls that the adapter makes by itself need of constants: a type, and the handles that
-//! stand for nothing, which may not be asked about.
+//! What calls that the adapter makes by itself need of constants: a type, a way to seek, and
+//! the handles that stand for nothing, which may not be asked about.
 
 use crate::library::{Symbol, Word, find, is_open_mpi};
 use core::ffi::CStr;
@@ -18,6 +18,8 @@ pub(crate) struct Abi {
     pub no_type: Word,
     /// MPI_BYTE.
     pub byte: Word,
+    /// MPI_SEEK_SET.
+    pub seek_set: Word,
 }
 
 /// MPICH's, and that of libraries which are made of it.
@@ -27,10 +29,17 @@ const MPICH: Abi = Abi {
     no_info: 0x1c00_0000,
     no_type: 0x0c00_0000,
     byte: 0x4c00_010d,
+    seek_set: 600,
 };
 /// That of the standard (MPI 5).
-const STANDARD: Abi =
-    Abi { world: 0x101, no_communicator: 0x100, no_info: 0x130, no_type: 0x200, byte: 0x247 };
+const STANDARD: Abi = Abi {
+    world: 0x101,
+    no_communicator: 0x100,
+    no_info: 0x130,
+    no_type: 0x200,
+    byte: 0x247,
+    seek_set: 403,
+};
 
 /// The library's; `None` if it is none of those that are known.
 pub(crate) fn abi() -> Option<&'static Abi> {
@@ -53,6 +62,7 @@ fn look() -> Option<Abi> {
             no_info: at(c"ompi_mpi_info_null")?,
             no_type: at(c"ompi_mpi_datatype_null")?,
             byte: at(c"ompi_mpi_byte")?,
+            seek_set: 600,
         });
     }
     static OPEN: Symbol = Symbol::new("PMPI_File_open\0");

@@ -34,20 +34,30 @@ fn is_inside() -> bool {
 }
 
 /// A collective call, which is made by one of both functions: where all ranks have the adapter it
-/// may be the second, by which each makes its part alone.
+/// may be the second, by which each makes its part alone, at an offset.
 fn collective(
     file: u64,
     asked: Asked,
     together: impl FnOnce() -> c_int,
-    alone: impl FnOnce() -> c_int,
+    alone: impl FnOnce(i64) -> c_int,
 ) -> c_int {
     let Asked { is_read, offset, count, datatype } = asked;
-    let access = Access { is_read, is_collective: true, place: Place::At(offset) };
+    let place = offset.map_or(Place::Own, Place::At);
+    let access = Access { is_read, is_collective: true, place };
     let look = || accesses(file, access, count, datatype);
     let Some(found) = together::of(file).filter(|_| !is_inside()) else {
         return inside(together, look);
     };
     inside(|| found.call(asked, together, alone, look), || {})
+}
+
+/// A call that reads or moves the pointer of this rank, without others: not while a collective call
+/// that is made alone moves it, as a second thread may do.
+fn at_pointer(file: u64, call: impl FnOnce() -> c_int) -> c_int {
+    match together::of(file).filter(|_| !is_inside()) {
+        Some(found) => found.hold_pointer(call),
+        None => call(),
+    }
 }
 
 /// A split collective call begins on a file.
@@ -89,31 +99,54 @@ macro_rules! functions {
 }
 
 functions! {
-    MPI_File_read(file, buffer; status) reads(Place::Own);
-    MPI_File_read_all(file, buffer; status) all(reads(Place::Own));
     MPI_File_read_at(file, offset, buffer; status) reads(Place::At(offset as i64));
     MPI_File_read_ordered(file, buffer; status) all(reads(Place::Shared));
     MPI_File_read_shared(file, buffer; status) reads(Place::Shared);
-    MPI_File_iread(file, buffer; request) reads(Place::Own);
     MPI_File_iread_all(file, buffer; request) all(reads(Place::Own));
     MPI_File_iread_at(file, offset, buffer; request) reads(Place::At(offset as i64));
     MPI_File_iread_at_all(file, offset, buffer; request) all(reads(Place::At(offset as i64)));
     MPI_File_iread_shared(file, buffer; request) reads(Place::Shared);
-    MPI_File_write(file, buffer; status) writes(Place::Own);
-    MPI_File_write_all(file, buffer; status) all(writes(Place::Own));
     MPI_File_write_at(file, offset, buffer; status) writes(Place::At(offset as i64));
     MPI_File_write_ordered(file, buffer; status) all(writes(Place::Shared));
     MPI_File_write_shared(file, buffer; status) writes(Place::Shared);
-    MPI_File_iwrite(file, buffer; request) writes(Place::Own);
     MPI_File_iwrite_all(file, buffer; request) all(writes(Place::Own));
     MPI_File_iwrite_at(file, offset, buffer; request) writes(Place::At(offset as i64));
     MPI_File_iwrite_at_all(file, offset, buffer; request) all(writes(Place::At(offset as i64)));
     MPI_File_iwrite_shared(file, buffer; request) writes(Place::Shared);
 }
 
+/// Functions at the pointer of this rank that it makes without others.
+macro_rules! pointer_functions {
+    ($($name:ident $access:expr;)*) => { $(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(
+            file: Word, buffer: Word, count: Word, datatype: Word, last: Word
+        ) -> c_int {
+            static NEXT: Symbol = Symbol::new(concat!(stringify!($name), "\0"));
+            let look = || accesses(file as u64, $access, (count as i32).into(), datatype);
+            // SAFETY: the program's call.
+            let call = || unsafe { NEXT.call([file, buffer, count, datatype, last]) };
+            at_pointer(file as u64, || inside(call, look))
+        }
+    )* };
+}
+
+pointer_functions! {
+    MPI_File_read reads(Place::Own);
+    MPI_File_iread reads(Place::Own);
+    MPI_File_write writes(Place::Own);
+    MPI_File_iwrite writes(Place::Own);
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn MPI_File_seek(file: Word, offset: Word, whence: Word) -> c_int {
+    static NEXT: Symbol = Symbol::new("MPI_File_seek\0");
+    // SAFETY: the program's call.
+    at_pointer(file as u64, || unsafe { NEXT.call([file, offset, whence]) })
+}
+
 /// Collective functions that each rank may make alone, by the function behind the arrow; whether
-/// they read. Those at the pointer of the rank are not among them: MPICH 4.0 leaves a wrong one
-/// behind some independent calls.
+/// they read.
 macro_rules! collective_functions {
     ($($name:ident => $alone:literal $is_read:literal;)*) => { $(
         #[unsafe(no_mangle)]
@@ -125,14 +158,14 @@ macro_rules! collective_functions {
             let words = [file, offset, buffer, count, datatype, status];
             let asked = Asked {
                 is_read: $is_read,
-                offset: offset as i64,
+                offset: Some(offset as i64),
                 count: (count as i32).into(),
                 datatype,
             };
             // SAFETY: the program's call.
             let together = || unsafe { NEXT.call(words) };
             // SAFETY: one that takes the same words.
-            let alone = || unsafe { ALONE.call(words) };
+            let alone = |_: i64| unsafe { ALONE.call(words) };
             collective(file as u64, asked, together, alone)
         }
     )* };
@@ -141,6 +174,38 @@ macro_rules! collective_functions {
 collective_functions! {
     MPI_File_read_at_all => "MPI_File_read_at" true;
     MPI_File_write_at_all => "MPI_File_write_at" false;
+}
+
+/// The same at the pointer of the rank. The function behind the arrow is one at an offset, which
+/// leaves the pointer: MPICH 4.0 leaves a wrong one behind some independent calls that move it.
+macro_rules! collective_pointer_functions {
+    ($($name:ident => $alone:literal $is_read:literal;)*) => { $(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(
+            file: Word, buffer: Word, count: Word, datatype: Word, status: Word
+        ) -> c_int {
+            static NEXT: Symbol = Symbol::new(concat!(stringify!($name), "\0"));
+            static ALONE: Symbol = Symbol::new(concat!($alone, "\0"));
+            let asked = Asked {
+                is_read: $is_read,
+                offset: None,
+                count: (count as i32).into(),
+                datatype,
+            };
+            // SAFETY: the program's call.
+            let together = || unsafe { NEXT.call([file, buffer, count, datatype, status]) };
+            let alone = |offset: i64| {
+                // SAFETY: one that takes an offset, and the program's words.
+                unsafe { ALONE.call([file, offset as Word, buffer, count, datatype, status]) }
+            };
+            collective(file as u64, asked, together, alone)
+        }
+    )* };
+}
+
+collective_pointer_functions! {
+    MPI_File_read_all => "MPI_File_read_at" true;
+    MPI_File_write_all => "MPI_File_write_at" false;
 }
 
 /// Functions that begin a split collective call.
@@ -232,7 +297,13 @@ unsafe extern "C" fn MPI_File_set_view(
     let call = || unsafe { NEXT.call([file, displacement, unit, tile, representation, info]) };
     let mut known = None;
     let found = together::of(file as u64).filter(|_| !is_inside());
-    let result = inside(call, || known = Some(seen::viewed(file as u64, unit, tile)));
+    let result = inside(call, || {
+        let sizes = seen::viewed(file as u64, unit, tile);
+        // In another representation types have other sizes in the file than in memory.
+        // SAFETY: a text of the program's, which the call has read.
+        let is_native = unsafe { CStr::from_ptr(representation as *const c_char) };
+        known = is_native.to_bytes().eq_ignore_ascii_case(b"native").then_some(sizes);
+    });
     if let Some(found) = found {
         found.viewed(known);
     }
@@ -263,9 +334,10 @@ unsafe extern "C" fn forebay_mpiio_next(name: *const c_char) -> *mut c_void {
     find(name)
 }
 
-/// For the same: a collective call that reads (1) or writes (0) at an offset, with words as
-/// `MPI_File_write_at_all` has them. `functions` are that, and the one by which a rank makes it
-/// alone.
+/// For the same: a collective call that reads (1) or writes (0), with words as
+/// `MPI_File_write_at_all` has them; at the pointer of the rank (1) the second of them is not looked
+/// at. `functions` are that, or `MPI_File_write_all`, and the one by which a rank makes it alone, at
+/// an offset.
 ///
 /// # Safety
 /// They are functions of the library that take these words, which are the program's; neither is
@@ -274,18 +346,40 @@ unsafe extern "C" fn forebay_mpiio_next(name: *const c_char) -> *mut c_void {
 unsafe extern "C" fn forebay_mpiio_collective(
     functions: *const [*mut c_void; 2],
     is_read: c_int,
+    is_at_pointer: c_int,
     words: *const [Word; 6],
 ) -> c_int {
     // SAFETY: as the caller says.
     let ([together, alone], words) = unsafe { (*functions, *words) };
-    let [file, offset, _, count, datatype, _] = words;
-    let (offset, count) = (offset as i64, count as i64);
-    let asked = Asked { is_read: is_read != 0, offset, count, datatype };
-    // SAFETY: as the caller says.
-    let together = || unsafe { call(together, &words) };
-    // SAFETY: the same.
-    let alone = || unsafe { call(alone, &words) };
+    let [file, offset, buffer, count, datatype, status] = words;
+    let given = (is_at_pointer == 0).then_some(offset as i64);
+    let asked = Asked { is_read: is_read != 0, offset: given, count: count as i64, datatype };
+    let together = || match given {
+        // SAFETY: as the caller says.
+        Some(_) => unsafe { call(together, &words) },
+        // SAFETY: the same.
+        None => unsafe { call(together, &[file, buffer, count, datatype, status]) },
+    };
+    let alone = |offset: i64| {
+        // SAFETY: as the caller says.
+        unsafe { call(alone, &[file, offset as Word, buffer, count, datatype, status]) }
+    };
     collective(file as u64, asked, together, alone)
+}
+
+/// For the same: a call at the pointer of this rank that it makes without others, by this function.
+///
+/// # Safety
+/// It is a function of the library that takes these words, which are the program's, and not null.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn forebay_mpiio_at_pointer(
+    function: *mut c_void,
+    words: *const [Word; 5],
+) -> c_int {
+    // SAFETY: as the caller says.
+    let words = unsafe { *words };
+    // SAFETY: the same.
+    at_pointer(words[0] as u64, || unsafe { call(function, &words) })
 }
 
 /// For the same: a split collective call begins.

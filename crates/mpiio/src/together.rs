@@ -11,6 +11,7 @@ use crate::pieces::all_rows;
 use crate::seen::size_of_type;
 use crate::services::services;
 use core::ffi::{CStr, c_int};
+use core::ops::Range;
 use forebay_client::services::counted;
 use forebay_placement::collective::{Call, Correction, Mode, decide};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -71,12 +72,13 @@ pub(crate) struct Together {
     nodes: u32,
     aggregators: u32,
     buffer: u64,
-    /// Independent calls may be made.
-    may_read: bool,
-    may_write: bool,
+    /// Of reads, of writes.
+    ways: [Way; 2],
     /// Where Forebay has the file, on the rank that decides.
     fd: c_int,
     state: Mutex<State>,
+    /// Held while the pointer of this rank is looked at and moved, never while others are waited for.
+    pointer: Mutex<()>,
 }
 
 static FILES: Mutex<Vec<Arc<Together>>> = Mutex::new(Vec::new());
@@ -160,8 +162,7 @@ impl Opening {
             }
         }
         let used = handle.map(Used::of).unwrap_or_default();
-        let may = u64::from(used.may_read) | u64::from(used.may_write) << 1;
-        let said = self.gather(&[may, u64::from(fd.is_some())]).unwrap_or_default();
+        let said = self.gather(&[used.bits(), u64::from(fd.is_some())]).unwrap_or_default();
         let all = said.iter().fold(u64::MAX, |all, said| all & said[0]);
         // The rank that decides has to know what holds the file.
         let is_ours = said.first().is_some_and(|said| said[1] == 1) && all != 0;
@@ -181,8 +182,7 @@ impl Opening {
             nodes: self.nodes,
             aggregators: used.aggregators.clamp(1, self.ranks.count),
             buffer: used.buffer,
-            may_read: all & 1 != 0,
-            may_write: all & 2 != 0,
+            ways: Way::of_bits(all),
             fd: fd.unwrap_or(-1),
             state: Mutex::new(State {
                 calls: 0,
@@ -191,6 +191,7 @@ impl Opening {
                 view: View { unit: 1, units: 0, extent: 0 },
                 sides: [Side::default(); 2],
             }),
+            pointer: Mutex::new(()),
         }));
     }
 }
@@ -206,13 +207,29 @@ fn is_covered(name: &CStr) -> bool {
         .any(|path| unsafe { (services.covers)(path.as_ptr()) } == 0)
 }
 
+/// How one direction of a file's collective calls may be made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Way {
+    /// Each rank by itself: all have the file open, and none reads first what others may be writing.
+    is_open: bool,
+    /// The library does so itself where the ranges of the ranks do not interleave. Otherwise it
+    /// exchanges always.
+    looks_at_ranges: bool,
+}
+
+impl Way {
+    /// Those of reads and of writes, by [`Used::bits`] of all ranks.
+    fn of_bits(bits: u64) -> [Way; 2] {
+        let is = |bit: u32| bits >> bit & 1 == 1;
+        [0, 2].map(|first| Way { is_open: is(first), looks_at_ranges: !is(first + 1) })
+    }
+}
+
 /// What the library uses for a file that is open.
 #[derive(Clone, Copy, Debug, Default)]
 struct Used {
-    /// Independent calls are made as they are: all ranks have the file open.
-    may_read: bool,
-    /// The same of writes, which do not read first what others may be writing.
-    may_write: bool,
+    /// Of reads, of writes.
+    ways: [Way; 2],
     aggregators: u32,
     buffer: u64,
 }
@@ -229,15 +246,30 @@ impl Used {
         };
         let is = |name, wanted: &[u8]| hints::value(info, name).is_some_and(|text| text == wanted);
         let is_romio = hints::value(info, c"romio_ds_write").is_some();
-        let may = is_romio && is(c"romio_no_indep_rw", b"false");
+        // Its persistent file realms go another way, with another end.
+        let may = is_romio && is(c"romio_no_indep_rw", b"false") && !is(c"romio_cb_pfr", b"enable");
+        let way = |name, may: bool| Way {
+            is_open: may && !is(name, b"disable"),
+            looks_at_ranges: !is(name, b"enable"),
+        };
         let used = Used {
-            may_read: may,
-            may_write: may && is(c"romio_ds_write", b"disable"),
+            ways: [
+                way(c"romio_cb_read", may),
+                way(c"romio_cb_write", may && is(c"romio_ds_write", b"disable")),
+            ],
             aggregators: number(c"cb_nodes").unwrap_or(1) as u32,
             buffer: number(c"cb_buffer_size").unwrap_or(BUFFER).max(1),
         };
         hints::free(info);
         used
+    }
+
+    /// For [`Way::of_bits`]; of several ranks, the bits that all of them have.
+    fn bits(&self) -> u64 {
+        let [reads, writes] = self.ways.map(|way| {
+            u64::from(way.is_open) | u64::from(way.is_open && !way.looks_at_ranges) << 1
+        });
+        reads | writes << 2
     }
 }
 
@@ -311,13 +343,25 @@ struct Verdict {
     wish: u64,
 }
 
-/// A collective call at an offset.
+/// A collective call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
     pub is_read: bool,
-    pub offset: i64,
+    /// In units of the view; `None` is where the pointer of the rank is.
+    pub offset: Option<i64>,
     pub count: i64,
     pub datatype: Word,
+}
+
+/// Whether the ranges of the ranks interleave, as ROMIO tells it: only then it exchanges data, if it
+/// is left to it. First and last byte of each rank, in their order.
+fn do_interleave(ranges: impl Iterator<Item = (u64, u64)>) -> bool {
+    let mut last_before = 0;
+    ranges.enumerate().any(|(rank, (first, last))| {
+        let is_inside = rank > 0 && first < last_before && first <= last;
+        last_before = last;
+        is_inside
+    })
 }
 
 impl Together {
@@ -350,7 +394,7 @@ impl Together {
         &self,
         asked: Asked,
         together: impl FnOnce() -> c_int,
-        alone: impl FnOnce() -> c_int,
+        alone: impl FnOnce(i64) -> c_int,
         look: impl FnOnce(),
     ) -> c_int {
         let mut state = self.state();
@@ -364,15 +408,20 @@ impl Together {
         }
         state.calls += 1;
         let is_sampled = state.calls <= FIRST || state.calls.is_multiple_of(EACH);
-        let wants = state.sides[usize::from(!asked.is_read)].wish == Some(Mode::Independent)
-            && if asked.is_read { self.may_read } else { self.may_write };
-        let is_alone = wants && self.are_disjoint(&mut state) && self.all_may(&state, asked);
+        let side = usize::from(!asked.is_read);
+        let wants = state.sides[side].wish == Some(Mode::Independent) && self.ways[side].is_open;
+        let units =
+            if wants && self.are_disjoint(&mut state) { self.all_may(&state, asked) } else { None };
+        let is_alone = units.is_some();
         if is_sampled && !is_alone {
             // What a rank waits for the others is no part of what a call takes.
             ask!("PMPI_Barrier", self.communicator);
         }
         let start = Instant::now();
-        let result = if is_alone { alone() } else { together() };
+        let result = match &units {
+            Some(units) => alone(self.leaves(asked, units)),
+            None => together(),
+        };
         let took_s = start.elapsed().as_secs_f64();
         if result == 0 {
             look();
@@ -383,7 +432,7 @@ impl Together {
         if is_alone && let Some(services) = services() {
             (services.count)(counted::MPI_INDEPENDENT, 1);
         }
-        let report = self.report(&state, asked, result, took_s);
+        let report = self.report(&state, asked, units, result, took_s);
         let mode = if is_alone { Mode::Independent } else { Mode::Collective };
         let verdict = self.exchange(&mut state, asked.is_read, mode, &report);
         drop(state);
@@ -430,53 +479,116 @@ impl Together {
         if is_known { u64::try_from(found).ok() } else { None }
     }
 
-    /// The units of a call that has not been made, or has; `None` where its arguments are wrong, or
-    /// the type is none.
-    fn units(&self, view: &View, asked: Asked) -> Option<core::ops::Range<i64>> {
+    /// Where the pointer of this rank is.
+    fn position(&self) -> Option<i64> {
+        let mut at = -1i64;
+        let is_known = ask!("PMPI_File_get_position", self.handle as Word, (&raw mut at) as Word);
+        Some(at).filter(|&at| is_known && at >= 0)
+    }
+
+    /// Runs a call that moves the pointer of this rank, or reads or writes there.
+    pub(crate) fn hold_pointer(&self, call: impl FnOnce() -> c_int) -> c_int {
+        let _held = self.pointer.lock().unwrap_or_else(PoisonError::into_inner);
+        call()
+    }
+
+    /// Where a call begins that is made alone. The pointer is moved behind it first, as the library
+    /// does in a collective call: also where it fails.
+    fn leaves(&self, asked: Asked, units: &Range<i64>) -> i64 {
+        if asked.offset.is_some() {
+            return units.start;
+        }
+        let _held = self.pointer.lock().unwrap_or_else(PoisonError::into_inner);
+        // Another thread may have moved it: then its call comes first.
+        let start = self.position().unwrap_or(units.start);
+        let end = start.saturating_add(units.end - units.start);
+        if end > start {
+            ask!("PMPI_File_seek", self.handle as Word, end as Word, self.abi.seek_set);
+        }
+        start
+    }
+
+    /// How many units a call reads or writes; `None` where its arguments are wrong, or the type is
+    /// none.
+    fn length(&self, view: &View, asked: Asked) -> Option<i64> {
         let count = u64::try_from(asked.count).ok()?;
         if asked.datatype == 0 || asked.datatype as u32 == self.abi.no_type as u32 {
             return None;
         }
         let bytes = size_of_type(asked.datatype).checked_mul(count)?;
-        let start = asked.offset;
-        let is_sound = start >= 0 && bytes.is_multiple_of(view.unit);
-        let end = start.checked_add(i64::try_from(bytes / view.unit).ok()?)?;
-        is_sound.then_some(start..end)
+        let is_whole = bytes.is_multiple_of(view.unit);
+        i64::try_from(bytes / view.unit).ok().filter(|_| is_whole)
     }
 
-    /// Whether each rank may make the call alone: its arguments are sound, the file is not atomic,
-    /// and what it reads is there, as a library may count bytes behind the end in another way.
-    /// Returns when all ranks have come here, as collective calls do.
-    fn all_may(&self, state: &State, asked: Asked) -> bool {
+    /// The units of a call that has not been made.
+    fn units(&self, view: &View, asked: Asked) -> Option<Range<i64>> {
+        let length = self.length(view, asked)?;
+        let start = match asked.offset {
+            Some(offset) => offset,
+            None => self.position()?,
+        };
+        let end = start.checked_add(length)?;
+        (start >= 0).then_some(start..end)
+    }
+
+    /// First and last byte of units in the file; `None` of no units.
+    fn range(&self, view: &View, units: &Range<i64>) -> Option<(u64, u64)> {
+        if units.is_empty() {
+            return None;
+        }
+        let (first, last) = self.place_of(units.start).zip(self.place_of(units.end - 1))?;
+        Some((first, last + view.unit - 1))
+    }
+
+    /// The units of the call, if each rank may make it alone: its arguments are sound, the file is
+    /// not atomic, what it reads is there, as a library may count bytes behind the end in another
+    /// way, and the library itself would exchange data. Returns when all ranks have come here, as
+    /// collective calls do.
+    fn all_may(&self, state: &State, asked: Asked) -> Option<Range<i64>> {
         let handle = self.handle as Word;
+        let view = &state.view;
         let may = || {
             let mut is_atomic: c_int = 1;
             let is_known = ask!("PMPI_File_get_atomicity", handle, (&raw mut is_atomic) as Word);
             if !is_known || is_atomic != 0 {
-                return false;
+                return None;
             }
-            let Some(units) = self.units(&state.view, asked) else { return false };
+            let units = self.units(view, asked)?;
             // The view may have been changed by a function that is not seen.
-            let view = &state.view;
-            let tiles = self.place_of(0).zip(self.place_of(view.units as i64));
-            let Some((first, next)) = tiles else { return false };
+            let (first, next) = self.place_of(0).zip(self.place_of(view.units as i64))?;
             if first != state.first || next != first + view.extent {
-                return false;
+                return None;
             }
-            if !asked.is_read || units.is_empty() {
-                return true;
-            }
+            let Some((first, last)) = self.range(view, &units) else {
+                // Between no others.
+                return units.is_empty().then_some((units, [1, u64::MAX, 0]));
+            };
             let mut size = -1i64;
-            let has_size = ask!("PMPI_File_get_size", handle, (&raw mut size) as Word);
-            let end = self.place_of(units.end - 1).map(|last| last + state.view.unit);
-            has_size && end.is_some_and(|end| i64::try_from(end).is_ok_and(|end| end <= size))
+            let is_there = !asked.is_read
+                || ask!("PMPI_File_get_size", handle, (&raw mut size) as Word)
+                    && i64::try_from(last).is_ok_and(|last| last < size);
+            is_there.then_some((units, [1, first, last]))
         };
-        let said = gather(self.abi, self.communicator, self.ranks, &[u64::from(may())]);
-        said.is_some_and(|said| said.iter().all(|said| said[0] == 1))
+        let may = may();
+        let own = may.as_ref().map_or([0; 3], |(_, said)| *said);
+        let said = gather(self.abi, self.communicator, self.ranks, &own)?;
+        let way = self.ways[usize::from(!asked.is_read)];
+        let exchanges = !way.looks_at_ranges
+            || do_interleave(said.iter().map(|[_, first, last]| (*first, *last)));
+        let all = said.iter().all(|said| said[0] == 1);
+        may.filter(|_| all && exchanges).map(|(units, _)| units)
     }
 
-    /// What this rank says of a call that has returned `result`.
-    fn report(&self, state: &State, asked: Asked, result: c_int, took_s: f64) -> Report {
+    /// What this rank says of a call that has returned `result`, and of its units, where they are
+    /// known.
+    fn report(
+        &self,
+        state: &State,
+        asked: Asked,
+        units: Option<Range<i64>>,
+        result: c_int,
+        took_s: f64,
+    ) -> Report {
         if result != 0 {
             let mut class: c_int = 0;
             ask!("PMPI_Error_class", result as Word, (&raw mut class) as Word);
@@ -484,12 +596,18 @@ impl Together {
         }
         let nothing = Report { took_s, ..Report::default() };
         let view = &state.view;
-        let Some(units) = self.units(view, asked) else { return nothing };
-        if units.is_empty() {
-            return nothing;
-        }
-        let places = self.place_of(units.start).zip(self.place_of(units.end - 1));
-        let Some((start, last)) = places else { return nothing };
+        // Behind a call the pointer has moved.
+        let start_of = |length| match asked.offset {
+            Some(offset) => Some(offset),
+            None => self.position().and_then(|end| end.checked_sub(length)),
+        };
+        let units = units.or_else(|| {
+            let length = self.length(view, asked)?;
+            let start = start_of(length).filter(|&start| start >= 0)?;
+            Some(start..start.checked_add(length)?)
+        });
+        let Some(units) = units else { return nothing };
+        let Some((first, last)) = self.range(view, &units) else { return nothing };
         let bytes = (units.end - units.start) as u64 * view.unit;
         let (found, rows) =
             crate::pieces::rows::<8>(units.start, units.end, view.unit, |at| self.place_of(at));
@@ -498,14 +616,7 @@ impl Together {
             (bytes + row.bytes * row.count, pieces + row.count)
         });
         let pieces = (seen.1 as f64 * bytes as f64 / seen.0.max(1) as f64) as u64;
-        Report {
-            class: 0,
-            bytes,
-            pieces: pieces.max(1),
-            first: start,
-            end: last + view.unit,
-            took_s,
-        }
+        Report { class: 0, bytes, pieces: pieces.max(1), first, end: last + 1, took_s }
     }
 
     /// Tells the rank that decides what the call was, and hears how the next ones are to be made.
@@ -574,5 +685,36 @@ pub(crate) fn closed(handle: u64) {
         drop(files);
         let mut communicator = file.communicator;
         ask!("PMPI_Comm_free", (&raw mut communicator) as Word);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_interleave_as_the_library_sees_it() {
+        let is = |ranges: &[(u64, u64)]| do_interleave(ranges.iter().copied());
+        assert!(!is(&[]) && !is(&[(0, 99)]));
+        assert!(!is(&[(0, 99), (100, 199), (200, 299)]));
+        assert!(is(&[(0, 190), (10, 199)]));
+        // A rank without bytes is between no others.
+        assert!(!is(&[(0, 190), (u64::MAX, 0), (10, 199)]));
+        assert!(is(&[(0, 190), (u64::MAX, 0), (10, 199), (20, 209)]));
+        // Backwards counts, too.
+        assert!(is(&[(100, 199), (0, 99)]));
+    }
+
+    #[test]
+    fn ranks_do_what_all_of_them_can() {
+        let way = |is_open, looks_at_ranges| Way { is_open, looks_at_ranges };
+        let used = |ways| Used { ways, ..Used::default() };
+        let all = used([way(true, true), way(true, false)]);
+        assert_eq!(Way::of_bits(all.bits()), all.ways);
+        let other = used([way(true, false), way(false, false)]);
+        let both = Way::of_bits(all.bits() & other.bits());
+        assert_eq!(both, [way(true, true), way(false, true)]);
+        // A rank that says nothing closes both.
+        assert!(Way::of_bits(0).iter().all(|way| !way.is_open));
     }
 }

@@ -121,6 +121,9 @@ fn of_known_speeds(exchange: &str) -> Site {
 
 const SLOW_MESSAGES: &str = "{ latency = \"1ms\", bandwidth = \"100MB/s\" }";
 
+/// Of random programs; more by hand.
+const SEEDS: &str = "1 2 3";
+
 const AUTO: [(&str, &str); 1] = [("FOREBAY_MPIIO", "auto")];
 
 /// Whether this MPI says that it reads and writes files by ROMIO, whose calls may be made alone.
@@ -156,6 +159,37 @@ fn collective_calls_are_made_alone_where_views_are_disjoint() {
         let (alone, _) = made("overlapping atomic split hinted", &AUTO, SLOW_MESSAGES);
         assert_eq!(alone, 0, "{}", mpi.start);
         made("errors fails", &AUTO, SLOW_MESSAGES);
+    }
+}
+
+#[test]
+fn pointers_are_where_they_are_without() {
+    let wheel = beside_pythons().into_iter().map(|(_, mpi)| mpi).find(|mpi| !is_romio(mpi));
+    for mpi in all().into_iter().chain(wheel) {
+        for hints in ["exchange", "ranges", "usual"] {
+            let site = of_known_speeds(SLOW_MESSAGES);
+            assert!(compile_by(&mpi.cc, site.root(), "mpi_pointers.c", &[]));
+            let script = format!(
+                "{AROUND}for seed in {SEEDS}; do \
+                 timeout 60 {} -n 3 $BIN/mpi_pointers $seed {hints} 150 || exit 1; done",
+                mpi.start
+            );
+            let wanted = site.run_plainly(&script).expect(0);
+            let (got, status) = site.run_buffered_with(&AUTO, &script);
+            let got = got.expect(0).stdout;
+            let mut lines = got.lines().zip(wanted.stdout.lines()).enumerate();
+            let other = lines.find(|(_, (got, wanted))| got != wanted);
+            assert_eq!(other, None, "{} {hints}", mpi.start);
+            assert_eq!(got.len(), wanted.stdout.len(), "{} {hints}", mpi.start);
+            site.assert_same_files();
+            let alone = status.count("mpi_independent");
+            println!("{} {hints}: {alone} of {} alone", mpi.start, status.count("mpi_calls"));
+            if is_romio(&mpi) {
+                assert!(alone >= 3 * 20, "{} {hints}: {alone}", mpi.start);
+            } else {
+                assert_eq!(alone, 0, "{}", mpi.start);
+            }
+        }
     }
 }
 
