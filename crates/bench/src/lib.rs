@@ -63,6 +63,7 @@ pub use nodes::budgets::run as nodes;
 pub use nodes::enter as enter_network;
 pub use nodes::fig5::run as nodes_fig5;
 pub use nodes::fig6::run as nodes_fig6;
+pub use nvm::adapter::nvm_adapter;
 pub use nvm::caches::{fig4 as nvm_fig4, fig5 as nvm_fig5, fig6 as nvm_fig6};
 pub use nvm::interfaces::{fig7 as nvm_fig7, fig8 as nvm_fig8};
 pub use nvm::modes::{fig9 as nvm_fig9, fig10 as nvm_fig10, fig11 as nvm_fig11};

@@ -29,6 +29,11 @@ impl Machine {
         }
     }
 
+    /// Processors that this process may use.
+    pub fn cores(&self) -> usize {
+        self.cores
+    }
+
     /// Bytes that programs can still take.
     pub fn free_bytes() -> Option<u64> {
         let memory = fs::read_to_string("/proc/meminfo").ok()?;

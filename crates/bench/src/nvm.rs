@@ -6,6 +6,7 @@
 //! bandwidths. Bytes are real: each aggregator copies what messages would bring, and all is written
 //! to a file, which is compared with what it should hold.
 
+pub(crate) mod adapter;
 pub(crate) mod caches;
 pub(crate) mod interfaces;
 pub(crate) mod modes;

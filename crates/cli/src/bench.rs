@@ -63,7 +63,7 @@ impl BenchArguments {
 type Benchmark = fn(&Options, &mut dyn FnMut(&str)) -> Result<Measured, String>;
 
 /// All of them.
-const BENCHMARKS: [(&str, Benchmark); 28] = [
+const BENCHMARKS: [(&str, Benchmark); 29] = [
     ("micro", forebay_bench::micro),
     ("cliffs", forebay_bench::cliffs),
     ("peers", forebay_bench::peers),
@@ -80,6 +80,7 @@ const BENCHMARKS: [(&str, Benchmark); 28] = [
     ("nodes-fig5", forebay_bench::nodes_fig5),
     ("nodes-fig6", forebay_bench::nodes_fig6),
     ("nvm-model", forebay_bench::nvm_model),
+    ("nvm-adapter", forebay_bench::nvm_adapter),
     ("data-elevator-fig5", forebay_bench::data_elevator_fig5),
     ("data-elevator-fig6", forebay_bench::data_elevator_fig6),
     ("data-elevator-fig7", forebay_bench::data_elevator_fig7),

@@ -121,9 +121,6 @@ fn of_known_speeds(exchange: &str) -> Site {
 
 const SLOW_MESSAGES: &str = "{ latency = \"1ms\", bandwidth = \"100MB/s\" }";
 
-/// Of random programs; more by hand.
-const SEEDS: &str = "1 2 3";
-
 const AUTO: [(&str, &str); 1] = [("FOREBAY_MPIIO", "auto")];
 
 /// Whether this MPI says that it reads and writes files by ROMIO, whose calls may be made alone.
@@ -162,35 +159,41 @@ fn collective_calls_are_made_alone_where_views_are_disjoint() {
     }
 }
 
-#[test]
-fn pointers_are_where_they_are_without() {
+/// Random programs with these seeds, of each MPI, without the adapter and with it.
+fn pointers(seeds: &str) {
+    const HINTS: [&str; 3] = ["exchange", "ranges", "usual"];
     let wheel = beside_pythons().into_iter().map(|(_, mpi)| mpi).find(|mpi| !is_romio(mpi));
     for mpi in all().into_iter().chain(wheel) {
-        for hints in ["exchange", "ranges", "usual"] {
-            let site = of_known_speeds(SLOW_MESSAGES);
-            assert!(compile_by(&mpi.cc, site.root(), "mpi_pointers.c", &[]));
-            let script = format!(
-                "{AROUND}for seed in {SEEDS}; do \
-                 timeout 60 {} -n 3 $BIN/mpi_pointers $seed {hints} 150 || exit 1; done",
-                mpi.start
-            );
-            let wanted = site.run_plainly(&script).expect(0);
-            let (got, status) = site.run_buffered_with(&AUTO, &script);
-            let got = got.expect(0).stdout;
-            let mut lines = got.lines().zip(wanted.stdout.lines()).enumerate();
-            let other = lines.find(|(_, (got, wanted))| got != wanted);
-            assert_eq!(other, None, "{} {hints}", mpi.start);
-            assert_eq!(got.len(), wanted.stdout.len(), "{} {hints}", mpi.start);
-            site.assert_same_files();
-            let alone = status.count("mpi_independent");
-            println!("{} {hints}: {alone} of {} alone", mpi.start, status.count("mpi_calls"));
-            if is_romio(&mpi) {
-                assert!(alone >= 3 * 20, "{} {hints}: {alone}", mpi.start);
-            } else {
-                assert_eq!(alone, 0, "{}", mpi.start);
-            }
-        }
+        let site = of_known_speeds(SLOW_MESSAGES);
+        assert!(compile_by(&mpi.cc, site.root(), "mpi_pointers.c", &[]));
+        // What a standard interface has of its own are numbers; without ROMIO no call is changed.
+        let is_other = !is_romio(&mpi) || mpi.cc.ends_with("_abi");
+        let hints = HINTS[..if is_other { 1 } else { 3 }].join(" ");
+        let script = format!(
+            "{AROUND}for seed in {seeds}; do for hints in {hints}; do \
+             timeout 60 {} -n 3 $BIN/mpi_pointers $seed $hints 150 || exit 1; done; done",
+            mpi.start
+        );
+        let wanted = site.run_plainly(&script).expect(0).stdout;
+        let (got, status) = site.run_buffered_with(&AUTO, &script);
+        crate::harness::assert_same_lines(&mpi.start, &got.expect(0).stdout, &wanted);
+        site.assert_same_files();
+        let (alone, calls) = (status.count("mpi_independent"), status.count("mpi_calls"));
+        println!("{}: {alone} of {calls} alone", mpi.start);
+        // Of those that may be most.
+        assert!(if is_romio(&mpi) { alone > calls / 3 } else { alone == 0 }, "{alone}");
     }
+}
+
+#[test]
+fn pointers_are_where_they_are_without() {
+    pointers("1");
+}
+
+#[test]
+#[ignore = "minutes"]
+fn pointers_of_many_programs_are_where_they_are_without() {
+    pointers("2 3 4 5 6 7 8 9 10 11 12");
 }
 
 #[test]

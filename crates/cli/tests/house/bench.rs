@@ -121,6 +121,17 @@ fn nvm_model() {
 }
 
 #[test]
+fn the_adapter_on_emulated_devices() {
+    if !works(&["mpicc.mpich", "--version"]) || !works(&["mpiexec.mpich", "--version"]) {
+        return harness::skip("no MPICH");
+    }
+    let words = ["NVM, read, pieces", "Forebay auto", "calls made alone", "Beside the model"];
+    let json = compare("nvm-adapter", &words);
+    // Over the better mode on three devices, and over collective calls on NVM, writing and reading.
+    assert_eq!(json.matches("\"wanted\":").count(), 2 * (3 + 1), "{json}");
+}
+
+#[test]
 fn analysis_in_transit() {
     if !works(&["cc", "--version"]) {
         return harness::skip("no C compiler");
