@@ -6,7 +6,7 @@ use crate::abi::{Abi, abi};
 use crate::agreement::{self, Ranks};
 use crate::disjoint::{PIECES, ROWS, Tile, are_disjoint};
 use crate::hints::{self, BUFFER};
-use crate::library::{Word, ask};
+use crate::library::{Word, ask, is_open_mpi};
 use crate::pieces::all_rows;
 use crate::seen::size_of_type;
 use crate::services::services;
@@ -112,6 +112,11 @@ impl Opening {
     /// Before a file is opened: what all ranks of the communicator add to its hints. `None` where
     /// they do not agree.
     pub(crate) fn begin(communicator: Word, name: &CStr, info: Word) -> Option<Opening> {
+        // With several aggregators a rank of Open MPI's own part reads what others have not yet
+        // written of its own writes; and no call of it may be changed.
+        if is_open_mpi() {
+            return None;
+        }
         let abi = abi()?;
         let ranks = agreement::ranks(communicator)?;
         let mut opening = Opening { abi, ranks, nodes: 1, communicator, info: None };
