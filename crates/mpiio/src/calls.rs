@@ -335,9 +335,9 @@ unsafe extern "C" fn forebay_mpiio_next(name: *const c_char) -> *mut c_void {
 }
 
 /// For the same: a collective call that reads (1) or writes (0), with words as
-/// `MPI_File_write_at_all` has them; at the pointer of the rank (1) the second of them is not looked
-/// at. `functions` are that, or `MPI_File_write_all`, and the one by which a rank makes it alone, at
-/// an offset.
+/// `MPI_File_write_at_all` has them; at the pointer of the rank (1) the second of them is not
+/// looked at. `functions` are that, or `MPI_File_write_all`, and the one by which a rank makes it
+/// alone, at an offset.
 ///
 /// # Safety
 /// They are functions of the library that take these words, which are the program's; neither is

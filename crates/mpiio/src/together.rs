@@ -77,7 +77,8 @@ pub(crate) struct Together {
     /// Where Forebay has the file, on the rank that decides.
     fd: c_int,
     state: Mutex<State>,
-    /// Held while the pointer of this rank is looked at and moved, never while others are waited for.
+    /// Held while the pointer of this rank is looked at and moved, never while others are waited
+    /// for.
     pointer: Mutex<()>,
 }
 
@@ -215,7 +216,8 @@ fn is_covered(name: &CStr) -> bool {
 /// How one direction of a file's collective calls may be made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Way {
-    /// Each rank by itself: all have the file open, and none reads first what others may be writing.
+    /// Each rank by itself: all have the file open, and none reads first what others may be
+    /// writing.
     is_open: bool,
     /// The library does so itself where the ranges of the ranks do not interleave. Otherwise it
     /// exchanges always.
@@ -358,8 +360,8 @@ pub(crate) struct Asked {
     pub datatype: Word,
 }
 
-/// Whether the ranges of the ranks interleave, as ROMIO tells it: only then it exchanges data, if it
-/// is left to it. First and last byte of each rank, in their order.
+/// Whether the ranges of the ranks interleave, as ROMIO tells it: only then it exchanges data, if
+/// it is left to it. First and last byte of each rank, in their order.
 fn do_interleave(ranges: impl Iterator<Item = (u64, u64)>) -> bool {
     let mut last_before = 0;
     ranges.enumerate().any(|(rank, (first, last))| {

@@ -2,9 +2,10 @@
 //! makes collective calls at its pointers, or individual ones, or collective ones of which the
 //! adapter makes of each what its model finds faster.
 //!
-//! Files are staged on a tier with the device's bandwidth and latency, beside a RAM tier of 4 MiB, so
-//! that calls reach the device. What is made alone is counted of the writes before reads, too. Two things differ from the paper: ranks share a node, and messages are copies, so
-//! that collective I/O loses less; and a device is emulated whose requests overlap.
+//! Files are staged on a tier with the device's bandwidth and latency, beside a RAM tier of 4 MiB,
+//! so that calls reach the device. What is made alone is counted of the writes before reads, too.
+//! Two things differ from the paper: ranks share a node, and messages are copies, so that
+//! collective I/O loses less; and a device is emulated whose requests overlap.
 
 use super::caches::{DEVICES, Device};
 use crate::machine::Machine;
