@@ -9,6 +9,7 @@ mod analyse;
 mod aside;
 mod ask;
 mod bars;
+mod batch;
 #[cfg(feature = "bench")]
 mod bench;
 mod demo;
@@ -37,6 +38,7 @@ mod progress_bar;
 mod recorder;
 mod recording;
 mod replace;
+mod report;
 mod run;
 mod salvage;
 mod signals;
@@ -105,6 +107,8 @@ enum Command {
     Model(model::ModelArguments),
     /// Simulate a cluster, and compare ways of buffering on it
     Simulate(simulate::SimulateArguments),
+    /// Show what the last run did: bytes, hit rates, time hidden, what to change
+    Report(report::ReportArguments),
     /// Show the node managers of this user: tiers, clients, files not yet on the store
     Status(status::StatusArguments),
     /// Say which rule holds for a file, where its bytes are, and where new ones would go
@@ -215,6 +219,7 @@ fn main() -> ExitCode {
         Command::Explain(arguments) => explain::explain(&arguments),
         Command::Model(arguments) => model::model(&arguments),
         Command::Simulate(arguments) => simulate::simulate(&arguments),
+        Command::Report(arguments) => report::report(&arguments),
         Command::Status(arguments) => status::status(&arguments),
         Command::Analyse(arguments) => analyse::analyse(&arguments),
         Command::Predictor(arguments) => predictor::predictor(&arguments),

@@ -9,6 +9,7 @@ use crate::instance::InstanceArguments;
 use crate::manager::{self, Joined};
 use crate::movements::Movements;
 use crate::recorder::Recorder;
+use crate::report::{Collector, Outcome};
 use crate::signals;
 use crate::summary::Counts;
 use crate::task;
@@ -71,6 +72,11 @@ pub struct RunArguments {
     /// for several tiers
     #[arg(long, value_name = "TIER=SIZE")]
     quota: Vec<String>,
+    /// Say at the end what the run did (bytes, hit rates, time hidden, what to change) on the
+    /// standard error, or in FILE: as JSON or HTML if its name ends so, else as text
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true,
+        default_missing_value = "-")]
+    report: Option<PathBuf>,
     /// Say at the end what was buffered, also where the standard error is no terminal
     #[arg(long)]
     verbose: bool,
@@ -264,11 +270,14 @@ pub fn run(arguments: &RunArguments, mut tracer: Option<&mut Tracer>) -> Result<
     let given = arguments.quota.iter().map(|given| config.quota(given));
     let quotas = given.collect::<Result<Vec<_>, _>>()?;
     manager::drain_orphans(&config, &runtime)?;
+    let mut report = Collector::of(arguments.report.as_deref(), &arguments.command)?;
     let mut trace = arguments.trace.as_deref().map(Movements::to).transpose()?;
     match (&mut tracer, &arguments.trace) {
         (Some(tracer), Some(path)) => tracer.read_from(path)?,
         (Some(tracer), None) => trace = Some(tracer.movements()?),
-        (None, _) => {}
+        (None, Some(path)) => report.read_from(path)?,
+        (None, None) if report.is_asked_for() => trace = Some(report.movements()?),
+        (None, None) => {}
     }
     let trace = trace.as_ref();
     let follow = |path: &PathBuf| Followed::of(path, config.bucket_size());
@@ -333,6 +342,7 @@ pub fn run(arguments: &RunArguments, mut tracer: Option<&mut Tracer>) -> Result<
         let spans = spans.ok_or("memory of the trace: it wants no spans")?;
         tracer.begin(spans, &config, &runtime);
     }
+    report.begin(&config, &runtime, job);
     let mut child = match spawn(&arguments.command, (&library, &ways), &runtime, job) {
         Ok(child) => child,
         Err(error) => {
@@ -347,10 +357,17 @@ pub fn run(arguments: &RunArguments, mut tracer: Option<&mut Tracer>) -> Result<
     };
     signals::attend(child.id());
     let mut beginning = Beginning::of(&config);
-    let watched = Watched { trace, tracer: tracer.as_deref_mut(), beginning: &mut beginning };
+    let watched = Watched {
+        trace,
+        tracer: tracer.as_deref_mut(),
+        beginning: &mut beginning,
+        report: &mut report,
+    };
     let status = attend(&mut child, &config, &mut runtime, &mut connection, watched)?;
     let code = exit_code(status);
     let ended = Instant::now();
+    report.end(&runtime, code);
+    let code = ExitCode::from(code);
     if let Some(tracer) = &mut tracer {
         tracer.end(&runtime);
     }
@@ -370,6 +387,7 @@ pub fn run(arguments: &RunArguments, mut tracer: Option<&mut Tracer>) -> Result<
             if let Some(tracer) = &mut tracer {
                 tracer.look(&runtime);
             }
+            report.look(&runtime);
             may_leave(progress)
         };
         let drained = drain::drain_unless(&connection, &runtime, look)?;
@@ -377,7 +395,10 @@ pub fn run(arguments: &RunArguments, mut tracer: Option<&mut Tracer>) -> Result<
         let drained = match drained {
             Ok(drained) => drained,
             Err(signal) => {
-                eprintln!("forebay: {}", describe_left(&runtime));
+                let left = describe_left(&runtime);
+                eprintln!("forebay: {left}");
+                let counts = (&before, &Counts::now(&runtime));
+                report.finish(&runtime, &Outcome::Left(left), counts);
                 return Ok(signals::ended_by(signal));
             }
         };
@@ -411,6 +432,7 @@ pub fn run(arguments: &RunArguments, mut tracer: Option<&mut Tracer>) -> Result<
                 if summary {
                     eprintln!("forebay: {}", now.describe(&before, ended.elapsed()));
                 }
+                report.finish(&runtime, &Outcome::Drained, (&before, &now));
                 return Ok(code);
             }
             Drained::Kept(files) => {
@@ -418,7 +440,10 @@ pub fn run(arguments: &RunArguments, mut tracer: Option<&mut Tracer>) -> Result<
                 if let Some(actions) = analyse::report(&runtime, begun_ms) {
                     eprintln!("forebay: {actions}");
                 }
-                eprintln!("forebay: {}", drain::describe(&runtime, &files));
+                let kept = drain::describe(&runtime, &files);
+                eprintln!("forebay: {kept}");
+                let counts = (&before, &Counts::now(&runtime));
+                report.finish(&runtime, &Outcome::Kept(kept), counts);
                 return Ok(ExitCode::from(crate::FAILED));
             }
             // A new manager finds everything in the pool.
@@ -536,6 +561,7 @@ struct Watched<'a> {
     trace: Option<&'a Movements>,
     tracer: Option<&'a mut Tracer>,
     beginning: &'a mut Beginning,
+    report: &'a mut Collector,
 }
 
 /// Waits for the command, and replaces a manager that dies.
@@ -567,6 +593,7 @@ fn attend(
                 }
                 Err(_) => {
                     watched.beginning.look(runtime);
+                    watched.report.look(runtime);
                     if let Some(tracer) = &mut watched.tracer {
                         tracer.look(runtime);
                     }
@@ -586,7 +613,7 @@ fn await_end(child: u32) {
 }
 
 /// The command's own status; 128 + signal if a signal ended it, as shells have it.
-fn exit_code(status: ExitStatus) -> ExitCode {
+fn exit_code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
-    ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
 }

@@ -8,6 +8,7 @@ use forebay_node::markers::WHY;
 use forebay_node::runtime::Runtime;
 use forebay_node::status::{Count, DatasetRule};
 use forebay_placement::schema::METADATA;
+use serde_json::{Map, Value};
 use std::time::Duration;
 
 /// What the programs of a pool have counted at one moment.
@@ -43,7 +44,7 @@ impl Counts {
     }
 
     /// What was counted between `before` and now: less than all in a pool that was made anew since.
-    fn since(&self, before: &Counts, name: &str) -> u64 {
+    pub fn since(&self, before: &Counts, name: &str) -> u64 {
         self.of(name).saturating_sub(before.of(name))
     }
 
@@ -66,17 +67,33 @@ impl Counts {
         )
     }
 
-    /// Which files that were opened since `before` cannot be buffered, and why.
-    pub fn describe_unmarked(&self, before: &Counts) -> Option<String> {
-        let mut said = Vec::new();
+    /// All that was counted since `before`, by name.
+    pub fn all_since(&self, before: &Counts) -> Map<String, Value> {
+        let of = |count: &Count| (count.name.to_owned(), self.since(before, count.name).into());
+        self.all.iter().map(of).collect()
+    }
+
+    /// Directories with files that cannot be buffered, and how many of them were opened since
+    /// `before`.
+    pub fn unmarked_since(&self, before: &Counts) -> Vec<(String, u32)> {
+        let mut found = Vec::new();
         for (directory, count) in &self.unmarked {
             let earlier = before.unmarked.iter().find(|(other, _)| other == directory);
             let opens = count.saturating_sub(earlier.map_or(0, |&(_, earlier)| earlier));
             if opens > 0 {
-                let opens = counted(opens, "open", "opens");
-                said.push(format!("{opens} beneath {directory} could not be buffered: {WHY}"));
+                found.push((directory.clone(), opens));
             }
         }
+        found
+    }
+
+    /// Which files that were opened since `before` cannot be buffered, and why.
+    pub fn describe_unmarked(&self, before: &Counts) -> Option<String> {
+        let said = self.unmarked_since(before).into_iter().map(|(directory, opens)| {
+            let opens = counted(opens, "open", "opens");
+            format!("{opens} beneath {directory} could not be buffered: {WHY}")
+        });
+        let said: Vec<_> = said.collect();
         (!said.is_empty()).then(|| said.join("\n"))
     }
 

@@ -2,7 +2,7 @@
 //! the same data for Perfetto, and what the performance model says. See docs/design/tracing.md.
 
 mod chrome;
-mod ledger;
+pub mod ledger;
 mod model;
 mod story;
 

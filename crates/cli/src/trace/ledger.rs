@@ -16,6 +16,11 @@ const LOOKS_MAX: usize = 4_096;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// A look may take such a part of the time.
 const LOOK_SHARE: u32 = 50;
+/// The same where nobody has asked for them, and the time between them.
+const SELDOM_SHARE: u32 = 200;
+const SELDOM: Duration = Duration::from_secs(1);
+/// How movements call the backing store.
+const STORE: &str = "store";
 /// The longest line that a node manager writes.
 const LINE_MAX: usize = 4096;
 
@@ -48,6 +53,16 @@ impl Way {
     /// When; in order, and none reaches into another.
     pub fn spans(&self) -> Vec<Span> {
         merged(&self.spans, self.gap_us)
+    }
+
+    /// From where to where.
+    pub fn ends(&self) -> (&str, &str) {
+        (&self.from, &self.to)
+    }
+
+    /// Bytes that were moved.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     fn add(&mut self, span: Span) {
@@ -126,6 +141,7 @@ pub struct Ledger {
     /// Microseconds of CLOCK_REALTIME, and what is used of each tier.
     looks: Vec<(u64, Vec<u64>)>,
     look_every: Duration,
+    look_share: u32,
     next_look: Instant,
     manager: u32,
     /// What had been moved from and to RAM when the command ended.
@@ -141,10 +157,35 @@ impl Ledger {
             tiers: Vec::new(),
             looks: Vec::new(),
             look_every: LOOK_EVERY,
+            look_share: LOOK_SHARE,
             next_look: Instant::now(),
             manager: 0,
             until_end: None,
         }
+    }
+
+    /// Looks at the tiers less often from now on, in less of the time.
+    pub fn look_seldom(&mut self) {
+        (self.look_every, self.look_share) = (SELDOM, SELDOM_SHARE);
+    }
+
+    /// How often the tiers were looked at, as far as that is kept.
+    pub fn looks(&self) -> usize {
+        self.looks.len()
+    }
+
+    /// For how many seconds something went to the store, or came from there, until `end_us`
+    /// (microseconds of CLOCK_REALTIME), and after that. What goes on at once counts once.
+    pub fn store_seconds(&self, to_store: bool, end_us: u64) -> (f64, f64) {
+        let is_meant = |way: &&Way| (if to_store { &way.to } else { &way.from }) == STORE;
+        let spans: Vec<_> =
+            self.ways.iter().filter(is_meant).flat_map(|way| way.spans.iter().copied()).collect();
+        let (mut until, mut after) = (0, 0);
+        for span in merged(&spans, 0) {
+            until += span.end_us.min(end_us).saturating_sub(span.start_us);
+            after += span.end_us.saturating_sub(span.start_us.max(end_us));
+        }
+        (until as f64 / 1e6, after as f64 / 1e6)
     }
 
     /// Where the node manager writes.
@@ -168,7 +209,7 @@ impl Ledger {
         self.manager = observer.manager();
         self.note(&observer.tiers());
         let cost = began.elapsed();
-        self.next_look = Instant::now() + self.look_every.max(cost * LOOK_SHARE);
+        self.next_look = Instant::now() + self.look_every.max(cost * self.look_share);
     }
 
     fn note(&mut self, tiers: &[TierStatus]) {
@@ -310,6 +351,21 @@ mod tests {
         ledger.look(None, false);
         assert_eq!((ledger.moved(), ledger.through_ram().0), (12, 112));
         assert_eq!(ledger.layer_bandwidth(), None, "too little to tell");
+    }
+
+    #[test]
+    fn what_goes_to_the_store_is_beside_the_command_or_behind_its_end() {
+        let (mut ledger, _) = ledger();
+        let lines = [
+            "1000000,2000000,flush,ram,store,9",
+            "1500000,4000000,flush,nvme,store,9",
+            "2000000,2500000,stage,store,ram,9",
+            "0,9000000,demote,ram,nvme,9",
+        ];
+        lines.iter().for_each(|line| add(&mut ledger.ways, line));
+        assert_eq!(ledger.store_seconds(true, 3_000_000), (2.0, 1.0));
+        assert_eq!(ledger.store_seconds(false, 3_000_000), (0.5, 0.0));
+        assert_eq!(ledger.store_seconds(true, 0), (0.0, 3.0));
     }
 
     #[test]

@@ -635,8 +635,11 @@ impl Site {
             false => self.pools(),
         };
         let mut runtime = files(&self.runtime());
-        // A manager that has ended leaves its log.
-        runtime.retain(|path| path.extension().is_none_or(|end| end != "log"));
+        // A manager that has ended leaves its log, and a run what it did.
+        runtime.retain(|path| {
+            let is_report = path.file_name().is_some_and(|name| name == "last-report.json");
+            !is_report && path.extension().is_none_or(|end| end != "log")
+        });
         let paths = [memory, files(&self.nvme), runtime].concat();
         left.extend(paths.iter().map(|path| path.display().to_string()));
         left
@@ -700,9 +703,9 @@ pub fn expect_tidy(leftovers: impl Fn() -> Vec<String>, clean_up: impl FnOnce() 
 /// What the node managers of a runtime folder said, those that have ended, too.
 pub fn logs_of(runtime: &Path) -> String {
     let entries = fs::read_dir(runtime).into_iter().flatten().flatten();
-    let logs = entries.map(|entry| match entry.path().is_dir() {
-        true => entry.path().join("log"),
-        false => entry.path(),
+    let logs = entries.map(|entry| entry.path()).filter_map(|path| match path.is_dir() {
+        true => Some(path.join("log")),
+        false => Some(path).filter(|path| path.extension().is_some_and(|end| end == "log")),
     });
     logs.map(|log| fs::read_to_string(log).unwrap_or_default()).collect()
 }

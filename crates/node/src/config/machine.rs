@@ -218,21 +218,66 @@ fn memory_info(field: &str) -> Option<u64> {
     quantity(&line.replace(" kB", "KiB"), SIZE_UNITS)
 }
 
+/// Limit and use of memory of one control group, in files of these names.
+type MemoryFiles = (&'static str, &'static str);
+const VERSION_2: MemoryFiles = ("memory.max", "memory.current");
+const VERSION_1: MemoryFiles = ("memory.limit_in_bytes", "memory.usage_in_bytes");
+
+/// The folders of the control groups that limit the memory of a process, from its own to the
+/// outermost that can be seen: of version 2, and of version 1 where its memory controller is. A
+/// container sees the hierarchy from some group on, the root of its mount.
+fn memory_groups(groups: &str, mounts: &str) -> Vec<(PathBuf, MemoryFiles)> {
+    let mut found = Vec::new();
+    for line in mounts.lines() {
+        let Some((place, kind)) = line.split_once(" - ") else { continue };
+        let (mut place, mut kind) = (place.split(' ').skip(3), kind.split(' '));
+        let (Some(root), Some(at)) = (place.next(), place.next()) else { continue };
+        let files = match (kind.next(), kind.nth(1)) {
+            (Some("cgroup2"), _) => VERSION_2,
+            (Some("cgroup"), Some(options)) if options.split(',').any(|o| o == "memory") => {
+                VERSION_1
+            }
+            _ => continue,
+        };
+        let is_of = |controllers: &str| match files {
+            VERSION_1 => controllers.split(',').any(|controller| controller == "memory"),
+            _ => controllers.is_empty(),
+        };
+        let own = groups.lines().find_map(|line| {
+            let (controllers, group) = line.split_once(':')?.1.split_once(':')?;
+            is_of(controllers).then_some(group)
+        });
+        let Some(below) = own.and_then(|own| Path::new(own).strip_prefix(root).ok()) else {
+            continue;
+        };
+        let (top, own) = (Path::new(at), Path::new(at).join(below));
+        let all = own.ancestors().take_while(|folder| folder.starts_with(top));
+        found.extend(all.map(|folder| (folder.to_owned(), files)));
+    }
+    found
+}
+
 /// The least that `of` makes of limit and use of memory in this process's control groups, as those
-/// of a batch system's job.
+/// of a batch system's job, and of what such a system says that the job may have.
 fn cgroup_memory(of: impl Fn(u64, u64) -> u64) -> Option<u64> {
-    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let group = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let number = |file: PathBuf| fs::read_to_string(file).ok()?.trim().parse::<u64>().ok();
-    Path::new("/sys/fs/cgroup")
-        .join(group)
-        .ancestors()
-        .take_while(|directory| directory.starts_with("/sys/fs/cgroup"))
-        .filter_map(|directory| {
-            let limit = number(directory.join("memory.max"))?;
-            Some(of(limit, number(directory.join("memory.current"))?))
-        })
-        .min()
+    let groups = memory_groups(&groups, &mounts);
+    let limits = groups.into_iter().filter_map(|(folder, (limit, used))| {
+        Some(of(number(folder.join(limit))?, number(folder.join(used))?))
+    });
+    // What of that is used cannot be told.
+    limits.chain(job_memory(|name| env::var(name).ok()).map(|limit| of(limit, 0))).min()
+}
+
+/// Bytes of memory that Slurm gives a job on this node, where the job was given a limit: it may
+/// count what a job takes without a control group that would hold it back.
+fn job_memory(variable: impl Fn(&str) -> Option<String>) -> Option<u64> {
+    let number = |name: &str| variable(name)?.parse::<u64>().ok().filter(|&number| number > 0);
+    let of_node = number("SLURM_MEM_PER_NODE");
+    let of_cores = || number("SLURM_MEM_PER_CPU")?.checked_mul(number("SLURM_CPUS_ON_NODE")?);
+    of_node.or_else(of_cores)?.checked_mul(1 << 20)
 }
 
 /// Bytes that a tier of this kind could have if nothing else were there: the same in each run.
@@ -309,6 +354,50 @@ mod tests {
         assert!(total > 1 << 20 && memory_info("MemAvailable").unwrap() <= total);
         assert_eq!(memory_info("NoSuchField"), None);
         assert_eq!(automatic_ram() % HUGE_PAGE, 0);
+    }
+
+    #[test]
+    fn control_groups_of_both_versions_limit_memory() {
+        let pure = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw\n";
+        let folders = |groups: &str, mounts: &str| -> Vec<String> {
+            let found = memory_groups(groups, mounts).into_iter();
+            found.map(|(folder, files)| folder.join(files.0).display().to_string()).collect()
+        };
+        assert_eq!(
+            folders("0::/slurm/job_7\n", pure),
+            ["slurm/job_7/", "slurm/", ""].map(|at| format!("/sys/fs/cgroup/{at}memory.max"))
+        );
+        // Of version 1, beside an empty hierarchy of version 2.
+        let hybrid = "31 30 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
+                      32 30 0:28 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
+                      33 30 0:29 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
+        let own = "5:cpu:/else\n4:memory:/slurm/uid_1/job_7\n0::/\n";
+        let found = folders(own, hybrid);
+        let limit = "memory.limit_in_bytes";
+        assert_eq!(found[0], format!("/sys/fs/cgroup/memory/slurm/uid_1/job_7/{limit}"));
+        assert_eq!(found[3], format!("/sys/fs/cgroup/memory/{limit}"));
+        assert_eq!(found[4..], ["/sys/fs/cgroup/unified/memory.max"]);
+        // A container, to which its own group is mounted.
+        let inside = "40 30 0:28 /docker/x /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n";
+        let found = folders("4:memory:/docker/x/inner\n", inside);
+        assert_eq!(found, ["inner/", ""].map(|at| format!("/sys/fs/cgroup/memory/{at}{limit}")));
+        assert_eq!(folders("4:memory:/elsewhere\n", inside), [""; 0]);
+    }
+
+    #[test]
+    fn a_job_of_slurm_has_the_memory_that_it_was_given() {
+        let job = |set: &[(&str, &str)]| {
+            job_memory(|name| {
+                let found = set.iter().find(|(known, _)| *known == name);
+                found.map(|(_, value)| (*value).to_owned())
+            })
+        };
+        assert_eq!(job(&[("SLURM_MEM_PER_NODE", "4000")]), Some(4000 << 20));
+        let cores = [("SLURM_MEM_PER_CPU", "100"), ("SLURM_CPUS_ON_NODE", "8")];
+        assert_eq!(job(&cores), Some(800 << 20));
+        assert_eq!(job(&cores[..1]), None);
+        assert_eq!(job(&[("SLURM_MEM_PER_NODE", "0")]), None, "all of the node's");
+        assert_eq!(job(&[]), None);
     }
 
     #[test]

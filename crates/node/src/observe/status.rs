@@ -357,6 +357,14 @@ impl Observer {
         stores.filter(|store| store.bypass == 0).map(count).collect()
     }
 
+    /// Files that all processes use through the kernel, where they were opened.
+    pub fn direct(&self) -> Vec<PathBuf> {
+        let live = self.0.files().live().map(|file| self.0.file(file));
+        let direct = live.filter(|record| record.has(FileFlags::DIRECT));
+        let path = |record| PathBuf::from(OsStr::from_bytes(&self.0.path_of(record)));
+        direct.map(path).collect()
+    }
+
     /// Files that are ahead of the store.
     pub fn files(&self) -> Vec<FileStatus> {
         let ahead = self.0.files().live().filter(|&file| {
