@@ -12,6 +12,7 @@ mod bars;
 mod batch;
 #[cfg(feature = "bench")]
 mod bench;
+mod check;
 mod demo;
 mod detach;
 mod disposable;
@@ -27,10 +28,12 @@ mod holders;
 mod instance;
 mod lost;
 mod manager;
+mod manual;
 mod model;
 mod movements;
 mod named;
 mod picture;
+mod pin;
 mod ping_pong;
 mod predictor;
 mod profile;
@@ -56,7 +59,7 @@ mod trace;
 mod wait;
 mod watch;
 
-use clap::{Parser, Subcommand};
+use clap::{FromArgMatches, Parser, Subcommand};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -101,6 +104,8 @@ enum Command {
     /// What `bench fabric` runs as the other end of its links
     #[command(hide = true)]
     BenchPeer(bench::PeerArguments),
+    /// Check a configuration: all errors at once, what it will do, its sizes against this machine
+    Check(check::CheckArguments),
     /// Find this machine's devices, measure them, and write a configuration
     Profile(profile::ProfileArguments),
     /// Show what a model of I/O says, beside the tables of its paper
@@ -128,6 +133,10 @@ enum Command {
     /// Bring what is buffered of files to the backing store, and make it durable; with --drop also
     /// give up their room on the tiers
     StageOut(stage_out::StageOutArguments),
+    /// Give up the room on the tiers of what the store has of files; nothing is brought there
+    Drop(stage_out::DropArguments),
+    /// Keep files in a tier, whatever else wants the room, as long as this command runs
+    Pin(pin::PinArguments),
     /// Replace files on the backing store by an encoded form, which takes less room; programs that
     /// run buffered find the original bytes
     Replace(replace::ReplaceArguments),
@@ -160,6 +169,10 @@ enum Command {
     Down(manager::UpArguments),
     /// Serve as node manager in the foreground (`forebay run` starts one by itself)
     Node(manager::NodeArguments),
+    /// Print a script that completes the command line in a shell
+    Completions(manual::CompletionsArguments),
+    /// Write manual pages to a folder
+    ManPages(manual::ManPagesArguments),
 }
 
 /// What the licence of UCX asks of programs that have it in them.
@@ -176,7 +189,8 @@ fn main() -> ExitCode {
         forebay_node::begin_ucx();
     }
     output::pass_on_closed();
-    let arguments = match Arguments::try_parse() {
+    let parsed = manual::command().try_get_matches();
+    let arguments = match parsed.and_then(|parsed| Arguments::from_arg_matches(&parsed)) {
         Ok(arguments) => arguments,
         Err(error) => {
             match error.use_stderr() {
@@ -216,6 +230,7 @@ fn main() -> ExitCode {
         #[cfg(feature = "bench")]
         Command::BenchPeer(arguments) => bench::peer(&arguments),
         Command::Profile(arguments) => profile::profile(&arguments),
+        Command::Check(arguments) => check::check(&arguments),
         Command::Explain(arguments) => explain::explain(&arguments),
         Command::Model(arguments) => model::model(&arguments),
         Command::Simulate(arguments) => simulate::simulate(&arguments),
@@ -231,6 +246,8 @@ fn main() -> ExitCode {
         Command::Flush(arguments) => flush::flush(&arguments),
         Command::StageIn(arguments) => stage_in::stage_in(&arguments),
         Command::StageOut(arguments) => stage_out::stage_out(&arguments),
+        Command::Drop(arguments) => stage_out::drop_clean(&arguments),
+        Command::Pin(arguments) => pin::pin(&arguments),
         Command::Replace(arguments) => replace::replace(&arguments),
         Command::Restore(arguments) => replace::restore(&arguments),
         Command::Wait(arguments) => wait::wait(&arguments),
@@ -246,6 +263,8 @@ fn main() -> ExitCode {
         Command::Up(arguments) => manager::up(&arguments),
         Command::Down(arguments) => manager::down(&arguments),
         Command::Node(arguments) => manager::node(&arguments),
+        Command::Completions(arguments) => manual::completions(&arguments),
+        Command::ManPages(arguments) => manual::man_pages(&arguments),
     };
     output::finish(result.unwrap_or_else(|message| {
         eprintln!("forebay: {message}");

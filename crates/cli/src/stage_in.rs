@@ -1,7 +1,7 @@
 //! `forebay stage-in`: brings files into a tier before programs read them.
 
 pub(crate) mod found;
-mod orders;
+pub mod orders;
 mod progress;
 
 use crate::named::{Named, Pool};

@@ -41,6 +41,69 @@ pub struct StageOutArguments {
     paths: Vec<PathBuf>,
 }
 
+/// Options of `forebay drop`.
+#[derive(Args)]
+pub struct DropArguments {
+    /// Say at the end what was done as JSON: an object, see docs/staging.md
+    #[arg(long)]
+    json: bool,
+    /// Files, and directories with everything below them
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<PathBuf>,
+}
+
+/// `forebay drop`.
+pub fn drop_clean(arguments: &DropArguments) -> Result<ExitCode, String> {
+    let ended = drop_all(arguments);
+    if let Err(error) = &ended
+        && arguments.json
+    {
+        print_dropped(&Dropped::default(), 0, std::slice::from_ref(error));
+    }
+    ended
+}
+
+fn drop_all(arguments: &DropArguments) -> Result<ExitCode, String> {
+    let (mut paths, mut named, mut errors) = (Vec::new(), Vec::new(), Vec::new());
+    for path in &arguments.paths {
+        match Named::of(path) {
+            Ok(found) => {
+                paths.push(path);
+                named.push(found);
+            }
+            Err(error) => errors.push(error),
+        }
+    }
+    let (pools, unreadable) = Pool::all(&named)?;
+    errors.extend(unreadable);
+    errors.extend(elsewhere::unknown(&named, &pools)?);
+    let mut dropped = Dropped::default();
+    dropped.drop_found(&pools, &paths, &mut errors);
+    let stays = |pool: &Pool| -> u64 {
+        pool.ahead(&named).iter().map(|ahead| pending(pool, ahead.file)).sum()
+    };
+    let stays = pools.iter().map(stays).sum();
+    if arguments.json {
+        print_dropped(&dropped, stays, &errors);
+    } else if errors.is_empty() {
+        println!("dropped {} ({}) from the tiers", files(dropped.files), bytes(dropped.bytes));
+        if stays > 0 {
+            println!(
+                "{} stay, as the store does not have them yet: `forebay stage-out --drop` brings them there first",
+                bytes(stays)
+            );
+        }
+    }
+    Ok(report(&errors))
+}
+
+fn print_dropped(dropped: &Dropped, stays: u64, errors: &[String]) {
+    let object = json!({
+        "files": dropped.files, "bytes": dropped.bytes, "stays": stays, "errors": errors,
+    });
+    println!("{object}");
+}
+
 /// `forebay stage-out`.
 pub fn stage_out(arguments: &StageOutArguments) -> Result<ExitCode, String> {
     let ended = stage_all(arguments);
@@ -74,16 +137,7 @@ fn stage_all(arguments: &StageOutArguments) -> Result<ExitCode, String> {
     errors.extend(elsewhere::unknown(&named, &pools)?);
     errors.extend(named.iter().filter_map(|named| named.sync_store().err()));
     if arguments.drop {
-        let records: Vec<_> = pools.iter().map(Records::of).collect();
-        if records.iter().any(|records| !records.0.is_empty()) {
-            let stores = pools.iter().flat_map(Pool::stores).map(Path::to_owned).collect();
-            let mut all = Files::within(stores);
-            paths.iter().for_each(|path| all.add(path));
-            errors.extend(all.left.iter().filter_map(unseen));
-            for (pool, records) in pools.iter().zip(&records) {
-                dropped.drop_of(pool, records, &all.found, &mut errors);
-            }
-        }
+        dropped.drop_found(&pools, &paths, &mut errors);
     }
     if arguments.json {
         print_json(&came, &dropped, &errors);
@@ -212,6 +266,21 @@ struct Dropped {
 }
 
 impl Dropped {
+    /// Drops what the stores have of the files that paths name.
+    fn drop_found(&mut self, pools: &[Pool], paths: &[&PathBuf], errors: &mut Vec<String>) {
+        let records: Vec<_> = pools.iter().map(Records::of).collect();
+        if records.iter().all(|records| records.0.is_empty()) {
+            return;
+        }
+        let stores = pools.iter().flat_map(Pool::stores).map(Path::to_owned).collect();
+        let mut all = Files::within(stores);
+        paths.iter().for_each(|path| all.add(path));
+        errors.extend(all.left.iter().filter_map(unseen));
+        for (pool, records) in pools.iter().zip(&records) {
+            self.drop_of(pool, records, &all.found, errors);
+        }
+    }
+
     /// Drops the blocks of `found`, as far as the store has them. Which record is a file's is told
     /// by its identity: it may have been opened by another name.
     fn drop_of(

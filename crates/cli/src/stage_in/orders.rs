@@ -136,7 +136,7 @@ impl<'a> Staging<'a> {
     }
 
     /// The number of the tier of this name.
-    fn tier_of(pool: &Pool, name: Option<&str>) -> Result<TierId, String> {
+    pub fn tier_of(pool: &Pool, name: Option<&str>) -> Result<TierId, String> {
         let Some(name) = name else { return Ok(TierId::RAM) };
         let all: Vec<_> = tiers(pool).map(|tier| (tier, tier_name(pool, tier))).collect();
         let found = all.iter().find(|(_, known)| known == name).map(|(tier, _)| *tier);

@@ -291,6 +291,39 @@ pub(super) fn whole_of(kind: &TierKind) -> Option<u64> {
     }
 }
 
+/// Where the room of a tier comes from, and how much of it can be had now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// Whose room.
+    pub what: String,
+    /// Bytes.
+    pub free: u64,
+}
+
+impl Room {
+    /// All that a tier of this kind needs room in.
+    pub fn of(kind: &TierKind) -> Vec<Room> {
+        let room = |what: &str, free: u64| Room { what: what.to_owned(), free };
+        match kind {
+            TierKind::Ram => {
+                let limit = cgroup_memory(u64::saturating_sub);
+                let limit =
+                    limit.map(|free| room("what the job or control group may still have", free));
+                let memory =
+                    room("the memory that is available", memory_info("MemAvailable").unwrap_or(0));
+                let shared = free_space(Path::new("/dev/shm")).unwrap_or(0);
+                limit
+                    .into_iter()
+                    .chain([memory, room("what is free in /dev/shm", shared)])
+                    .collect()
+            }
+            TierKind::File { path } => {
+                vec![room("what is free in its file system", free_space(path).unwrap_or(0))]
+            }
+        }
+    }
+}
+
 /// Bytes of memory that can be had without paging.
 pub(crate) fn available_memory() -> u64 {
     let available = memory_info("MemAvailable").unwrap_or(0);

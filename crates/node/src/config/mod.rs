@@ -62,6 +62,7 @@ pub use types::{
 };
 pub use units::size_of;
 
+pub use machine::Room;
 pub(crate) use machine::{automatic_ram as machine_ram, available_memory};
 use machine::{automatic_ram, scratch_candidates};
 use places::{Places, TierPlaces};
