@@ -54,15 +54,16 @@ pub fn of(document: &Value) -> Vec<Value> {
             ),
         );
     }
+    let from_store = number(document, "/bytes/from_store");
     let missed = fraction(document, "/hits/read_share").map_or(0.0, |share| 1.0 - share);
-    if read >= LITTLE && missed > MISSED {
+    if from_store >= LITTLE && missed > MISSED {
         advise(
             "stage_in",
             format!(
-                "{} of {} read were waited for at the store: bring them to a tier before, with `forebay up` and \
-                 `forebay stage-in PATH`; or, if each run reads in the same order, record it once with --record \
-                 and give --follow",
-                bytes(number(document, "/bytes/from_store")),
+                "{} were waited for at the store, and {} read through the tiers: bring the files to a tier before, \
+                 with `forebay up` and `forebay stage-in PATH`; or, if each run reads in the same order, record it \
+                 once with --record and give --follow",
+                bytes(from_store),
                 bytes(read)
             ),
         );

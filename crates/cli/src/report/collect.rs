@@ -231,8 +231,10 @@ impl Collector {
         let took = Duration::from_nanos(at_ns.saturating_sub(at.begin_ns)).as_secs_f64();
         let count = |name: &str| now.since(before, name);
         let (written, read) = (count("write_bytes"), count("read_bytes"));
-        let missed = count("missed_bytes").min(read);
-        let share = (read > 0).then(|| (read - missed) as f64 / read as f64);
+        // A call that finds nothing in the tiers is no read of theirs: its bytes are missed alone.
+        let missed = count("missed_bytes");
+        let most = read.max(missed);
+        let share = (most > 0).then(|| read.saturating_sub(missed) as f64 / most as f64);
         let writing = written.saturating_sub(ahead);
         let speeds = self.observer.as_ref().map(Observer::speeds_of_stores).unwrap_or_default();
         let slowest = speeds.iter().map(|speed| speed.write_bandwidth).filter(|&b| b > 0).min();

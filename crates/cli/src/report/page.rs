@@ -83,16 +83,16 @@ pub fn lines(document: &Value) -> Vec<Line> {
     );
     let share = match fraction(document, "/hits/read_share") {
         Some(share) => format!(
-            "; {} of it from the tiers, {} waited for at the store",
+            "; {} were waited for at the store: at least {} of what was read came from the tiers",
+            bytes(number("/bytes/from_store")),
             percent(share),
-            bytes(number("/bytes/from_store"))
         ),
         None => String::new(),
     };
     line(
         "read",
         format!(
-            "{} in {}{share}",
+            "{} in {} through the tiers{share}",
             bytes(number("/bytes/read")),
             calls(number("/calls/reads"), "read", "reads")
         ),

@@ -1,6 +1,7 @@
 //! Small commands: check, drop, completions, man-pages.
 
-use crate::harness::{LAZY, Site, USUAL, works};
+use crate::harness::{LAZY, LONG, Site, USUAL, kill, wait_for, works};
+use rustix::process::Signal;
 use serde_json::Value;
 use std::fs;
 
@@ -74,9 +75,9 @@ fn drop_gives_up_what_the_store_has_and_keeps_the_rest() {
         held.display()
     );
     let mut running = site.start(site.buffered(&["bash", "-ec", &script]));
-    crate::harness::wait_for("the file", crate::harness::LONG, || {
+    wait_for("the file", LONG, || {
         let status = site.end(site.forebay(&["status", "--json"])).stdout;
-        status.contains("\"dirty\": 2000000").then_some(())
+        status.contains("\"size\": 2000000").then_some(())
     });
     let said = site.end(site.forebay(&["drop", "--json", "clean", "ahead"])).expect(0).stdout;
     let said: Value = serde_json::from_str(&said).unwrap();
@@ -115,4 +116,35 @@ fn completions_and_manual_pages_are_made() {
     assert!(page.contains("forebay\\-run") && page.contains("Example:"), "{page}");
     assert!(folder.join("forebay.1").is_file() && folder.join("forebay-stage-in.1").is_file());
     assert!(!folder.join("forebay-torture-worker.1").exists());
+}
+
+#[test]
+fn pin_keeps_files_as_long_as_it_runs() {
+    let site = Site::new(&USUAL);
+    let config = site.config.to_str().unwrap();
+    site.end(site.forebay(&["up", "--config", config])).expect(0);
+    fs::create_dir(site.store.join("data")).unwrap();
+    fs::write(site.store.join("data/a"), vec![7; 1_000_000]).unwrap();
+    fs::write(site.store.join("data/b"), "small").unwrap();
+    let pinned = || {
+        let status = site.end(site.forebay(&["status", "--json"])).expect(0).stdout;
+        let status: Value = serde_json::from_str(&status).unwrap();
+        let tiers = status[0]["tiers"].as_array().unwrap();
+        [0, 1].map(|tier: usize| tiers[tier]["pinned"].as_u64().unwrap())
+    };
+    let pin = site.start(site.forebay(&["pin", "data"]));
+    wait_for("the pins", LONG, || pin.stderr().contains("pinned 2 files").then_some(()));
+    assert_eq!(pinned(), [5 << 18, 0], "four blocks, and one");
+    // All of it is in memory: `stage-in` finds nothing to do.
+    let said = site.end(site.forebay(&["stage-in", "--json", "data"])).expect(0).stdout;
+    assert_eq!(serde_json::from_str::<Value>(&said).unwrap()["came"], 0, "{said}");
+    kill(pin.pid(), Signal::TERM);
+    pin.end().expect(0);
+    wait_for("the end of the pins", LONG, || (pinned() == [0, 0]).then_some(()));
+
+    let said = site.end(site.forebay(&["pin", "--tier", "tape", "data"])).expect(1).stderr;
+    assert!(said.contains("tape") && said.contains("nvme"), "{said}");
+    let said = site.end(site.forebay(&["pin", "data/none"])).expect(1).stderr;
+    assert!(said.contains("data/none"), "{said}");
+    site.end(site.forebay(&["down", "--config", config])).expect(0);
 }
