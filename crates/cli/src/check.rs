@@ -1,5 +1,5 @@
-//! `forebay check`: whether a configuration is good, what it will do, and whether its sizes fit this
-//! machine. Nothing is started or made.
+//! `forebay check`: whether a configuration is good, what it will do, and whether its sizes fit
+//! this machine. Nothing is started or made.
 
 use crate::batch::BatchJob;
 use crate::instance::InstanceArguments;

@@ -1,6 +1,6 @@
 //! A report as one HTML file without anything from elsewhere: text, and the timeline of the tiers'
-//! fill and of what moved as inline SVG. The pictures have no text of their own, so that they may be
-//! stretched to any width; what they show is said beside them.
+//! fill and of what moved as inline SVG. The pictures have no text of their own, so that they may
+//! be stretched to any width; what they show is said beside them.
 
 use super::page::{fraction, lines, list, number, seconds, words};
 use crate::text::bytes;

@@ -16,7 +16,7 @@ const LOOKS_MAX: usize = 4_096;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// A look may take such a part of the time.
 const LOOK_SHARE: u32 = 50;
-/// The same where nobody has asked for them, and the time between them.
+/// The same where no user has asked for them, and the time between them.
 const SELDOM_SHARE: u32 = 200;
 const SELDOM: Duration = Duration::from_secs(1);
 /// How movements call the backing store.

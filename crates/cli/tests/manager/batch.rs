@@ -1,5 +1,5 @@
-//! The scripts of examples/batch: those of Slurm under a real one, a controller and two nodes on this
-//! machine; those of other systems as their shells run them.
+//! The scripts of examples/batch: those of Slurm under a real one, a controller and two nodes on
+//! this machine; those of other systems as their shells run them.
 
 use crate::harness::{FOREBAY, LAZY, LONG, Site, assert_same_bytes, have, skip, wait_for};
 use std::cell::RefCell;
@@ -296,7 +296,7 @@ fn jobs_of_slurm_are_buffered_drained_and_drained_after_a_kill() {
     assert_same_bytes("killed", &fs::read(site.store.join("killed")).unwrap(), wanted.as_bytes());
     assert!(site.pools().is_empty(), "the epilog has left a pool: {}", cluster.logs());
 
-    // The examples as they are: without hooks that have a configuration, and with steps of their own.
+    // The examples as they are, without hooks that have a configuration.
     fs::remove_file(cluster.folder.join("hooks/forebay.env")).unwrap();
     let words = [&example("job.sbatch"), "sh", "-c", "echo $SLURM_PROCID > task-$SLURM_PROCID"];
     let said = cluster.run(&["--mem=300"], &words);
