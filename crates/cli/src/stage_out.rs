@@ -16,7 +16,7 @@ use forebay_pool::{Entry, FileId, Identity};
 use rustix::fs::{CWD, Mode};
 use rustix::io::Errno;
 use serde_json::json;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
@@ -77,19 +77,24 @@ fn drop_all(arguments: &DropArguments) -> Result<ExitCode, String> {
     let (pools, unreadable) = Pool::all(&named)?;
     errors.extend(unreadable);
     errors.extend(elsewhere::unknown(&named, &pools)?);
+    // To drop the rest of such a file would have it flushed.
+    let (mut ahead, mut stays) = (HashSet::new(), 0);
+    for pool in &pools {
+        for found in pool.ahead(&named) {
+            ahead.insert(pool.segment.file(found.file).identity());
+            stays += pending(pool, found.file);
+        }
+    }
     let mut dropped = Dropped::default();
-    dropped.drop_found(&pools, &paths, &mut errors);
-    let stays = |pool: &Pool| -> u64 {
-        pool.ahead(&named).iter().map(|ahead| pending(pool, ahead.file)).sum()
-    };
-    let stays = pools.iter().map(stays).sum();
+    dropped.drop_found(&pools, &paths, &ahead, &mut errors);
     if arguments.json {
         print_dropped(&dropped, stays, &errors);
     } else if errors.is_empty() {
         println!("dropped {} ({}) from the tiers", files(dropped.files), bytes(dropped.bytes));
         if stays > 0 {
             println!(
-                "{} stay, as the store does not have them yet: `forebay stage-out --drop` brings them there first",
+                "{} stay with their files, as the store does not have them yet: `forebay stage-out --drop` brings \
+                 them there first",
                 bytes(stays)
             );
         }
@@ -137,7 +142,7 @@ fn stage_all(arguments: &StageOutArguments) -> Result<ExitCode, String> {
     errors.extend(elsewhere::unknown(&named, &pools)?);
     errors.extend(named.iter().filter_map(|named| named.sync_store().err()));
     if arguments.drop {
-        dropped.drop_found(&pools, &paths, &mut errors);
+        dropped.drop_found(&pools, &paths, &HashSet::new(), &mut errors);
     }
     if arguments.json {
         print_json(&came, &dropped, &errors);
@@ -266,8 +271,14 @@ struct Dropped {
 }
 
 impl Dropped {
-    /// Drops what the stores have of the files that paths name.
-    fn drop_found(&mut self, pools: &[Pool], paths: &[&PathBuf], errors: &mut Vec<String>) {
+    /// Drops what the stores have of the files that paths name, but for those of `kept`.
+    fn drop_found(
+        &mut self,
+        pools: &[Pool],
+        paths: &[&PathBuf],
+        kept: &HashSet<Identity>,
+        errors: &mut Vec<String>,
+    ) {
         let records: Vec<_> = pools.iter().map(Records::of).collect();
         if records.iter().all(|records| records.0.is_empty()) {
             return;
@@ -276,6 +287,7 @@ impl Dropped {
         let mut all = Files::within(stores);
         paths.iter().for_each(|path| all.add(path));
         errors.extend(all.left.iter().filter_map(unseen));
+        all.found.retain(|found| !kept.contains(&found.identity));
         for (pool, records) in pools.iter().zip(&records) {
             self.drop_of(pool, records, &all.found, errors);
         }

@@ -306,7 +306,9 @@ impl Room {
         let room = |what: &str, free: u64| Room { what: what.to_owned(), free };
         match kind {
             TierKind::Ram => {
-                let limit = cgroup_memory(u64::saturating_sub);
+                // Without a limit, version 1 says a number that no machine has.
+                let total = memory_info("MemTotal").unwrap_or(0);
+                let limit = cgroup_memory(u64::saturating_sub).filter(|&free| free < total);
                 let limit =
                     limit.map(|free| room("what the job or control group may still have", free));
                 let memory =
