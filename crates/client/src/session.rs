@@ -14,6 +14,7 @@ use crate::spawn::Carried;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use forebay_pool::layout::*;
+use forebay_pool::moves::Place;
 use forebay_pool::{FileId, Owner, Segment};
 use rustix::fd::RawFd;
 use std::sync::Arc;
@@ -157,6 +158,12 @@ impl Session {
         } else {
             counter.fetch_add(more, Ordering::Relaxed);
         }
+    }
+
+    /// Notes that so many bytes went from one place to another, where that is not RAM and the
+    /// program: that costs a system call or more, beside which this is nothing.
+    pub(crate) fn note_moved(&self, from: Place, to: Place, bytes: usize) {
+        self.segment.header().moves.add(from, to, bytes as u64);
     }
 
     /// Whether `fd` is one of Forebay's own, which a program must not close.

@@ -14,6 +14,7 @@ use forebay_pool::clock::Timer;
 use forebay_pool::guards::BlockGuard;
 use forebay_pool::layout::*;
 use forebay_pool::mark::{MARK_BYTES, MARKS_AT, Mark};
+use forebay_pool::moves::Place;
 use forebay_pool::spans::SpanKind;
 use forebay_pool::{FileId, FoundFile, Identity, SyncState, clock, crash, futex};
 use rustix::fd::{AsFd, AsRawFd};
@@ -351,6 +352,7 @@ impl EnteredFile<'_> {
                 chunk[..count].into()
             };
             let written = self.store_write(from, offset)?;
+            self.session.note_moved(Place::Tier(held.tier()), Place::Store, written);
             (left, at, offset) = (left - written, at + written, offset + written as u64);
         }
         raise(&self.record.store_size, offset);

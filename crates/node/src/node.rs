@@ -26,6 +26,7 @@ use forebay_pool::clock::Timer;
 use forebay_pool::fence::Flushing;
 use forebay_pool::layout::*;
 use forebay_pool::lease::Lease;
+use forebay_pool::moves::Place;
 use forebay_pool::segment::MANAGER_SLOT;
 use forebay_pool::slot_record::RECORD_BYTES;
 use forebay_pool::{Entry, FileId, Owner, Segment, clock, crash, futex, power_loss};
@@ -464,6 +465,16 @@ impl Node {
     /// Notes that so many blocks were brought to RAM because a program will probably read them.
     pub fn count_guessed(&self, blocks: usize) {
         self.header().past.guessed.fetch_add(blocks as u64, Ordering::Relaxed);
+    }
+
+    /// Notes a movement that began at `start_ns` (CLOCK_REALTIME) and ends now.
+    pub fn moved(&self, start_ns: u64, action: &str, from: Place, to: Place, bytes: u64) {
+        self.header().moves.add(from, to, bytes);
+        let name = |place| match place {
+            Place::Tier(tier) => self.tier_name(tier),
+            _ => "store",
+        };
+        self.trace.moved(start_ns, action, name(from), name(to), bytes);
     }
 
     /// Bytes that programs have written so far.

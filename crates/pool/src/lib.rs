@@ -48,6 +48,7 @@ mod lock_scope;
 mod locks;
 pub mod mark;
 pub mod message;
+pub mod moves;
 mod needed;
 pub mod opens;
 pub mod orders;

@@ -13,6 +13,7 @@ use forebay_placement::admission::{Origin, Verdict};
 use forebay_pool::Entry;
 use forebay_pool::layout::*;
 use forebay_pool::lease::Access;
+use forebay_pool::moves::Place;
 use forebay_pool::parts::PART_BYTES;
 use rustix::io::Errno;
 
@@ -138,7 +139,7 @@ impl EnteredFile<'_> {
         let size = record.size.load(Ordering::Acquire);
         let mut length = (length as u64).min(size.saturating_sub(offset)) as usize;
         let mut done = 0;
-        let mut buffered = false;
+        let (mut buffered, mut missed) = (false, 0);
         while done < length {
             let at = offset + done as u64;
             let mut left = length - done;
@@ -204,6 +205,7 @@ impl EnteredFile<'_> {
                     if let (Origin::Device, Some(ahead)) = (origin, ahead) {
                         self.read_ahead(&ahead);
                     }
+                    missed += bytes;
                     bytes
                 }),
                 Err(errno) => Err(errno),
@@ -218,6 +220,9 @@ impl EnteredFile<'_> {
             let counters = self.session.counters();
             self.session.count_up(&counters.reads, 1);
             self.session.count_up(&counters.read_bytes, done as u64);
+            if missed > 0 {
+                self.session.note_moved(Place::Missed, Place::Programs, missed);
+            }
         }
         Ok(done)
     }

@@ -9,6 +9,7 @@ use forebay_pool::BucketId;
 use forebay_pool::Entry;
 use forebay_pool::guards::BlockGuard;
 use forebay_pool::layout::*;
+use forebay_pool::moves::Place;
 use rustix::io::Errno;
 
 /// Tries without the lock before a reader takes it.
@@ -127,10 +128,12 @@ impl EnteredFile<'_> {
             let upto = ((number + run) * page).min(end);
             if !here {
                 self.read_store(cursor, block_start + at as u64, upto - at)?;
+                self.session.note_moved(Place::Missed, Place::Programs, upto - at);
             } else if tier.is_ram() {
                 cursor.copy_in(self.session.ram(bucket).first(upto).after(at).readable());
             } else {
                 self.session.read_pages(bucket, cursor, at, upto - at)?;
+                self.session.note_moved(Place::Tier(tier), Place::Programs, upto - at);
             }
             at = upto;
         }

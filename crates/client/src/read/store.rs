@@ -8,6 +8,7 @@ use core::sync::atomic::Ordering;
 use forebay_placement::hotness::AccessStats;
 use forebay_pool::clock;
 use forebay_pool::layout::*;
+use forebay_pool::moves::Place;
 use rustix::fs::Advice;
 
 impl EnteredFile<'_> {
@@ -74,6 +75,7 @@ impl EnteredFile<'_> {
         // Now that the block is ours: before, another process may still have written to the store.
         let began = if self.is_emulated() { clock::monotonic_ns() } else { 0 };
         let got = self.store_read(data.first(length()), start).unwrap_or(0);
+        self.session.note_moved(Place::Missed, Place::Tier(TierId::RAM), got);
         if self.is_emulated() {
             let took = clock::monotonic_ns().saturating_sub(began);
             self.note_staged(block, got, took);

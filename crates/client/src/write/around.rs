@@ -11,6 +11,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use forebay_pool::Entry;
 use forebay_pool::guards::BusyEntry;
 use forebay_pool::layout::*;
+use forebay_pool::moves::Place;
 use forebay_pool::{clock, crash};
 use rustix::io::Errno;
 
@@ -136,6 +137,7 @@ impl EnteredFile<'_> {
             }
         }
         crash::point("store.written");
+        self.session.note_moved(Place::Programs, Place::Store, done);
         let record = self.record;
         raise(&record.store_size, offset + done as u64);
         raise(&record.size, offset + done as u64);
@@ -151,6 +153,7 @@ impl EnteredFile<'_> {
     ) -> Result<usize, Errno> {
         let written = self.store_write(cursor.here(), offset)?;
         cursor.advance(written);
+        self.session.note_moved(Place::Programs, Place::Store, written);
         Ok(written)
     }
 }

@@ -11,6 +11,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use forebay_pool::BucketId;
 use forebay_pool::backoff::Backoff;
 use forebay_pool::layout::*;
+use forebay_pool::moves::Place;
 use forebay_pool::{Entry, crash};
 use rustix::io::Errno;
 
@@ -192,6 +193,7 @@ impl EnteredFile<'_> {
         let to = data.after(number * page).first(page);
         let bytes = self.known_on_store(start, page);
         let got = if bytes > 0 { self.store_read(to.first(bytes), start)? } else { 0 };
+        self.session.note_moved(Place::Missed, Place::Tier(TierId::RAM), got);
         to.after(got).zero();
         Ok(())
     }

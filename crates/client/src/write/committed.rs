@@ -15,6 +15,7 @@ use forebay_pool::backoff::Backoff;
 use forebay_pool::guards::BusyEntry;
 use forebay_pool::layout::*;
 use forebay_pool::lease::Access;
+use forebay_pool::moves::Place;
 use forebay_pool::{Entry, crash};
 use rustix::io::Errno;
 
@@ -157,6 +158,7 @@ impl OpenFile<'_> {
             let counters = self.session.counters();
             self.session.count_up(&counters.writes, 1);
             self.session.count_up(&counters.write_bytes, written as u64);
+            self.session.note_moved(Place::Programs, Place::Store, written);
             let end = self.record.size.load(Ordering::Acquire);
             Ok(Some((end.saturating_sub(written as u64), written)))
         })

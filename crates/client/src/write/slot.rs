@@ -8,6 +8,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use forebay_pool::BucketId;
 use forebay_pool::checksum::checksum_of;
 use forebay_pool::layout::*;
+use forebay_pool::moves::Place;
 use forebay_pool::{Entry, PageSet, crash};
 use rustix::io::Errno;
 
@@ -147,6 +148,7 @@ impl EnteredFile<'_> {
         }
         let tier = self.session.segment.tier_of(bucket);
         self.mark_written(tier, bucket, meta, touched, part);
+        self.session.note_moved(Place::Programs, Place::Tier(tier), part.bytes);
         self.session.segment.record_slot(self.session, bucket);
         Ok(part.bytes)
     }

@@ -10,6 +10,7 @@ use forebay_placement::flush_order::{Extent, Limits, Write, order};
 use forebay_pool::fence::Flushing;
 use forebay_pool::free_map::USED;
 use forebay_pool::layout::FileFlags;
+use forebay_pool::moves::Place;
 use forebay_pool::{FileId, PageSet, clock, crash};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering;
@@ -186,7 +187,7 @@ impl Flusher {
                 let limit = block.limit.saturating_sub(start);
                 ends.map(|(from, to)| to.min(limit).saturating_sub(from)).sum::<u64>()
             });
-            self.node.trace.moved(start, "flush", self.node.tier_name(tier), "store", bytes.sum());
+            self.node.moved(start, "flush", Place::Tier(tier), Place::Store, bytes.sum());
         }
     }
 

@@ -24,6 +24,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 /// How often descriptions and records are swept.
 const SWEEP: Timer = Timer::ms(200);
+/// How often the totals of what moved are kept, for rates.
+const SAMPLE: Timer = Timer::seconds(1);
 /// How often a process's use of one and the same bucket counts anew.
 const SAME_USE: Timer = Timer::seconds(1);
 /// How often the store is asked whether another program has deleted what is not yet flushed: about
@@ -43,6 +45,8 @@ pub(crate) struct Housekeeper {
     /// Of each tier that takes nothing: when it is tried again, or was noticed.
     failed: HashMap<TierId, u32>,
     last_sweep: u32,
+    /// When the totals of what moved were kept last.
+    sampled: u32,
     /// When the store was last asked whether closed files have lost their names, and whether the
     /// sweep under way asks.
     names_asked: u32,
@@ -80,6 +84,7 @@ impl Housekeeper {
             failed: HashMap::new(),
             // Long ago, on a clock that wraps: zero might be in the future.
             last_sweep: node.now().wrapping_sub(1_000),
+            sampled: node.now().wrapping_sub(60_000),
             names_asked: node.now(),
             uses_ended: node.now(),
             asks_for_names: false,
@@ -140,6 +145,10 @@ impl Housekeeper {
         crate::manager::jobs::look_at_jobs(&self.node, self.owner);
         let now = self.node.now();
         self.node.header().now_ms.store(now, Ordering::Relaxed);
+        if forebay_pool::clock::stamp_age(now, self.sampled) >= SAMPLE.as_stamp() {
+            self.sampled = now;
+            self.node.segment.sample(forebay_pool::clock::monotonic_ns());
+        }
         if sweeps || forebay_pool::clock::stamp_age(now, self.last_sweep) >= SWEEP.as_stamp() {
             self.last_sweep = now;
             let asked_for = forebay_pool::clock::stamp_age(now, self.names_asked);

@@ -12,7 +12,7 @@
 use super::housekeeping::Housekeeper;
 use super::jobs;
 use crate::node::Node;
-use forebay_pool::clock::{Timer, stamp_age};
+use forebay_pool::clock::{Timer, monotonic_ns, stamp_age};
 use forebay_pool::layout::*;
 use forebay_pool::segment::Segment;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -88,7 +88,12 @@ impl Rest {
             self.since = now;
             look();
         }
-        sum_of(&node.segment) == self.seen
+        let is_same = sum_of(&node.segment) == self.seen;
+        if is_same {
+            // What comes next is not taken for what came in all of the rest.
+            node.segment.sample(monotonic_ns());
+        }
+        is_same
     }
 
     /// Ends the rest, of all threads.

@@ -12,6 +12,7 @@ use forebay_pool::backoff::Backoff;
 use forebay_pool::checksum::checksum_of;
 use forebay_pool::free_map::{FILLING, USED};
 use forebay_pool::layout::{PAGES_PER_BUCKET, SlotChecksums};
+use forebay_pool::moves::Place;
 use forebay_pool::pins::Pins;
 use forebay_pool::{Entry, Owner, PageSet, clock, crash};
 use std::sync::Arc;
@@ -123,9 +124,8 @@ impl Mover {
             if leaves_ram {
                 self.node.note_exposure(arrived, written);
             }
-            let (above, below) = (self.node.tier_name(from), self.node.tier_name(to));
             let bytes = u64::from(arrived) * bucket as u64;
-            self.node.trace.moved(start, what, above, below, bytes);
+            self.node.moved(start, what, Place::Tier(from), Place::Tier(to), bytes);
             moved += arrived;
         }
         moved

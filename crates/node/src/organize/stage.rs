@@ -20,6 +20,7 @@ use forebay_pool::guards::{BlockGuard, SharedGuard};
 use forebay_pool::layout::*;
 use forebay_pool::lease::Access;
 use forebay_pool::message::{EXPECT_UNIT, Message};
+use forebay_pool::moves::Place;
 use forebay_pool::{BucketId, Entry, FileId, Identity, Owner, PageSet, Segment, clock};
 use rustix::fd::OwnedFd;
 use std::collections::{HashSet, VecDeque};
@@ -405,7 +406,7 @@ impl Stager {
             }
             // It may be closed by now, and a version again.
             segment.files().touch(request.file);
-            node.trace.moved(start, "stage", "store", node.tier_name(TierId::RAM), moved);
+            node.moved(start, "stage", Place::Store, Place::Tier(TierId::RAM), moved);
             if let Some(remote) = &node.group.remote {
                 remote.note_staged(moved);
             }

@@ -5,6 +5,7 @@ use super::{
     JobRecord, LinkSpeed, MAKER_BYTES, NEEDED_FILES, OTHERS_WORDS, STORES_MAX, StoreHeader,
     TierHeader, UNRECORDED, WATCHES,
 };
+use crate::moves::{Moves, Sample};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::{BucketId, FileId};
 use core::ops::Range;
@@ -212,6 +213,10 @@ pub struct Header {
     pub needed: [AtomicU64; NEEDED_FILES],
     /// What went to the stores of staged files.
     pub staged: StagedCounts,
+    /// What went from which place to which.
+    pub moves: Moves,
+    /// What the totals of that were when the node manager looked last, and before.
+    pub samples: [Sample; 2],
 }
 
 /// What the node manager has brought to the stores of staged files since the pool was made.

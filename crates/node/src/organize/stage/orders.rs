@@ -16,6 +16,7 @@ use forebay_pool::clock::Timer;
 use forebay_pool::guards::BlockGuard;
 use forebay_pool::layout::*;
 use forebay_pool::message::{Message, STAGE_IN_BLOCKS, StageEnd};
+use forebay_pool::moves::Place;
 use forebay_pool::segment::MANAGER_SLOT;
 use forebay_pool::{BucketId, Entry, FileId, Owner, PageSet, clock};
 use rustix::fd::OwnedFd;
@@ -514,7 +515,7 @@ impl Means {
             }
         }
         done.came += moved;
-        node.trace.moved(start, "stage", "store", node.tier_name(tier), moved);
+        node.moved(start, "stage", Place::Store, Place::Tier(tier), moved);
         if let Some(remote) = &node.group.remote {
             remote.note_staged(moved);
         }
