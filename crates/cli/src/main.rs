@@ -22,6 +22,7 @@ mod explain;
 mod flush;
 mod follow;
 mod fsck;
+mod gauges;
 mod give_up;
 mod group;
 mod holders;
@@ -29,6 +30,7 @@ mod instance;
 mod lost;
 mod manager;
 mod manual;
+mod metrics;
 mod model;
 mod movements;
 mod named;
@@ -53,6 +55,7 @@ mod summary;
 mod task;
 mod text;
 mod timeline;
+mod top;
 #[cfg(feature = "torture")]
 mod torture;
 mod trace;
@@ -116,6 +119,10 @@ enum Command {
     Report(report::ReportArguments),
     /// Show the node managers of this user: tiers, clients, files not yet on the store
     Status(status::StatusArguments),
+    /// Show the same live: tiers, how fast bytes come and go, processes and files by use
+    Top(top::TopArguments),
+    /// Print the metrics of the node managers of this user, as Prometheus reads them
+    Metrics(metrics::MetricsArguments),
     /// Say which rule holds for a file, where its bytes are, and where new ones would go
     Explain(explain::ExplainArguments),
     /// Run a command on files while they are in the tiers: after each close, or each step
@@ -236,6 +243,8 @@ fn main() -> ExitCode {
         Command::Simulate(arguments) => simulate::simulate(&arguments),
         Command::Report(arguments) => report::report(&arguments),
         Command::Status(arguments) => status::status(&arguments),
+        Command::Top(arguments) => top::top(&arguments),
+        Command::Metrics(arguments) => metrics::metrics(&arguments),
         Command::Analyse(arguments) => analyse::analyse(&arguments),
         Command::Predictor(arguments) => predictor::predictor(&arguments),
         Command::Active(arguments) => active::active(&arguments),

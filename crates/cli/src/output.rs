@@ -94,6 +94,16 @@ pub fn tell(text: fmt::Arguments<'_>) {
     forebay_node::log::tell(format_args!("{}", without_numbers(&text)));
 }
 
+/// Writes out what was printed so far.
+pub fn flush() {
+    note(io::stdout().flush());
+}
+
+/// Whether the standard output takes nothing any more.
+pub fn has_failed() -> bool {
+    FAILED.get().is_some()
+}
+
 /// Writes what is left, and says if anything could not be written. A reader that went away has seen
 /// what it wanted; that is no error. Returns the command's status, given the one that it has
 /// otherwise.

@@ -3,20 +3,24 @@
 use crate::analyse;
 use crate::aside::Aside;
 use crate::explain::in_force;
+use crate::gauges::{self, LEGEND};
 use crate::group;
-use crate::text::{self, bytes, counted};
+use crate::text::{self, bytes, counted, fitted};
 use crate::watch::stopped;
 use forebay_node::holders::{Holder, What};
 use forebay_node::log::shown;
+use forebay_node::outlook::{Oldest, Outlook, Rates};
 use forebay_node::runtime::{Runtime, newest_last_log};
 use forebay_node::status::{
     Count, FailedPredictor, FileStatus, JobStatus, Observer, StagedFiles, TierStatus,
 };
+use forebay_placement::rounds::Ages;
+use forebay_pool::moves::Flow;
 use serde_core::Serialize as _;
 use serde_json::ser::{Formatter, Serializer};
 use serde_json::{Map, Value, json};
 use std::cmp::Reverse;
-use std::io;
+use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 
 /// Options of `forebay status`.
@@ -28,7 +32,20 @@ pub struct StatusArguments {
     /// All files that are not yet on the store, not the largest ones alone
     #[arg(long, conflicts_with = "json")]
     files: bool,
+    /// All that programs did since the pool was made, each with unit and meaning; where the output
+    /// is no terminal that is always shown
+    #[arg(long, conflicts_with = "json")]
+    counters: bool,
 }
+
+/// Raised when a key of the JSON is taken away, or means something else. New ones may come.
+const JSON_VERSION: u32 = 1;
+/// The width of bars.
+const BAR: usize = 24;
+/// Rates that are means of more than so many seconds are said to be.
+const RATES_SHORT: u64 = 3;
+/// Files of the JSON that are used most.
+const HOTTEST: usize = 20;
 
 /// Files that are shown without `--files`.
 const FILES_SHOWN: usize = 10;
@@ -49,7 +66,8 @@ pub fn status(arguments: &StatusArguments) -> Result<ExitCode, String> {
         shown += 1;
         match Observer::of(&runtime.pool) {
             Ok(observer) => {
-                show(&runtime, &observer);
+                let counters = arguments.counters || !io::stdout().is_terminal();
+                show(&runtime, &observer, counters);
                 show_files(observer.files(), arguments.files);
             }
             Err(error) => println!("{}: {error}", runtime.pool.display()),
@@ -98,6 +116,7 @@ fn one_line(value: &Value) -> String {
 
 fn json(runtime: &Runtime) -> Value {
     let mut object = json!({
+        "version": JSON_VERSION,
         "instance": runtime.instance,
         "pool": runtime.pool.to_string_lossy(),
     });
@@ -124,7 +143,44 @@ fn json(runtime: &Runtime) -> Value {
     }
     object["group"] = if is_served { group::json(runtime) } else { Value::Null };
     object["jobs"] = observer.jobs().iter().map(job_object).collect();
-    object["tiers"] = observer.tiers().iter().map(tier_object).collect();
+    let rates = observer.rates();
+    object["rates_over_seconds"] = json!(rates.as_ref().map(|rates| rates.over.as_secs_f64()));
+    object["store_rates"] = rate_object(rates.as_ref().map(|rates| rates.store));
+    let tiers = observer.tiers().into_iter().enumerate();
+    let with_rates = tiers.map(|(at, tier)| {
+        let mut object = tier_object(&tier);
+        let rate = rates.as_ref().and_then(|rates| rates.tiers.get(at)).copied();
+        object["rates"] = rate_object(rate);
+        object
+    });
+    object["tiers"] = with_rates.collect();
+    object["unsafe"] = unsafe_object(&observer, &gauges::ages(runtime));
+    object["processes"] = observer
+        .process_status()
+        .iter()
+        .map(|process| {
+            json!({
+                "pid": process.pid,
+                "name": process.name,
+                "job": process.job,
+                "written": process.written,
+                "read": process.read,
+            })
+        })
+        .collect();
+    object["half_life_seconds"] = json!(observer.half_life().as_secs_f64());
+    object["hottest"] = observer
+        .hottest(HOTTEST)
+        .iter()
+        .map(|file| {
+            json!({
+                "path": file.path,
+                "accesses": f64::from(file.accesses),
+                "size": file.size,
+                "dirty": file.dirty,
+            })
+        })
+        .collect();
     object["counters"] = Value::Object(counters);
     object["staged"] = observer.staged().iter().map(staged_object).collect();
     object["actions"] = analyse::json(runtime, None);
@@ -137,6 +193,41 @@ fn json(runtime: &Runtime) -> Value {
     object["predictors_off"] = predictors.iter().map(predictor_object).collect();
     object["files"] = observer.files().iter().map(file_object).collect();
     object
+}
+
+/// Bytes a second; null where nothing is known yet.
+fn rate_object(flow: Option<Flow>) -> Value {
+    flow.map_or(
+        Value::Null,
+        |flow| json!({ "in_bytes_per_second": flow.into, "out_bytes_per_second": flow.out }),
+    )
+}
+
+/// What is not yet on the store.
+fn unsafe_object(observer: &Observer, ages: &Ages) -> Value {
+    let oldest = observer.oldest(ages).map(|Oldest { path, range, age, outlook }| {
+        let (word, seconds) = match outlook {
+            Outlook::In(left) => ("soon", Some(left)),
+            Outlook::AtClose => ("close", None),
+            Outlook::AtEnd => ("end", None),
+            Outlook::Fails(_, retry) => ("failing", Some(retry)),
+            Outlook::Unserved => ("unserved", None),
+            Outlook::GivenUp => ("given up", None),
+        };
+        json!({
+            "path": path,
+            "range": [range.start, range.end],
+            "age_seconds": age.as_secs_f64(),
+            "safe": word,
+            "in_seconds": seconds.map(|left| left.as_secs_f64()),
+        })
+    });
+    json!({
+        "bytes": observer.dirty(),
+        "files": observer.files().len(),
+        "drain_seconds": observer.drain_time().as_secs_f64(),
+        "oldest": oldest,
+    })
 }
 
 /// A run under way: mode and trigger are null where it was told none.
@@ -227,7 +318,7 @@ fn file_object(file: &FileStatus) -> Value {
     object
 }
 
-fn show(runtime: &Runtime, observer: &Observer) {
+fn show(runtime: &Runtime, observer: &Observer, with_counters: bool) {
     let state = match observer.is_served() {
         true => format!("node manager {}", observer.manager()),
         false => format!(
@@ -235,20 +326,27 @@ fn show(runtime: &Runtime, observer: &Observer) {
             bytes(observer.dirty())
         ),
     };
-    println!("instance {}: {state}", runtime.instance);
+    let indented = |line: &str| println!("{}", fitted(line, INDENT));
+    indented(&format!("instance {}: {state}", runtime.instance));
+    let rates = observer.rates();
     if let Some(text) = stopped(observer.manager()).filter(|_| observer.is_served()) {
         println!("  STOPPED  {text}");
     }
-    println!("  stores   {}", observer.stores().join(", "));
+    let of_store = rates.as_ref().map(|rates| format!("; {}", gauges::rates(rates.store)));
+    indented(&format!(
+        "  stores   {}{}",
+        observer.stores().join(", "),
+        of_store.unwrap_or_default()
+    ));
     println!("  clients  {}", observer.clients());
-    println!(
+    indented(&format!(
         "  in force {}, where neither rule nor run says otherwise",
         in_force(&observer.in_force())
-    );
+    ));
     if observer.is_served() {
         group::show(runtime);
     }
-    for tier in observer.tiers() {
+    for (at, tier) in observer.tiers().into_iter().enumerate() {
         let memory = match tier.backed < tier.capacity {
             true => format!(", {} in memory", bytes(tier.backed)),
             false => String::new(),
@@ -257,13 +355,17 @@ fn show(runtime: &Runtime, observer: &Observer) {
             true => format!(", {} configured", bytes(tier.configured)),
             false => String::new(),
         };
-        println!(
+        indented(&format!(
             "  tier {:8} {} of {} used, {} not yet on the store{memory}{limited}",
             tier.name,
             bytes(tier.used),
             bytes(tier.capacity),
             bytes(tier.dirty)
-        );
+        ));
+        let rate = rates.as_ref().and_then(|rates| rates.tiers.get(at)).copied();
+        let rate = rate.map_or(String::new(), |rate| format!(", {}", gauges::rates(rate)));
+        let bar = gauges::bar(&tier, BAR);
+        indented(&format!("           [{bar}] {} %{rate}", gauges::percent(&tier)));
         if let Some((errno, ms)) = tier.failed {
             println!(
                 "    FAILED   takes nothing new since {:.1} s: {}",
@@ -279,6 +381,10 @@ fn show(runtime: &Runtime, observer: &Observer) {
             }
         }
     }
+    if let Some(Rates { over, .. }) = rates.filter(|rates| rates.over.as_secs() > RATES_SHORT) {
+        println!("           rates are means of the last {}", gauges::time(over));
+    }
+    show_unsafe(runtime, observer);
     for job in observer.jobs() {
         let run = match job.pid {
             0 => "its run has ended".to_owned(),
@@ -315,8 +421,13 @@ fn show(runtime: &Runtime, observer: &Observer) {
         );
     }
     analyse::lines(runtime).iter().for_each(|line| println!("{line}"));
-    for Count { name, unit, help, value } in observer.counters() {
-        println!("  count {name:12} {value} {unit}: {help}");
+    match with_counters {
+        true => {
+            for Count { name, unit, help, value } in observer.counters() {
+                println!("  count {name:12} {value} {unit}: {help}");
+            }
+        }
+        false => indented(&format!("  programs {} (--counters: more)", did(&observer.counters()))),
     }
     for FailedPredictor { path, program, source, fault } in observer.failed_predictors() {
         println!(
@@ -353,6 +464,69 @@ fn show(runtime: &Runtime, observer: &Observer) {
             runtime.readable_log().display()
         );
     }
+}
+
+/// What begins the lines that follow a long one.
+const INDENT: usize = 11;
+
+/// What is not yet on the store, when it will be, and what is wrong.
+fn show_unsafe(runtime: &Runtime, observer: &Observer) {
+    let (bytes_left, files) = (observer.dirty(), observer.files());
+    let indented = |line: &str| println!("{}", fitted(line, INDENT));
+    match observer.oldest(&gauges::ages(runtime)) {
+        None => println!("  unsafe   0 B: all is on the store"),
+        Some(Oldest { path, age, outlook, .. }) => {
+            let drain = match observer.is_served() && !observer.is_given_up() {
+                true => {
+                    format!(", which the store takes in {}", gauges::time(observer.drain_time()))
+                }
+                false => String::new(),
+            };
+            indented(&format!(
+                "  unsafe   {} of {}{drain}; {LEGEND}",
+                bytes(bytes_left),
+                text::files(files.len())
+            ));
+            indented(&format!(
+                "  oldest   written {} ago, {}: {}",
+                gauges::time(age),
+                gauges::outlook(&outlook),
+                shown(&path)
+            ));
+        }
+    }
+    let failing = files.iter().filter(|file| file.errno.is_some()).count();
+    let conflicts = files.iter().filter(|file| file.conflict).count();
+    let failed = observer.tiers().iter().filter(|tier| tier.failed.is_some()).count();
+    let corrupt = observer.corrupt().len();
+    let wrong: Vec<_> = [
+        (failing, "file is refused by its store", "files are refused by their stores"),
+        (conflicts, "file was changed by others", "files were changed by others"),
+        (failed, "tier has failed", "tiers have failed"),
+        (corrupt, "range cannot be read", "ranges cannot be read"),
+    ]
+    .into_iter()
+    .filter(|(count, ..)| *count > 0)
+    .map(|(count, one, several)| counted(count as u64, one, several))
+    .collect();
+    let wrong = if wrong.is_empty() { "none".to_owned() } else { wrong.join(", ") };
+    indented(&format!("  errors   {wrong}"));
+}
+
+/// What programs did, in a line.
+fn did(counters: &[Count]) -> String {
+    let of = |name: &str| counters.iter().find(|count| count.name == name).map_or(0, |c| c.value);
+    let waits = match of("backpressure") {
+        0 => String::new(),
+        waits => format!(", waited for room {}", counted(waits, "time", "times")),
+    };
+    format!(
+        "wrote {} in {}, read {} in {}{waits}",
+        bytes(of("write_bytes")),
+        counted(of("writes"), "call", "calls"),
+        bytes(of("read_bytes")),
+        counted(of("reads"), "call", "calls")
+    )
 }
 
 /// What helps where the error alone does not tell.

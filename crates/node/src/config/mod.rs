@@ -31,6 +31,7 @@ mod errors;
 mod group;
 mod machine;
 mod messages;
+mod metrics;
 mod movers;
 mod mpi;
 mod places;
@@ -52,6 +53,7 @@ pub use forebay_placement::schema::Trigger;
 use forebay_pool::layout::STORES_MAX;
 pub use group::{Consistency, Group, Hosts};
 pub use messages::{MessageSpeed, Messages};
+pub use metrics::{Listen, Metrics};
 pub use movers::Movers;
 pub use predictors::{Predictors, load_predictor};
 pub use schema::XSD;
@@ -136,6 +138,7 @@ impl Config {
             text.errors.ok(config.check_predictors(rules, &places.predictors));
         }
         text.errors.ok(config.check_movers(&text.source().place(0, "node.cores")));
+        text.errors.ok(config.check_metrics(&text.source().place(0, "metrics")));
         text.errors.ok(config.check_group(&text.source().place(0, "group")));
         text.errors.end()?;
         Ok(config)
@@ -180,6 +183,7 @@ impl Config {
             group: Group::default(),
             movers: Movers::default(),
             messages: Messages::default(),
+            metrics: Metrics::default(),
             ways: Ways::default(),
             analyses: Vec::new(),
             active: Vec::new(),

@@ -5,6 +5,7 @@ use super::errors::Errors;
 use super::group::Group;
 use super::machine::whole_of;
 use super::messages::Messages;
+use super::metrics::Metrics;
 use super::movers::Movers;
 use super::places::{Places, TierPlaces};
 use super::quota::{quota_of, whole_quota};
@@ -49,6 +50,7 @@ pub(super) const ROOT_KEYS: &[&str] = &[
     "group",
     "node",
     "mpi",
+    "metrics",
     "run",
     "analysis",
     "active",
@@ -65,6 +67,7 @@ pub(super) const CANONICAL_KEYS: &[&str] = &[
     "group",
     "node",
     "mpi",
+    "metrics",
     "run",
     "analysis",
     "active",
@@ -122,6 +125,7 @@ impl Text<'_> {
         let group = root.read("group", Group::default(), errors, |e| e.group(errors));
         let movers = root.read("node", Movers::default(), errors, |e| e.movers(errors));
         let messages = root.read("mpi", Messages::default(), errors, |e| e.messages(errors));
+        let metrics = root.read("metrics", Metrics::default(), errors, |e| e.metrics(errors));
         let ways = root.read("run", Ways::default(), errors, |e| e.run());
         let analyses = errors.or(analyses::read(&root), Vec::new());
         let active = errors.or(active::read(&root, &analyses), Vec::new());
@@ -155,6 +159,7 @@ impl Text<'_> {
                 group,
                 movers,
                 messages,
+                metrics,
                 ways,
                 analyses,
                 active,
@@ -181,6 +186,7 @@ impl Text<'_> {
             group,
             movers,
             messages,
+            metrics,
             ways,
             analyses,
             active,
@@ -387,7 +393,7 @@ impl Value<'_> {
         self.path_such_as("a directory such as \"/scratch/me\"")
     }
 
-    fn path_such_as(&self, example: &str) -> reader::Result<PathBuf> {
+    pub(super) fn path_such_as(&self, example: &str) -> reader::Result<PathBuf> {
         let path = self.value.as_str().ok_or_else(|| self.wrong_type(example))?;
         if path.is_empty() {
             return Err(self.error(format_args!("is empty; give {example}")));

@@ -5,6 +5,7 @@ use super::adapters::Ways;
 use super::analyses::Analysis;
 use super::group::Group;
 use super::messages::Messages;
+use super::metrics::Metrics;
 use super::movers::Movers;
 use super::units::Size;
 use forebay_device::Properties;
@@ -66,6 +67,8 @@ pub struct Config {
     pub movers: Movers,
     /// How fast messages of MPI programs are. Not of the identity, either.
     pub messages: Messages,
+    /// Where metrics are told. Not of the identity, either.
+    pub metrics: Metrics,
     /// How programs of a run with it are adapted. That does not belong to the identity, either.
     pub ways: Ways,
     /// Commands that run on files in the tiers. They do not belong to the identity, either.
@@ -398,6 +401,7 @@ impl Config {
         let mut text = self.text(true);
         self.write_movers(&mut text);
         self.messages.write(&mut text);
+        self.metrics.write(&mut text);
         self.write_adapters(&mut text);
         self.write_analyses(&mut text);
         self.write_active(&mut text);

@@ -16,6 +16,7 @@ use crate::instance::guard::{Waits, guard};
 use crate::instance::runtime::{Runtime, SERVED};
 use crate::manager::asks;
 use crate::manager::control::Control;
+use crate::manager::exporter::Exporter;
 use crate::manager::housekeeping::{Housekeeper, has_living, is_idle};
 use crate::manager::rest::Rest;
 use crate::manager::retire::{Progress, Retirement};
@@ -44,6 +45,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use threads::{end_workers, raise_limits, signal_pipe, start_workers, too_few_descriptors};
 /// How often tables and clients are looked at.
@@ -158,11 +160,12 @@ pub fn serve(
     // The group is that of today, whatever was found. One that only drains needs none.
     let group = if options.drain_and_end { Group::default() } else { config.group };
     // What runs on files is no part of what was found, either.
-    let (analyses, active) = (config.analyses, config.active);
+    let (analyses, active, metrics) = (config.analyses, config.active, config.metrics);
     // Which group had what was found is known to the manager after this one, too.
     let had = kept.as_ref().map(|kept| kept.group.clone()).unwrap_or_default();
     let before = kept.as_ref().filter(|kept| kept.shares_files()).and_then(group_of);
-    let (config, fresh) = (Config { group, analyses, active, ..opened.config }, opened.fresh);
+    let (config, fresh) =
+        (Config { group, analyses, active, metrics, ..opened.config }, opened.fresh);
     // A pool whose configuration is gone has one that is not the instance's: the pool says all of
     // it.
     if config.instance_id() == runtime.instance {
@@ -239,13 +242,26 @@ pub fn serve(
     let desk = Arc::new(Desk::default());
     let mut control = Control::listen(&node, (&requests, &orders, &desk), &runtime.socket())
         .map_err(|errno| format!("{}: {errno}", runtime.socket().display()))?;
+    let (exporter, no_endpoint) = Exporter::of(&node.config)?.unzip();
+    let exporter = exporter.map(Arc::new);
+    let telling = exporter.as_ref().map(|exporter| tell_metrics(exporter, &node)).transpose()?;
+    let end_telling = |has_drained| {
+        if let (Some(exporter), Some(thread)) = (&exporter, telling) {
+            exporter.wake();
+            let _ = thread.join();
+            exporter.end(&node, has_drained);
+        }
+    };
     let workers = start_workers(&node, Arc::clone(&requests), (&orders, &desk), opened.found)?;
     if let Err(wanted) = node.descriptors.share.look() {
         end_workers(&node, (&requests, &orders, &desk), workers);
         node.header().manager_pid.store(0, Ordering::Release);
+        end_telling(false);
         return Err(too_few_descriptors(wanted));
     }
-    let warnings = guard.warning.iter().cloned().chain(left_out(&node));
+    let no_endpoint = no_endpoint.flatten();
+    no_endpoint.iter().for_each(|why| eprintln!("{why}"));
+    let warnings = guard.warning.iter().cloned().chain(left_out(&node)).chain(no_endpoint);
     let warnings = warnings.chain(unbuffered(&node.segment)).collect();
     ready(Started { rebuilt, warnings })?;
     fresh.into_iter().for_each(Fresh::keep);
@@ -256,6 +272,7 @@ pub fn serve(
     crash::point("manager.ending");
     node.header().manager_pid.store(0, Ordering::Release);
     crash::point("manager.gone");
+    end_telling(ending == Ending::Drained);
     if ending == Ending::Drained {
         node.descriptors.close_all();
         remove_from_tiers(&node, runtime);
@@ -268,6 +285,15 @@ pub fn serve(
         crash::point("manager.removed");
     }
     Ok(ending)
+}
+
+/// Starts the thread that tells metrics.
+fn tell_metrics(exporter: &Arc<Exporter>, node: &Arc<Node>) -> Result<JoinHandle<()>, String> {
+    let (exporter, node) = (Arc::clone(exporter), Arc::clone(node));
+    std::thread::Builder::new()
+        .name("metrics".into())
+        .spawn(move || exporter.run(&node))
+        .map_err(|error| format!("starting a thread: {error}"))
 }
 
 /// The folder of a configuration's group, and this node's number in it.

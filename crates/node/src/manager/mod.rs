@@ -7,6 +7,7 @@ mod asks;
 mod clean;
 pub(crate) mod control;
 pub(crate) mod daemon;
+mod exporter;
 pub(crate) mod housekeeping;
 pub(crate) mod jobs;
 pub(crate) mod leases;

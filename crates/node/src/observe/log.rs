@@ -76,6 +76,11 @@ fn utc(at: SystemTime) -> String {
     )
 }
 
+/// The time of day of the same, in whole seconds.
+pub fn time(at: SystemTime) -> String {
+    utc(at)["2026-01-01T".len()..][.."00:00:00".len()].to_owned() + " UTC"
+}
+
 /// The date so many days after 1970-01-01, in the Gregorian calendar.
 fn date(days: u64) -> (u64, u64, u64) {
     // Years from March on, so that the leap day is the last; in 400 of them there are 146097 days.

@@ -13,5 +13,7 @@ pub mod explain;
 pub mod holders;
 pub mod in_force;
 pub(crate) mod mappers;
+pub mod metrics;
+pub mod outlook;
 pub mod status;
 pub(crate) mod trace;

@@ -3,6 +3,7 @@
 use crate::observe::holders::Holder;
 use crate::observe::in_force::InForce;
 use crate::observe::markers::{are_refused, describe};
+use crate::observe::outlook::retry_ms;
 use crate::usage::{dirty_bytes, ranges, scratch_bytes, whole_buckets_of};
 use forebay_placement::TierId;
 use forebay_placement::hotness::AccessStats;
@@ -18,7 +19,7 @@ use forebay_pool::pins::Pin;
 use forebay_pool::segment::{open_pool, text};
 use forebay_pool::{FileId, Segment, SegmentError, clock, liveness};
 use forebay_sandbox::FaultKind;
-use rustix::fd::AsFd;
+use rustix::fd::{AsFd, BorrowedFd};
 use std::ffi::OsStr;
 use std::io::ErrorKind;
 use std::ops::Range;
@@ -226,6 +227,11 @@ impl Observer {
         Segment::attach(file.as_fd()).map(Observer)
     }
 
+    /// The same of an open one.
+    pub(crate) fn of_file(pool: BorrowedFd<'_>) -> Result<Observer, SegmentError> {
+        Segment::attach(pool).map(Observer)
+    }
+
     pub(crate) fn segment(&self) -> &Segment {
         &self.0
     }
@@ -387,9 +393,7 @@ impl Observer {
                     true
                 });
                 let path = self.0.path_of(record);
-                let now = clock::stamp(clock::realtime_coarse_ns());
-                let left = record.retry_at.load(Ordering::Relaxed).wrapping_sub(now);
-                let retry_ms = if left > u32::MAX / 2 { 0 } else { left };
+                let retry_ms = retry_ms(record);
                 FileStatus {
                     identity: (
                         record.inode.load(Ordering::Acquire),

@@ -4,8 +4,8 @@
 //! less.
 
 use crate::config::{
-    Backing, Config, Emulate, Flush, Group, Messages, Mode, Movers, Placement, Speed, Tier,
-    TierKind, Ways,
+    Backing, Config, Emulate, Flush, Group, Messages, Metrics, Mode, Movers, Placement, Speed,
+    Tier, TierKind, Ways,
 };
 use crate::instance::runtime::Runtime;
 use crate::observe::status::Observer;
@@ -90,6 +90,7 @@ pub(crate) fn of_pool_alone(segment: &Segment) -> Config {
         group: Group::default(),
         movers: Movers::default(),
         messages: Messages::default(),
+        metrics: Metrics::default(),
         ways: Ways::default(),
         analyses: Vec::new(),
         active: Vec::new(),

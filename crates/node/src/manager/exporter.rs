@@ -1,0 +1,319 @@
+//! Tells metrics: writes them to a file now and then, and answers who asks on a Unix socket or on
+//! loopback. One thread, which also answers; who asks one time after the other is served one time
+//! after the other, and who does not go on asking is left after [`PATIENCE`].
+
+use crate::config::{Config, Listen, Metrics};
+use crate::node::Node;
+use crate::observe::metrics::{CONTENT_TYPE, Source, text};
+use crate::observe::status::Observer;
+use forebay_pool::clock::Timer;
+use forebay_pool::{crash, private};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::fs::{self, File, Permissions};
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long one who asks may take to do so, and to take the answer.
+const PATIENCE: Timer = Timer::seconds(2);
+/// The longest question.
+const QUESTION_MAX: usize = 8 << 10;
+
+/// Where the manager listens.
+enum Listener {
+    Unix(UnixListener, PathBuf),
+    Tcp(TcpListener),
+}
+
+/// What tells the metrics of a manager.
+pub(crate) struct Exporter {
+    metrics: Metrics,
+    listener: Option<Listener>,
+    /// Ends the thread's wait.
+    waker: OwnedFd,
+}
+
+impl Exporter {
+    /// What a configuration wants, with what is to be said of an endpoint that cannot be had: the
+    /// manager serves without it. `None` if nothing is wanted.
+    pub fn of(config: &Config) -> Result<Option<(Exporter, Option<String>)>, String> {
+        let metrics = config.metrics.clone();
+        if metrics.textfile.is_none() && metrics.listen.is_none() {
+            return Ok(None);
+        }
+        let (listener, warning) = match metrics.listen.as_ref().map(listen) {
+            Some(Err(why)) => (None, Some(format!("metrics.listen: {why}"))),
+            Some(Ok(listener)) => (Some(listener), None),
+            None => (None, None),
+        };
+        let waker = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|errno| format!("making an event descriptor: {errno}"))?;
+        Ok(Some((Exporter { metrics, listener, waker }, warning)))
+    }
+
+    /// Ends the life of its thread.
+    pub fn wake(&self) {
+        let _ = rustix::io::write(&self.waker, &1u64.to_ne_bytes());
+    }
+
+    /// The life of its thread, until the manager ends.
+    pub fn run(&self, node: &Node) {
+        let observer = match Observer::of_file(node.pool_file.as_fd()) {
+            Ok(observer) => observer,
+            Err(error) => return eprintln!("metrics: {error}"),
+        };
+        let mut due = Instant::now();
+        let mut failure = None;
+        while !node.stopping.load(std::sync::atomic::Ordering::Acquire) {
+            if self.metrics.textfile.is_some() && Instant::now() >= due {
+                due = Instant::now() + self.metrics.interval;
+                let failed = self.write_file(node, &observer).err();
+                match &failed {
+                    // Said once, until it is another one.
+                    Some(why) if failed != failure => eprintln!("{why}"),
+                    None if failure.is_some() => eprintln!("metrics.textfile is written again"),
+                    _ => {}
+                }
+                failure = failed;
+            }
+            if self.is_asked(due)
+                && let Some(Ok(mut asker)) = self.listener.as_ref().map(Listener::accept)
+            {
+                // One who has gone away needs no answer.
+                let _ = answer(&mut *asker, || tell(node, &observer));
+            }
+        }
+    }
+
+    /// Waits until the file is due, or somebody asks: whether that is so.
+    fn is_asked(&self, due: Instant) -> bool {
+        let fd = self.listener.as_ref().map(Listener::as_fd);
+        let waker = PollFd::from_borrowed_fd(self.waker.as_fd(), PollFlags::IN);
+        let mut fds: Vec<_> = std::iter::once(waker)
+            .chain(fd.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)))
+            .collect();
+        let left = due.saturating_duration_since(Instant::now());
+        let limit = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        let limit = self.metrics.textfile.is_some().then_some(&limit);
+        let woken = rustix::event::poll(&mut fds, limit);
+        woken.is_ok() && fds.get(1).is_some_and(|fd| !fd.revents().is_empty())
+    }
+
+    /// Writes the file beside its place, and gives it its name then: a reader finds all of it.
+    fn write_file(&self, node: &Node, observer: &Observer) -> Result<(), String> {
+        let Some(path) = &self.metrics.textfile else { return Ok(()) };
+        let beside = beside(path, &node.runtime.instance);
+        let write = || {
+            // What a manager that was killed has left there.
+            let _ = fs::remove_file(&beside);
+            let mut file = File::options().write(true).create_new(true).open(&beside)?;
+            // The collector is another user.
+            file.set_permissions(Permissions::from_mode(0o644))?;
+            file.write_all(tell(node, observer).as_bytes())?;
+            crash::point("metrics.written");
+            fs::rename(&beside, path)
+        };
+        write().map_err(|error| {
+            let _ = fs::remove_file(&beside);
+            format!("metrics.textfile: {}: {error}; it is tried again", path.display())
+        })
+    }
+
+    /// At the end of the manager, which serves its pool no more: takes away the file of one that
+    /// has drained everything. Of another one the file says that nothing serves what is left.
+    pub fn end(&self, node: &Node, has_drained: bool) {
+        if let Some(Listener::Unix(_, path)) = &self.listener {
+            let _ = fs::remove_file(path);
+        }
+        let Some(path) = &self.metrics.textfile else { return };
+        if has_drained {
+            let _ = fs::remove_file(path);
+        } else if let Ok(observer) = Observer::of_file(node.pool_file.as_fd())
+            && let Err(why) = self.write_file(node, &observer)
+        {
+            eprintln!("{why}");
+        }
+    }
+}
+
+/// The name of a file while it is written, in the same folder.
+fn beside(path: &Path, instance: &str) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!(".{name}.{instance}"))
+}
+
+fn tell(node: &Node, observer: &Observer) -> String {
+    let ages = node.config.flush.ages();
+    text(&[Source { instance: &node.runtime.instance, observer, ages }])
+}
+
+/// Listens there, for this user alone where that can be said.
+///
+/// # Errors
+/// A message that names the place, and what to do.
+fn listen(at: &Listen) -> Result<Listener, String> {
+    match at {
+        Listen::Loopback(address) => {
+            let listener = TcpListener::bind(address).map_err(|error| {
+                format!("{address}: {error}; give another port, or end what has it")
+            })?;
+            listener.set_nonblocking(true).map_err(|error| format!("{address}: {error}"))?;
+            Ok(Listener::Tcp(listener))
+        }
+        Listen::Unix(path) => {
+            let failed = |error| format!("{}: {error}; give another path", path.display());
+            let shown = path.display();
+            match fs::symlink_metadata(path) {
+                Ok(found) if !found.file_type().is_socket() => {
+                    return Err(format!("{shown}: is there, and no socket; give another path"));
+                }
+                Ok(_) if UnixStream::connect(path).is_ok() => {
+                    return Err(format!("{shown}: another process listens there; give another"));
+                }
+                _ => {}
+            }
+            // With its mode before others can see it; what a dead manager has left goes.
+            let beside = beside(path, &std::process::id().to_string());
+            let _ = fs::remove_file(&beside);
+            let listener = UnixListener::bind(&beside).map_err(failed)?;
+            let named = fs::set_permissions(&beside, Permissions::from_mode(0o600))
+                .and_then(|()| listener.set_nonblocking(true))
+                .and_then(|()| fs::rename(&beside, path));
+            named.map_err(|error| {
+                private::remove(&beside);
+                failed(error)
+            })?;
+            Ok(Listener::Unix(listener, path.clone()))
+        }
+    }
+}
+
+/// The end of a connection.
+trait Asker: Read + Write {
+    /// How long the next call may take.
+    fn limit(&self, left: Duration) -> io::Result<()>;
+}
+
+impl Asker for TcpStream {
+    fn limit(&self, left: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(left))?;
+        self.set_write_timeout(Some(left))
+    }
+}
+
+impl Asker for UnixStream {
+    fn limit(&self, left: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(left))?;
+        self.set_write_timeout(Some(left))
+    }
+}
+
+impl Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Listener::Unix(listener, _) => listener.as_fd(),
+            Listener::Tcp(listener) => listener.as_fd(),
+        }
+    }
+
+    fn accept(&self) -> io::Result<Box<dyn Asker>> {
+        Ok(match self {
+            Listener::Unix(listener, _) => {
+                let (stream, _) = listener.accept()?;
+                stream.set_nonblocking(false)?;
+                Box::new(stream)
+            }
+            Listener::Tcp(listener) => {
+                let (stream, _) = listener.accept()?;
+                stream.set_nonblocking(false)?;
+                Box::new(stream)
+            }
+        })
+    }
+}
+
+/// Reads a question of HTTP, and answers it.
+fn answer(asker: &mut dyn Asker, metrics: impl FnOnce() -> String) -> io::Result<()> {
+    let end = Instant::now() + PATIENCE.as_duration();
+    let left = || {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(io::Error::from(io::ErrorKind::TimedOut)) } else { Ok(left) }
+    };
+    let (mut question, mut buffer) = (Vec::new(), [0; 1024]);
+    while !question.windows(4).any(|end| end == b"\r\n\r\n") && question.len() < QUESTION_MAX {
+        asker.limit(left()?)?;
+        match asker.read(&mut buffer)? {
+            0 => return Ok(()),
+            got => question.extend_from_slice(&buffer[..got]),
+        }
+    }
+    let (status, content) = respond(&question, metrics);
+    let is_head = question.starts_with(b"HEAD ");
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {}\r\n\
+         Connection: close\r\n\r\n",
+        content.len()
+    );
+    let mut rest = head.as_bytes().to_vec();
+    if !is_head {
+        rest.extend_from_slice(content.as_bytes());
+    }
+    let mut at = 0;
+    while at < rest.len() {
+        asker.limit(left()?)?;
+        match asker.write(&rest[at..])? {
+            0 => return Ok(()),
+            put => at += put,
+        }
+    }
+    asker.flush()
+}
+
+/// Status and content of the answer to a question.
+fn respond(question: &[u8], metrics: impl FnOnce() -> String) -> (&'static str, String) {
+    let text = String::from_utf8_lossy(question);
+    let mut words = text.lines().next().unwrap_or_default().split(' ');
+    let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let is_http = words.next().is_some_and(|version| version.starts_with("HTTP/1."));
+    let path = target.split('?').next().unwrap_or_default();
+    match (is_http && text.contains("\r\n\r\n"), method, path) {
+        (false, ..) => ("400 Bad Request", "a GET of /metrics is answered\n".to_owned()),
+        (true, "GET" | "HEAD", "/metrics" | "/") => ("200 OK", metrics()),
+        (true, "GET" | "HEAD", _) => ("404 Not Found", "metrics are at /metrics\n".to_owned()),
+        _ => ("405 Method Not Allowed", "a GET of /metrics is answered\n".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_metrics_are_answered() {
+        let status = |question: &str| respond(question.as_bytes(), || "m 1\n".to_owned()).0;
+        assert_eq!(status("GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"), "200 OK");
+        assert_eq!(status("GET /metrics?name=x HTTP/1.0\r\n\r\n"), "200 OK");
+        assert_eq!(status("GET /../etc HTTP/1.1\r\n\r\n"), "404 Not Found");
+        assert_eq!(status("POST /metrics HTTP/1.1\r\n\r\n"), "405 Method Not Allowed");
+        for nonsense in ["", "\0\0", "GET", "GET /metrics HTTP/1.1\r\n", "GET /metrics\r\n\r\n"] {
+            assert_eq!(status(nonsense), "400 Bad Request", "{nonsense:?}");
+        }
+    }
+
+    #[test]
+    fn a_question_without_an_end_is_given_up() {
+        let (mut ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(&[b'a'; QUESTION_MAX]).unwrap();
+        answer(&mut ours, String::new).unwrap();
+        drop(ours);
+        let mut said = String::new();
+        theirs.read_to_string(&mut said).unwrap();
+        assert!(said.starts_with("HTTP/1.1 400 "), "{said}");
+        let (mut ours, _theirs) = UnixStream::pair().unwrap();
+        assert!(answer(&mut ours, String::new).is_err(), "the asker says nothing");
+    }
+}
