@@ -62,7 +62,7 @@ pub fn time(time: Duration) -> String {
 /// When something will be on the store.
 pub fn outlook(outlook: &Outlook) -> String {
     match outlook {
-        Outlook::In(left) => format!("safe in about {}", time(*left)),
+        Outlook::Within(left) => format!("safe within about {}", time(*left)),
         Outlook::AtClose => "safe after its file is closed".to_owned(),
         Outlook::AtEnd => "safe after the end of its run".to_owned(),
         Outlook::Fails(errno, retry) => {
@@ -126,6 +126,9 @@ mod tests {
             [3, 59, 300, 8000, 200_000].map(said),
             ["3.0 s", "59 s", "5 min", "2 h", "2 days"]
         );
-        assert_eq!(outlook(&Outlook::In(Duration::from_millis(1250))), "safe in about 1.2 s");
+        assert_eq!(
+            outlook(&Outlook::Within(Duration::from_millis(1250))),
+            "safe within about 1.2 s"
+        );
     }
 }

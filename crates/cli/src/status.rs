@@ -3,11 +3,12 @@
 use crate::analyse;
 use crate::aside::Aside;
 use crate::explain::in_force;
-use crate::gauges::{self, LEGEND};
+use crate::gauges;
 use crate::group;
 use crate::text::{self, bytes, counted, fitted};
 use crate::watch::stopped;
 use forebay_node::holders::{Holder, What};
+use forebay_node::in_force::Source;
 use forebay_node::log::shown;
 use forebay_node::outlook::{Oldest, Outlook, Rates};
 use forebay_node::runtime::{Runtime, newest_last_log};
@@ -207,7 +208,7 @@ fn rate_object(flow: Option<Flow>) -> Value {
 fn unsafe_object(observer: &Observer, ages: &Ages) -> Value {
     let oldest = observer.oldest(ages).map(|Oldest { path, range, age, outlook }| {
         let (word, seconds) = match outlook {
-            Outlook::In(left) => ("soon", Some(left)),
+            Outlook::Within(left) => ("soon", Some(left)),
             Outlook::AtClose => ("close", None),
             Outlook::AtEnd => ("end", None),
             Outlook::Fails(_, retry) => ("failing", Some(retry)),
@@ -326,23 +327,25 @@ fn show(runtime: &Runtime, observer: &Observer, with_counters: bool) {
             bytes(observer.dirty())
         ),
     };
-    let indented = |line: &str| println!("{}", fitted(line, INDENT));
-    indented(&format!("instance {}: {state}", runtime.instance));
+    line(&format!("instance {}: {state}", runtime.instance));
     let rates = observer.rates();
     if let Some(text) = stopped(observer.manager()).filter(|_| observer.is_served()) {
         println!("  STOPPED  {text}");
     }
     let of_store = rates.as_ref().map(|rates| format!("; {}", gauges::rates(rates.store)));
-    indented(&format!(
-        "  stores   {}{}",
-        observer.stores().join(", "),
-        of_store.unwrap_or_default()
-    ));
-    println!("  clients  {}", observer.clients());
-    indented(&format!(
-        "  in force {}, where neither rule nor run says otherwise",
-        in_force(&observer.in_force())
-    ));
+    line(&format!("  stores   {}{}", observer.stores().join(", "), of_store.unwrap_or_default()));
+    match with_counters {
+        true => println!("  clients  {}", observer.clients()),
+        false => line(&format!("  clients  {}; {}", observer.clients(), did(&observer.counters()))),
+    }
+    let in_force_now = observer.in_force();
+    let is_usual = in_force_now.parts().iter().all(|(.., source)| *source == Source::Default);
+    if with_counters || !is_usual {
+        line(&format!(
+            "  in force {}, where neither rule nor run says otherwise",
+            in_force(&in_force_now)
+        ));
+    }
     if observer.is_served() {
         group::show(runtime);
     }
@@ -355,7 +358,7 @@ fn show(runtime: &Runtime, observer: &Observer, with_counters: bool) {
             true => format!(", {} configured", bytes(tier.configured)),
             false => String::new(),
         };
-        indented(&format!(
+        line(&format!(
             "  tier {:8} {} of {} used, {} not yet on the store{memory}{limited}",
             tier.name,
             bytes(tier.used),
@@ -365,7 +368,7 @@ fn show(runtime: &Runtime, observer: &Observer, with_counters: bool) {
         let rate = rates.as_ref().and_then(|rates| rates.tiers.get(at)).copied();
         let rate = rate.map_or(String::new(), |rate| format!(", {}", gauges::rates(rate)));
         let bar = gauges::bar(&tier, BAR);
-        indented(&format!("           [{bar}] {} %{rate}", gauges::percent(&tier)));
+        line(&format!("           [{bar}] {} %{rate}", gauges::percent(&tier)));
         if let Some((errno, ms)) = tier.failed {
             println!(
                 "    FAILED   takes nothing new since {:.1} s: {}",
@@ -421,13 +424,9 @@ fn show(runtime: &Runtime, observer: &Observer, with_counters: bool) {
         );
     }
     analyse::lines(runtime).iter().for_each(|line| println!("{line}"));
-    match with_counters {
-        true => {
-            for Count { name, unit, help, value } in observer.counters() {
-                println!("  count {name:12} {value} {unit}: {help}");
-            }
-        }
-        false => indented(&format!("  programs {} (--counters: more)", did(&observer.counters()))),
+    let counters = if with_counters { observer.counters() } else { Vec::new() };
+    for Count { name, unit, help, value } in counters {
+        println!("  count {name:12} {value} {unit}: {help}");
     }
     for FailedPredictor { path, program, source, fault } in observer.failed_predictors() {
         println!(
@@ -469,10 +468,17 @@ fn show(runtime: &Runtime, observer: &Observer, with_counters: bool) {
 /// What begins the lines that follow a long one.
 const INDENT: usize = 11;
 
+/// A line; on a terminal broken where that is narrow.
+fn line(text: &str) {
+    match io::stdout().is_terminal() {
+        true => println!("{}", fitted(text, INDENT)),
+        false => println!("{text}"),
+    }
+}
+
 /// What is not yet on the store, when it will be, and what is wrong.
 fn show_unsafe(runtime: &Runtime, observer: &Observer) {
     let (bytes_left, files) = (observer.dirty(), observer.files());
-    let indented = |line: &str| println!("{}", fitted(line, INDENT));
     match observer.oldest(&gauges::ages(runtime)) {
         None => println!("  unsafe   0 B: all is on the store"),
         Some(Oldest { path, age, outlook, .. }) => {
@@ -482,12 +488,12 @@ fn show_unsafe(runtime: &Runtime, observer: &Observer) {
                 }
                 false => String::new(),
             };
-            indented(&format!(
-                "  unsafe   {} of {}{drain}; {LEGEND}",
+            line(&format!(
+                "  unsafe   {} of {}{drain} (# above)",
                 bytes(bytes_left),
                 text::files(files.len())
             ));
-            indented(&format!(
+            line(&format!(
                 "  oldest   written {} ago, {}: {}",
                 gauges::time(age),
                 gauges::outlook(&outlook),
@@ -510,7 +516,7 @@ fn show_unsafe(runtime: &Runtime, observer: &Observer) {
     .map(|(count, one, several)| counted(count as u64, one, several))
     .collect();
     let wrong = if wrong.is_empty() { "none".to_owned() } else { wrong.join(", ") };
-    indented(&format!("  errors   {wrong}"));
+    line(&format!("  errors   {wrong}"));
 }
 
 /// What programs did, in a line.
@@ -521,7 +527,7 @@ fn did(counters: &[Count]) -> String {
         waits => format!(", waited for room {}", counted(waits, "time", "times")),
     };
     format!(
-        "wrote {} in {}, read {} in {}{waits}",
+        "programs wrote {} in {}, read {} in {}{waits}",
         bytes(of("write_bytes")),
         counted(of("writes"), "call", "calls"),
         bytes(of("read_bytes")),

@@ -54,7 +54,7 @@ fn pool() -> Pool {
             path: "/scratch/me/checkpoint.0001".into(),
             range: 0..1,
             age: Duration::from_millis(3200),
-            outlook: Outlook::In(Duration::from_millis(800)),
+            outlook: Outlook::Within(Duration::from_millis(800)),
         }),
         errors: vec!["cannot be written (No space left on device): /scratch/me/large".into()],
         processes: vec![
@@ -107,7 +107,7 @@ store /scratch/me
         "nvme  [==============] 100 %",
         "70.00 MiB/s",
         "unsafe 16.00 MiB of 12 files, which the store takes in 1.4 s",
-        "oldest 3.2 s ago, safe in about 0.8 s: /scratch/me/checkpoint.0001",
+        "oldest 3.2 s ago, safe within about 0.8 s: /scratch/me/checkpoint.0001",
         "ERROR cannot be written (No space left on device): /scratch/me/large",
         "writer (job 3)",
         "90.5        0 B    1.00 MiB /scratch/me/hot",

@@ -33,5 +33,7 @@ mod staged;
 mod staging;
 mod stop;
 mod sweeps;
+mod top;
 mod truthful;
 mod verbs;
+mod watching;

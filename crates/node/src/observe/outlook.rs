@@ -6,7 +6,7 @@ use forebay_placement::hotness::Score;
 use forebay_placement::rounds::Ages;
 use forebay_pool::layout::{FileFlags, FileRecord, Trigger};
 use forebay_pool::moves::{Flow, Totals};
-use forebay_pool::{FileId, Segment, clock, liveness};
+use forebay_pool::{FileId, clock, liveness};
 use rustix::io::Errno;
 use std::fs;
 use std::ops::Range;
@@ -27,8 +27,9 @@ pub struct Rates {
 /// When something that is not yet on the store will be there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outlook {
-    /// In about so long, as fast as the store is.
-    In(Duration),
+    /// Within so long, as fast as the store is: with all else that it does not have yet, as the
+    /// order of flushes is not that of writes.
+    Within(Duration),
     /// Its file was not closed since it was written, and is flushed then.
     AtClose,
     /// Its run has not ended, and files are flushed at its end.
@@ -112,7 +113,7 @@ impl Observer {
         let segment = self.segment();
         let header = segment.header();
         let now = clock::stamp(clock::realtime_coarse_ns());
-        let mut found: Option<(u32, FileId, u64, u32, u64)> = None;
+        let mut found: Option<(u32, FileId, u64, u32)> = None;
         for meta in header.bucket_ids().filter_map(|bucket| segment.bucket(bucket)) {
             let pending = meta.pending();
             let file = meta.file.load(Ordering::Relaxed);
@@ -128,17 +129,16 @@ impl Observer {
             let dirty_ms = age(meta.dirtied.load(Ordering::Relaxed));
             if found.is_none_or(|(oldest, ..)| dirty_ms > oldest) {
                 let written_ms = age(meta.written.load(Ordering::Relaxed));
-                let bytes = u64::from(pending.count_ones()) * segment.page_bytes() as u64;
                 let block = meta.block.load(Ordering::Relaxed);
-                found = Some((dirty_ms, file, block, written_ms, bytes));
+                found = Some((dirty_ms, file, block, written_ms));
             }
         }
-        let (dirty_ms, file, block, written_ms, bytes) = found?;
+        let (dirty_ms, file, block, written_ms) = found?;
         let record = segment.file(file);
         let unit = segment.bucket_bytes() as u64;
         let start = block.saturating_mul(unit);
         let size = record.size.load(Ordering::Relaxed);
-        let outlook = self.outlook(file, ages, (dirty_ms, written_ms), bytes);
+        let outlook = self.outlook(file, ages, (dirty_ms, written_ms));
         Some(Oldest {
             path: String::from_utf8_lossy(&segment.path_of(record)).into_owned(),
             range: start..start.saturating_add(unit).min(size.max(start)),
@@ -147,14 +147,8 @@ impl Observer {
         })
     }
 
-    /// When a block of so many pending bytes will be on the store.
-    fn outlook(
-        &self,
-        file: FileId,
-        ages: &Ages,
-        (dirty_ms, written_ms): (u32, u32),
-        bytes: u64,
-    ) -> Outlook {
+    /// When a block will be on the store that was dirtied, and last written, so long ago.
+    fn outlook(&self, file: FileId, ages: &Ages, (dirty_ms, written_ms): (u32, u32)) -> Outlook {
         let segment = self.segment();
         let record = segment.file(file);
         if self.is_given_up() {
@@ -181,9 +175,7 @@ impl Observer {
                 if due(dirty_ms.into()) { 0 } else { left }
             }
         };
-        let bandwidth = store_of(segment, record).max(1);
-        let moves = Duration::from_secs_f64(bytes as f64 / bandwidth as f64);
-        Outlook::In(Duration::from_millis(waits_ms) + moves)
+        Outlook::Within(Duration::from_millis(waits_ms) + self.drain_time())
     }
 
     /// How long the store takes for all that it does not have yet, as fast as it is.
@@ -253,11 +245,4 @@ pub(super) fn retry_ms(record: &FileRecord) -> u32 {
     let now = clock::stamp(clock::realtime_coarse_ns());
     let left = record.retry_at.load(Ordering::Relaxed).wrapping_sub(now);
     if left > u32::MAX / 2 { 0 } else { left }
-}
-
-/// How fast a file's store can be written, in bytes a second, as far as is known.
-fn store_of(segment: &Segment, record: &FileRecord) -> u64 {
-    let header = segment.header();
-    let store = record.store.load(Ordering::Relaxed) as usize;
-    header.store.get(store).map_or(0, |s| s.speed.write_bandwidth.load(Ordering::Relaxed))
 }
