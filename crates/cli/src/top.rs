@@ -11,11 +11,14 @@ use clap::Args;
 use forebay_node::log;
 use forebay_pool::crash;
 use look::Eyes;
-use ratatui::DefaultTerminal;
+use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::execute;
+use ratatui::crossterm::terminal::{self, Clear, ClearType};
 use ratatui::text::Line;
 use ratatui::widgets::Paragraph;
-use ratatui::{Frame, buffer::Buffer, layout::Rect, widgets::Widget};
+use ratatui::{DefaultTerminal, Frame, Terminal, TerminalOptions, Viewport};
+use ratatui::{buffer::Buffer, layout::Rect, widgets::Widget};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
@@ -76,10 +79,10 @@ pub fn top(arguments: &TopArguments) -> Result<ExitCode, String> {
     let pools = eyes.look()?;
     let failed = |error: io::Error| format!("top: the terminal: {error}");
     // A panic gives the terminal back before its message is shown.
-    let terminal = ratatui::try_init().map_err(failed)?;
+    ratatui::try_init().map_err(failed)?;
     let view = View::new(arguments.every);
     let mut top = Top { eyes, pools, view, looks_left: count.map(|count| count - 1) };
-    let result = top.run(terminal, &ending);
+    let result = top.run(&ending);
     let restored = ratatui::try_restore();
     result?;
     restored.map_err(failed)?;
@@ -130,6 +133,32 @@ enum Asked {
     End,
 }
 
+/// The terminal, as large as it was when it was looked at last. One whose size the library follows
+/// is asked where its cursor is at each change, and one that does not answer would end `top`.
+struct Screen {
+    terminal: DefaultTerminal,
+    size: (u16, u16),
+}
+
+impl Screen {
+    fn new() -> io::Result<Screen> {
+        let size = terminal::size()?;
+        execute!(io::stdout(), Clear(ClearType::All))?;
+        let viewport = Viewport::Fixed(Rect::new(0, 0, size.0, size.1));
+        let backend = CrosstermBackend::new(io::stdout());
+        let terminal = Terminal::with_options(backend, TerminalOptions { viewport })?;
+        Ok(Screen { terminal, size })
+    }
+
+    fn draw(&mut self, top: &Top) -> io::Result<()> {
+        if terminal::size()? != self.size {
+            *self = Screen::new()?;
+        }
+        self.terminal.draw(|frame| top.draw(frame))?;
+        Ok(())
+    }
+}
+
 /// The live screen.
 struct Top {
     eyes: Eyes,
@@ -140,11 +169,12 @@ struct Top {
 
 impl Top {
     /// Until a key or a signal ends it, or there were looks enough.
-    fn run(&mut self, mut terminal: DefaultTerminal, ending: &AtomicUsize) -> Result<(), String> {
+    fn run(&mut self, ending: &AtomicUsize) -> Result<(), String> {
         let failed = |error: io::Error| format!("top: the terminal: {error}");
+        let mut screen = Screen::new().map_err(failed)?;
         let mut looked = Instant::now();
         loop {
-            terminal.draw(|frame| self.draw(frame)).map_err(failed)?;
+            screen.draw(self).map_err(failed)?;
             assert!(!crash::planted("top-draw"), "planted");
             let due = looked + self.view.every;
             let mut looks_now = false;
@@ -170,13 +200,14 @@ impl Top {
                     Asked::Suspend => {
                         ratatui::try_restore().map_err(failed)?;
                         let _ = signal_hook::low_level::raise(signal_hook::consts::SIGSTOP);
-                        terminal = ratatui::try_init().map_err(failed)?;
+                        ratatui::try_init().map_err(failed)?;
+                        screen = Screen::new().map_err(failed)?;
                     }
-                    Asked::Redraw => terminal.clear().map_err(failed)?,
+                    Asked::Redraw => screen = Screen::new().map_err(failed)?,
                     Asked::Look => looks_now = true,
                     Asked::Nothing => {}
                 }
-                terminal.draw(|frame| self.draw(frame)).map_err(failed)?;
+                screen.draw(self).map_err(failed)?;
             }
             if self.looks_left == Some(0) {
                 return Ok(());

@@ -110,7 +110,7 @@ store /scratch/me
         "oldest 3.2 s ago, safe within about 0.8 s: /scratch/me/checkpoint.0001",
         "ERROR cannot be written (No space left on device): /scratch/me/large",
         "writer (job 3)",
-        "90.5        0 B    1.00 MiB /scratch/me/hot",
+        "90.5         0 B    1.00 MiB /scratch/me/hot",
         "~",
         "very/large/file",
     ] {

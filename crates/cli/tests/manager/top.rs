@@ -7,6 +7,7 @@ use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 /// A terminal with a command in it.
 struct Terminal {
@@ -101,7 +102,11 @@ impl Terminal {
     }
 
     fn shows(&self, wanted: &str) {
-        wait_for(wanted, LONG, || self.screen().contains(wanted).then_some(()));
+        let end = Instant::now() + LONG;
+        while !self.screen().contains(wanted) {
+            assert!(Instant::now() < end, "no {wanted:?} in\n{}", self.screen().trim_end());
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// Waits for the end of the command: its status. The terminal is as it was.
@@ -151,9 +156,13 @@ fn top_lives_through_managers_that_hang_and_end_and_leaves_the_terminal_as_it_wa
     terminal.shows("safe after the end of its run");
     terminal.press("u");
     terminal.shows("unsafe*");
+    // What names no totals is narrow.
+    let has_totals = |terminal: &Terminal| terminal.screen().contains("written");
     terminal.resize(40, 10);
+    wait_for("a narrow screen", LONG, || (!has_totals(&terminal)).then_some(()));
     terminal.shows("unsafe 3.00 MiB");
     terminal.resize(200, 60);
+    terminal.shows("written");
     terminal.shows(&format!("{}/file", site.store.display()));
     let manager = site.status().manager;
     kill(manager, Signal::STOP);
