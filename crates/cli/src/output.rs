@@ -7,7 +7,7 @@ use crate::text::without_numbers;
 use forebay_node::log::printable;
 use rustix::io::{Errno, FdFlags};
 use std::fmt;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::os::fd::{BorrowedFd, RawFd};
 use std::process::ExitCode;
 use std::sync::OnceLock;
@@ -92,6 +92,11 @@ fn note(written: io::Result<()>) {
 pub fn tell(text: fmt::Arguments<'_>) {
     let text = text.to_string();
     forebay_node::log::tell(format_args!("{}", without_numbers(&text)));
+}
+
+/// Whether people read it as it is printed.
+pub fn is_terminal() -> bool {
+    io::stdout().is_terminal()
 }
 
 /// Writes out what was printed so far.

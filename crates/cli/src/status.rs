@@ -5,6 +5,7 @@ use crate::aside::Aside;
 use crate::explain::in_force;
 use crate::gauges;
 use crate::group;
+use crate::output;
 use crate::text::{self, bytes, counted, fitted};
 use crate::watch::stopped;
 use forebay_node::holders::{Holder, What};
@@ -21,7 +22,7 @@ use serde_core::Serialize as _;
 use serde_json::ser::{Formatter, Serializer};
 use serde_json::{Map, Value, json};
 use std::cmp::Reverse;
-use std::io::{self, IsTerminal};
+use std::io;
 use std::process::ExitCode;
 
 /// Options of `forebay status`.
@@ -67,7 +68,7 @@ pub fn status(arguments: &StatusArguments) -> Result<ExitCode, String> {
         shown += 1;
         match Observer::of(&runtime.pool) {
             Ok(observer) => {
-                let counters = arguments.counters || !io::stdout().is_terminal();
+                let counters = arguments.counters || !output::is_terminal();
                 show(&runtime, &observer, counters);
                 show_files(observer.files(), arguments.files);
             }
@@ -470,7 +471,7 @@ const INDENT: usize = 11;
 
 /// A line; on a terminal broken where that is narrow.
 fn line(text: &str) {
-    match io::stdout().is_terminal() {
+    match output::is_terminal() {
         true => println!("{}", fitted(text, INDENT)),
         false => println!("{text}"),
     }

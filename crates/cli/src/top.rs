@@ -64,7 +64,7 @@ pub fn top(arguments: &TopArguments) -> Result<ExitCode, String> {
     if arguments.batch || arguments.once {
         return in_lines(arguments.every, count);
     }
-    if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
+    if !output::is_terminal() || !io::stdin().is_terminal() {
         return Err(
             "top: this is no terminal; --batch writes lines for a log, --once one block".to_owned()
         );
@@ -110,7 +110,7 @@ fn in_lines(every: Duration, count: Option<u32>) -> Result<ExitCode, String> {
         println!();
         output::flush();
         left = left.map(|left| left - 1);
-        // Nobody reads it any more.
+        // Its reader has gone.
         if left == Some(0) || output::has_failed() {
             return Ok(ExitCode::SUCCESS);
         }

@@ -519,6 +519,8 @@ const OTHER_TIMES: &[(&str, &str)] = &[
     ("node/src/recovery/salvage.rs", "sleep_ns(1_000_000)"),
     // What was observed of a device.
     ("node/src/manager/remote.rs", "self.store_pace(id).reading("),
+    // What is shown: ages, and what is left of a time.
+    ("node/src/observe/outlook.rs", "Duration::from_"),
     // What counts as one stretch of calls in a trace.
     ("pool/src/spans.rs", "GAP_NS: u64"),
     // Emulated devices.
@@ -531,6 +533,8 @@ const OTHER_TIMES: &[(&str, &str)] = &[
     ("node/src/config/types.rs", "max_age: Duration::from_secs(30)"),
     ("node/src/config/toml.rs", "Duration::from_nanos(self.duration_ns("),
     ("node/src/config/analyses.rs", "TIMEOUT"),
+    ("node/src/config/metrics.rs", "INTERVAL"),
+    ("node/src/config/metrics.rs", "Duration::from_nanos(self.duration_ns("),
     ("node/src/config/analyses.rs", "Duration::from_nanos(value.duration_ns("),
     ("node/src/config/types.rs", "give_back: Duration::from_secs(30)"),
     ("node/src/config/toml.rs", "e.duration_ns("),

@@ -89,7 +89,7 @@ impl Exporter {
         }
     }
 
-    /// Waits until the file is due, or somebody asks: whether that is so.
+    /// Waits until the file is due, or a process asks: whether one does.
     fn is_asked(&self, due: Instant) -> bool {
         let fd = self.listener.as_ref().map(Listener::as_fd);
         let waker = PollFd::from_borrowed_fd(self.waker.as_fd(), PollFlags::IN);
