@@ -24,11 +24,11 @@ type Modes = [u32; 4];
 impl Terminal {
     fn start(mut command: Command, columns: u16, rows: u16) -> Terminal {
         let (mut ours, mut theirs) = (-1, -1);
-        let mut size = size(columns, rows);
+        let size = size(columns, rows);
         // SAFETY: places for two descriptors, and a size that lives for the call.
         let made = unsafe {
             let (none, no_modes) = (std::ptr::null_mut(), std::ptr::null_mut());
-            libc::openpty(&mut ours, &mut theirs, none, no_modes, &mut size)
+            libc::openpty(&mut ours, &mut theirs, none, no_modes, &size)
         };
         assert_eq!(made, 0, "openpty");
         // SAFETY: they are new, and nothing else has them.
