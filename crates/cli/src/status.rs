@@ -146,8 +146,6 @@ fn json(runtime: &Runtime) -> Value {
     object["group"] = if is_served { group::json(runtime) } else { Value::Null };
     object["jobs"] = observer.jobs().iter().map(job_object).collect();
     let rates = observer.rates();
-    object["rates_over_seconds"] = json!(rates.as_ref().map(|rates| rates.over.as_secs_f64()));
-    object["store_rates"] = rate_object(rates.as_ref().map(|rates| rates.store));
     let tiers = observer.tiers().into_iter().enumerate();
     let with_rates = tiers.map(|(at, tier)| {
         let mut object = tier_object(&tier);
@@ -156,6 +154,8 @@ fn json(runtime: &Runtime) -> Value {
         object
     });
     object["tiers"] = with_rates.collect();
+    object["rates_over_seconds"] = json!(rates.as_ref().map(|rates| rates.over.as_secs_f64()));
+    object["store_rates"] = rate_object(rates.as_ref().map(|rates| rates.store));
     object["unsafe"] = unsafe_object(&observer, &gauges::ages(runtime));
     object["processes"] = observer
         .process_status()
