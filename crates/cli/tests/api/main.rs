@@ -8,6 +8,7 @@ mod c_library;
 mod containers;
 mod interface;
 mod pins;
+mod python;
 mod tracing;
 
 use std::path::{Path, PathBuf};

@@ -1,0 +1,387 @@
+"""Sessions and files."""
+
+import asyncio
+import ctypes
+import io
+import os
+import threading
+import time
+import weakref
+
+from ._library import Extent, Range, call, function, level as _level, memory
+
+__all__ = [
+    "Pin", "RawFile", "Session", "flush", "is_buffered", "is_safe", "open", "pin", "placement",
+    "prefetch", "session", "unpin", "wait", "wait_async",
+]
+
+# A wait is made of slices, so that signals and cancellations take effect within one.
+_SLICE = 0.25
+_RANGES = 64
+_WILL_NEED = 3
+
+
+class Session:
+    """A group of files that are closed together. All threads may use it.
+
+    With `require` it fails with `NotRunning` where the process runs without Forebay; else all works
+    there, too, as plain files.
+    """
+
+    def __init__(self, require=False):
+        place = ctypes.c_void_p()
+        call("start", 1 if require else 0, ctypes.byref(place))
+        self._handle = place.value
+        self._end = weakref.finalize(self, function("end"), place.value)
+
+    @property
+    def is_active(self):
+        """Whether the process runs under Forebay."""
+        return call("is_active", self._handle) == 1
+
+    def open(self, path, mode="r", buffering=-1, encoding=None, errors=None, newline=None):
+        """A file object, as `forebay.open`."""
+        return open(path, mode, buffering, encoding, errors, newline, session=self)
+
+    def flush(self, level="store"):
+        """Begins to bring all buffered files, of all programs of the node, to `level`."""
+        call("flush_all", self._handle, _level(level))
+
+    def wait(self, level="store", timeout=None):
+        """Waits until all of them are there; `TimeoutError` after `timeout` seconds."""
+        _sliced(lambda limit: call("wait_all", self._handle, _level(level), limit), timeout)
+
+    async def wait_async(self, level="store", timeout=None):
+        """The same, while other tasks of the event loop run."""
+        await _sliced_async(
+            lambda limit: call("wait_all", self._handle, _level(level), limit), timeout
+        )
+
+    def close(self):
+        """Closes all of its files. What they have in buffers of Python is to be flushed before."""
+        if self._end.detach():
+            call("end", self._handle)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+def session(require=False):
+    """Begins a session: `with forebay.session() as s: s.open(...)`."""
+    return Session(require)
+
+
+_default = None
+_making = threading.Lock()
+
+
+def _usual():
+    """The session of files that are opened in none."""
+    global _default
+    with _making:
+        if _default is None:
+            _default = Session()
+        return _default
+
+
+def _flags(mode):
+    kind = mode.replace("b", "")
+    flags = {
+        "r": os.O_RDONLY,
+        "r+": os.O_RDWR,
+        "w": os.O_WRONLY | os.O_CREAT | os.O_TRUNC,
+        "w+": os.O_RDWR | os.O_CREAT | os.O_TRUNC,
+        "x": os.O_WRONLY | os.O_CREAT | os.O_EXCL,
+        "x+": os.O_RDWR | os.O_CREAT | os.O_EXCL,
+        "a": os.O_WRONLY | os.O_CREAT | os.O_APPEND,
+        "a+": os.O_RDWR | os.O_CREAT | os.O_APPEND,
+    }.get(kind)
+    if flags is None:
+        raise ValueError(f"mode is {mode!r}, and has to be one of r, w, x, a, with b, t or +")
+    return flags
+
+
+class RawFile(io.RawIOBase):
+    """A file without buffers of Python: what it reads and writes is copied once, by the library.
+
+    Its position is its own. `readinto` and `write` take all that has the buffer protocol, such as
+    NumPy arrays; those `..._at` leave the position alone, and threads may call them at once.
+    """
+
+    def __init__(self, path, mode="rb", session=None):
+        flags = _flags(mode)
+        self.name, self.mode = path, mode
+        self._reads = flags & os.O_ACCMODE != os.O_WRONLY
+        self._writes = flags & os.O_ACCMODE != os.O_RDONLY
+        self._appends = bool(flags & os.O_APPEND)
+        self._session = session or _usual()
+        self._at = 0
+        self._handle = None
+        place = ctypes.c_void_p()
+        call(
+            "open", self._session._handle, os.fsencode(path), flags, 0o666, ctypes.byref(place),
+            path=path,
+        )
+        self._handle = place.value
+        if os.path.isdir(path):
+            super().close()
+            call("close", self._handle)
+            raise IsADirectoryError(21, "is a directory", path)
+        if self._appends:
+            self._at = self.size()
+
+    def _live(self):
+        if self.closed:
+            raise ValueError("I/O operation on closed file")
+        return self._handle
+
+    def size(self):
+        """The size in bytes."""
+        return call("size", self._live(), path=self.name)
+
+    def fileno(self):
+        return call("fd", self._live())
+
+    def readable(self):
+        return self._reads
+
+    def writable(self):
+        return self._writes
+
+    def seekable(self):
+        return True
+
+    def seek(self, offset, whence=io.SEEK_SET):
+        base = {io.SEEK_SET: lambda: 0, io.SEEK_CUR: lambda: self._at, io.SEEK_END: self.size}
+        if whence not in base:
+            raise ValueError(f"whence is {whence!r}, and has to be 0, 1 or 2")
+        self._live()
+        to = base[whence]() + offset
+        if to < 0:
+            raise OSError(22, f"position {to} is before the beginning", self.name)
+        self._at = to
+        return to
+
+    def tell(self):
+        self._live()
+        return self._at
+
+    def truncate(self, size=None):
+        size = self._at if size is None else size
+        os.ftruncate(self.fileno(), size)
+        return size
+
+    def readinto_at(self, buffer, offset):
+        """Reads into a buffer from `offset` on; the number of bytes, fewer at the end."""
+        if not self._reads:
+            raise io.UnsupportedOperation("the file is not open for reading")
+        with memory(buffer, True) as (address, length):
+            return call("read", self._live(), address, length, offset, path=self.name)
+
+    def write_at(self, buffer, offset):
+        """Writes a buffer at `offset` (with mode a at the end); the number of bytes."""
+        if not self._writes:
+            raise io.UnsupportedOperation("the file is not open for writing")
+        with memory(buffer, False) as (address, length):
+            return call("write", self._live(), address, length, offset, path=self.name)
+
+    def readinto(self, buffer):
+        count = self.readinto_at(buffer, self._at)
+        self._at += count
+        return count
+
+    def write(self, buffer):
+        count = self.write_at(buffer, self._at)
+        self._at = self.size() if self._appends else self._at + count
+        return count
+
+    def close(self):
+        if self.closed:
+            return
+        super().close()
+        # After a failed open there is nothing to give up.
+        if getattr(self, "_handle", None) is not None:
+            call("close", self._handle, path=self.name)
+
+
+def open(
+    path, mode="r", buffering=-1, encoding=None, errors=None, newline=None, *, session=None
+):
+    """Opens a file as the builtin `open` does, through the C library.
+
+    With `buffering=0` it is a `RawFile`. It needs a regular file. Errors are those of the builtin.
+
+    >>> import os, tempfile, forebay
+    >>> path = os.path.join(tempfile.mkdtemp(dir="."), "field")
+    >>> with forebay.open(path, "wb") as file:
+    ...     _ = file.write(b"some bytes")
+    ...     forebay.wait(file)
+    >>> forebay.open(path).read()
+    'some bytes'
+    """
+    binary = "b" in mode
+    if binary and "t" in mode:
+        raise ValueError("a file is binary or text, not both")
+    if binary and (encoding or errors or newline is not None):
+        raise ValueError("binary files have no encoding, errors or newline")
+    raw = RawFile(path, mode.replace("t", "").replace("b", "") + "b", session)
+    try:
+        if buffering == 0:
+            if not binary:
+                raise ValueError("text files cannot be without a buffer")
+            return raw
+        size = buffering if buffering > 1 else 128 << 10
+        if raw.readable() and raw.writable():
+            file = io.BufferedRandom(raw, size)
+        else:
+            file = (io.BufferedReader if raw.readable() else io.BufferedWriter)(raw, size)
+        if binary:
+            return file
+        return io.TextIOWrapper(file, encoding, errors, newline, line_buffering=buffering == 1)
+    except BaseException:
+        raw.close()
+        raise
+
+
+# Handles of files that other libraries have opened. They are kept, as a handle knows its flushes.
+_others = weakref.WeakKeyDictionary()
+
+
+def _handle(file):
+    """The handle of a file object; what it has in buffers of Python is given to Forebay first."""
+    if not isinstance(file, io.RawIOBase) and hasattr(file, "flush"):
+        if not hasattr(file, "writable") or file.writable():
+            file.flush()
+    raw = getattr(file, "buffer", file)
+    raw = getattr(raw, "raw", raw)
+    if isinstance(raw, RawFile):
+        return raw._live()
+    with _making:
+        known = _others.get(raw)
+    if known is None:
+        place = ctypes.c_void_p()
+        usual = _usual()
+        call("use_fd", usual._handle, raw.fileno(), ctypes.byref(place))
+        known = place.value
+        with _making:
+            _others[raw] = known
+        weakref.finalize(raw, function("close"), known)
+    return known
+
+
+def flush(file, level="store"):
+    """Begins to bring what was written to `file` to `level`, and returns.
+
+    `level` is "durable" (survives a loss of power) or "store" (other nodes see it). `file` is a
+    file object of `forebay.open`, or any that has a descriptor.
+    """
+    call("flush", _handle(file), _level(level))
+
+
+def _sliced(wait_for, timeout):
+    end = None if timeout is None else time.monotonic() + timeout
+    while True:
+        left = _SLICE if end is None else min(_SLICE, max(0.0, end - time.monotonic()))
+        try:
+            return wait_for(int(left * 1000))
+        except TimeoutError:
+            if end is not None and time.monotonic() >= end:
+                raise
+
+
+async def _sliced_async(wait_for, timeout):
+    end = None if timeout is None else time.monotonic() + timeout
+    while True:
+        left = _SLICE if end is None else min(_SLICE, max(0.0, end - time.monotonic()))
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(None, wait_for, int(left * 1000))
+        except TimeoutError:
+            if end is not None and time.monotonic() >= end:
+                raise
+
+
+def wait(file, level="store", timeout=None):
+    """Waits until what was written is at `level`; `TimeoutError` after `timeout` seconds.
+
+    Without a `timeout` it waits as long as it takes, also for a node manager that is stopped;
+    Ctrl-C interrupts it. The flush goes on after both.
+    """
+    handle, number = _handle(file), _level(level)
+    _sliced(lambda limit: call("wait", handle, number, limit), timeout)
+
+
+async def wait_async(file, level="store", timeout=None):
+    """`wait`, while other tasks of the event loop run. A cancelled one leaves the flush going."""
+    handle, number = _handle(file), _level(level)
+    await _sliced_async(lambda limit: call("wait", handle, number, limit), timeout)
+
+
+def is_safe(file, level="store"):
+    """Whether all of the file is at `level` now, and a `flush` or `wait` to it was made before."""
+    return call("is_safe", _handle(file), _level(level)) == 1
+
+
+def is_buffered(file):
+    """Whether Forebay buffers the file."""
+    return call("is_buffered", _handle(file)) == 1
+
+
+class Pin:
+    """Bytes that stay in a tier until `release`, the end of a `with`, or the file is closed."""
+
+    def __init__(self, file, offset, length):
+        self._file, self._range = file, (offset, length)
+
+    def release(self):
+        """Ends the pin, and others of the same file that lie in its range."""
+        file, self._file = self._file, None
+        if file is not None and not file.closed:
+            unpin(file, *self._range)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.release()
+
+
+def pin(file, offset=0, length=0, tier=0):
+    """Keeps the blocks of a range (`length` 0: up to the end) in `tier`, 0 is RAM, or a faster one.
+
+    Errors: `NotRunning`, `NotBuffered`, `OSError` with EDQUOT or ENOSPC beyond the limits.
+    """
+    call("pin", _handle(file), offset, length, tier)
+    return Pin(file, offset, length)
+
+
+def unpin(file, offset=0, length=0):
+    """Ends the pins in a range; how many."""
+    return call("unpin", _handle(file), offset, length)
+
+
+def prefetch(file, ranges=None):
+    """Says what will be read next: up to 64 pairs of offset and bytes in their order, else all."""
+    handle = _handle(file)
+    if ranges is None:
+        call("hint", handle, _WILL_NEED, 0, 0)
+        return
+    ranges = list(ranges)
+    if len(ranges) > _RANGES:
+        raise ValueError(f"{len(ranges)} ranges, and at most {_RANGES} are taken")
+    call("will_read", handle, (Range * len(ranges))(*ranges), len(ranges))
+
+
+def placement(file, offset=0, length=2**62):
+    """Where bytes are: tuples of offset, bytes, tier (-1: the store) and whether the store lacks
+    them."""
+    handle, room = _handle(file), 64
+    while True:
+        found = (Extent * room)()
+        count = call("placement", handle, offset, length, found, room)
+        if count <= room:
+            return [(e.offset, e.bytes, e.tier, e.is_ahead == 1) for e in found[:count]]
+        room = count

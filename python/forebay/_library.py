@@ -1,0 +1,144 @@
+"""The C library as functions that take Python values and raise errors of the OSError family."""
+
+import contextlib
+import ctypes
+import errno
+import os
+import threading
+
+from . import mlbs
+
+LEVELS = {"durable": 2, "store": 3}
+
+_INT, _NUMBER, _HANDLE = ctypes.c_int, ctypes.c_int64, ctypes.c_void_p
+_PLACE = ctypes.POINTER(_HANDLE)
+
+
+class Range(ctypes.Structure):
+    _fields_ = [("offset", _NUMBER), ("bytes", _NUMBER)]
+
+
+class Extent(ctypes.Structure):
+    _fields_ = [
+        ("offset", _NUMBER),
+        ("bytes", _NUMBER),
+        ("tier", ctypes.c_int32),
+        ("is_ahead", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint64),
+    ]
+
+
+_TYPES = {
+    "last_message": (ctypes.c_char_p, []),
+    "start": (_INT, [ctypes.c_uint, _PLACE]),
+    "end": (_INT, [_HANDLE]),
+    "is_active": (_INT, [_HANDLE]),
+    "open": (_INT, [_HANDLE, ctypes.c_char_p, _INT, ctypes.c_uint, _PLACE]),
+    "use_fd": (_INT, [_HANDLE, _INT, _PLACE]),
+    "fd": (_INT, [_HANDLE]),
+    "is_buffered": (_INT, [_HANDLE]),
+    "close": (_INT, [_HANDLE]),
+    "read": (_NUMBER, [_HANDLE, _HANDLE, _NUMBER, _NUMBER]),
+    "write": (_NUMBER, [_HANDLE, _HANDLE, _NUMBER, _NUMBER]),
+    "size": (_NUMBER, [_HANDLE]),
+    "flush": (_INT, [_HANDLE, _INT]),
+    "wait": (_INT, [_HANDLE, _INT, _NUMBER]),
+    "is_safe": (_INT, [_HANDLE, _INT]),
+    "flush_all": (_INT, [_HANDLE, _INT]),
+    "wait_all": (_INT, [_HANDLE, _INT, _NUMBER]),
+    "hint": (_INT, [_HANDLE, _INT, _NUMBER, _NUMBER]),
+    "will_read": (_INT, [_HANDLE, ctypes.POINTER(Range), _INT]),
+    "placement": (_NUMBER, [_HANDLE, _NUMBER, _NUMBER, ctypes.POINTER(Extent), _INT]),
+    "pin": (_INT, [_HANDLE, _NUMBER, _NUMBER, _INT]),
+    "unpin": (_INT, [_HANDLE, _NUMBER, _NUMBER]),
+}
+
+_functions = {}
+_loading = threading.Lock()
+
+
+class NotRunning(mlbs.ForebayError):
+    """Only Forebay can answer, and the process runs without it: start it with `forebay run`."""
+
+
+class NotBuffered(mlbs.ForebayError):
+    """The file is in no directory that Forebay buffers."""
+
+
+class HandleClosed(mlbs.ForebayError):
+    """The file was closed, or its session has ended."""
+
+
+_OWN = {-10001: NotRunning, -10002: NotBuffered, -10003: HandleClosed}
+
+
+def function(name):
+    """A function of the library, which is loaded with the first one."""
+    with _loading:
+        if not _functions:
+            library = mlbs._load()
+            for each, (result, arguments) in _TYPES.items():
+                # Objects of their own, so that types said elsewhere stay.
+                found = library["forebay_" + each]
+                found.restype, found.argtypes = result, arguments
+                _functions[each] = found
+    return _functions[name]
+
+
+def error(code, path=None):
+    """The exception of a code: that of errno (FileNotFoundError, TimeoutError, ...) or an own one."""
+    text = os.fsdecode(function("last_message")())
+    if -4096 < code < 0:
+        return OSError(-code, text or os.strerror(-code), path)
+    return _OWN.get(code, mlbs.ForebayError)(code, text)
+
+
+def call(name, *arguments, path=None):
+    """The result; calls that a signal has interrupted go on once its handler has run (PEP 475)."""
+    while True:
+        result = function(name)(*arguments)
+        if result >= 0:
+            return result
+        if result != -errno.EINTR:
+            raise error(result, path)
+
+
+def level(name):
+    if name not in LEVELS:
+        raise ValueError(f"level is {name!r}, and has to be one of {', '.join(LEVELS)}")
+    return LEVELS[name]
+
+
+class _PyBuffer(ctypes.Structure):
+    # Py_buffer, which is part of the stable ABI.
+    _fields_ = [
+        ("buf", ctypes.c_void_p),
+        ("obj", ctypes.c_void_p),
+        ("len", ctypes.c_ssize_t),
+        ("itemsize", ctypes.c_ssize_t),
+        ("readonly", _INT),
+        ("ndim", _INT),
+        ("format", ctypes.c_char_p),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("suboffsets", ctypes.c_void_p),
+        ("internal", ctypes.c_void_p),
+    ]
+
+
+_GET = ctypes.pythonapi.PyObject_GetBuffer
+_GET.argtypes, _GET.restype = [ctypes.py_object, ctypes.POINTER(_PyBuffer), _INT], _INT
+_RELEASE = ctypes.pythonapi.PyBuffer_Release
+_RELEASE.argtypes, _RELEASE.restype = [ctypes.POINTER(_PyBuffer)], None
+_WRITABLE = 1
+
+
+@contextlib.contextmanager
+def memory(buffer, writable):
+    """Address and bytes of a contiguous buffer, without a copy; it cannot be resized meanwhile."""
+    view = _PyBuffer()
+    _GET(buffer, ctypes.byref(view), _WRITABLE if writable else 0)
+    try:
+        yield view.buf or 0, view.len
+    finally:
+        _RELEASE(ctypes.byref(view))

@@ -1,0 +1,89 @@
+import os
+
+import pytest
+
+fsspec = pytest.importorskip("fsspec")
+
+from fsspec.tests.abstract import AbstractFixtures
+from fsspec.tests.abstract.copy import AbstractCopyTests
+from fsspec.tests.abstract.get import AbstractGetTests
+from fsspec.tests.abstract.open import AbstractOpenTests
+from fsspec.tests.abstract.pipe import AbstractPipeTests
+from fsspec.tests.abstract.put import AbstractPutTests
+
+import forebay
+
+
+class Fixtures(AbstractFixtures):
+    @pytest.fixture
+    def fs(self):
+        return fsspec.filesystem("forebay", auto_mkdir=True)
+
+    @pytest.fixture
+    def fs_path(self, folder):
+        return str(folder)
+
+
+class TestCopy(AbstractCopyTests, Fixtures):
+    pass
+
+
+class TestGet(AbstractGetTests, Fixtures):
+    pass
+
+
+class TestPut(AbstractPutTests, Fixtures):
+    pass
+
+
+class TestOpen(AbstractOpenTests, Fixtures):
+    pass
+
+
+class TestPipe(AbstractPipeTests, Fixtures):
+    pass
+
+
+def test_files_are_opened_by_the_library(folder):
+    url = f"forebay://{folder}/file"
+    with fsspec.open(url, "wb") as file:
+        assert isinstance(file.raw, forebay.RawFile)
+        file.write(b"bytes")
+    fs = fsspec.filesystem("forebay")
+    fs.wait(url, timeout=30)
+    fs.prefetch(url)
+    assert fs.cat(url) == b"bytes" and fs.unstrip_protocol(str(folder)) == f"forebay://{folder}"
+    with pytest.raises(FileNotFoundError):
+        fs.open(url + ".none")
+
+
+def test_transactions_show_all_files_or_none(folder):
+    fs = fsspec.filesystem("forebay")
+    with fs.transaction:
+        with fs.open(f"{folder}/a", "wb") as file:
+            file.write(b"x")
+        assert not (folder / "a").exists()
+    assert (folder / "a").read_bytes() == b"x"
+
+
+def test_pandas_and_pyarrow(folder):
+    pandas, _ = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
+    table = pandas.DataFrame({"a": range(1000), "b": [str(n) for n in range(1000)]})
+    table.to_parquet(f"forebay://{folder}/t.parquet")
+    assert pandas.read_parquet(f"forebay://{folder}/t.parquet").equals(table)
+    table.to_csv(f"forebay://{folder}/t.csv", index=False)
+    assert len(pandas.read_csv(f"forebay://{folder}/t.csv")) == 1000
+    import pyarrow.dataset
+    fs = fsspec.filesystem("forebay")
+    assert pyarrow.dataset.dataset(str(folder / "t.parquet"), filesystem=fs).count_rows() == 1000
+
+
+def test_xarray_and_zarr(folder):
+    xarray, zarr = pytest.importorskip("xarray"), pytest.importorskip("zarr")
+    import numpy
+    field = xarray.Dataset({"t": (("x", "y"), numpy.random.default_rng(1).random((64, 64)))})
+    field.to_zarr(f"{folder}/x.zarr", consolidated=False)
+    assert xarray.open_zarr(f"{folder}/x.zarr", consolidated=False).load().equals(field)
+    array = zarr.create_array(f"{folder}/z.zarr", shape=(100,), dtype="f8", chunks=(10,))
+    array[:] = numpy.arange(100.0)
+    assert zarr.open_array(f"{folder}/z.zarr", mode="r")[:].sum() == 4950
