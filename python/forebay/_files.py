@@ -247,7 +247,7 @@ def open(
 
 
 # Handles of files that other libraries have opened. They are kept, as a handle knows its flushes.
-_others = weakref.WeakKeyDictionary()
+_others: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 def _handle(file):

@@ -53,7 +53,7 @@ _TYPES = {
     "unpin": (_INT, [_HANDLE, _NUMBER, _NUMBER]),
 }
 
-_functions = {}
+_functions: dict = {}
 _loading = threading.Lock()
 
 
