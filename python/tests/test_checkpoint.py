@@ -160,7 +160,7 @@ def killed_after(count, folder):
 
 def test_a_kill_at_any_step_leaves_a_complete_checkpoint(folder):
     kills, seen = 0, set()
-    for count in range(0, 1000, 2 if BUFFERED else 7):
+    for count in range(0, 1000, 2 if BUFFERED else 4):
         site = folder / str(count)
         write(Checkpoints(site), 1)
         code = killed_after(count, site)
