@@ -8,8 +8,8 @@ mod c_library;
 mod containers;
 mod interface;
 mod pins;
-mod python;
 mod tracing;
+mod wheel;
 
 use std::path::{Path, PathBuf};
 
