@@ -1,5 +1,5 @@
-//! The Python wheel: it is built, installed below a prefix of its own, and its tests and the examples
-//! of its page run with the command and the libraries that it brings.
+//! The Python wheel: it is built and installed below a prefix of its own; its tests and the
+//! examples of its page run with the command and the libraries that it brings.
 
 use crate::harness::{self, Setup, Site, TINY};
 use crate::{built, root};
