@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use forebay_node::config::{
-    Backing, Config, Emulate, Flush, Group, Hosts, MessageSpeed, Messages, Mode, Movers, Placement,
-    Speed, Tier, TierKind, Trigger, Ways,
+    Backing, Config, Emulate, Flush, Group, Hosts, MessageSpeed, Messages, Metrics, Mode, Movers,
+    Placement, Speed, Tier, TierKind, Trigger, Ways,
 };
 use forebay_placement::evict::Eviction;
 use forebay_placement::exposure::Exposed;
@@ -224,6 +224,7 @@ emulate = { latency = "60us" }
             within: MessageSpeed { latency_ns: 400, bandwidth: 8_000_000_000 },
         },
         ways: Ways::default(),
+        metrics: Metrics::default(),
         analyses: Vec::new(),
         active: Vec::new(),
         automatic: false,

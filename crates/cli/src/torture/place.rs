@@ -8,6 +8,7 @@ use forebay_pool::liveness;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::fs::{self, DirBuilder, File};
+use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -276,7 +277,20 @@ impl Place {
     /// # Errors
     /// A message that names what could not be removed.
     pub fn lose_memory(&self) -> Result<(), String> {
+        self.keep_tier()?;
         self.pools().iter().try_for_each(|pool| remove(pool))
+    }
+
+    /// Keeps what the tier has, which a recovery removes, until the next loss: what is wrong
+    /// afterwards is explained by it.
+    fn keep_tier(&self) -> Result<(), String> {
+        let kept = self.root().join("tier-before-recovery");
+        let explain = |error: io::Error| format!("{}: {error}", kept.display());
+        fs::create_dir_all(&kept).map_err(explain)?;
+        for entry in fs::read_dir(self.tier()).map_err(explain)?.flatten() {
+            fs::copy(entry.path(), kept.join(entry.file_name())).map_err(explain)?;
+        }
+        Ok(())
     }
 
     /// Removes what a recovery has kept because a part of it was damaged.
