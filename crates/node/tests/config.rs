@@ -377,13 +377,13 @@ fn unknown_keys() {
     site.refuses(
         &with("\nzeta = 1\nalpha = 2"),
         &format!(
-            "site.toml:2: zeta: {tail} page_size, flush, placement, backing, tier, group, node, mpi, run, analysis, active, rule, schema\n\
-             site.toml:3: alpha: {tail} page_size, flush, placement, backing, tier, group, node, mpi, run, analysis, active, rule, schema"
+            "site.toml:2: zeta: {tail} page_size, flush, placement, backing, tier, group, node, mpi, metrics, run, analysis, active, rule, schema\n\
+             site.toml:3: alpha: {tail} page_size, flush, placement, backing, tier, group, node, mpi, metrics, run, analysis, active, rule, schema"
         ),
     );
     site.refuses(
         &with("automatic = true"),
-        &format!("site.toml:1: automatic: {tail} page_size, flush, placement, backing, tier, group, node, mpi, run, analysis, active, rule, schema"),
+        &format!("site.toml:1: automatic: {tail} page_size, flush, placement, backing, tier, group, node, mpi, metrics, run, analysis, active, rule, schema"),
     );
     site.refuses(
         &with("[flush]\ninterval = \"1s\""),
