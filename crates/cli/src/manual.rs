@@ -11,6 +11,8 @@ use std::process::ExitCode;
 
 /// An example for each command that people give; those of further words have their own.
 const EXAMPLES: &[(&str, &str)] = &[
+    ("metrics", "forebay metrics > /var/lib/node_exporter/forebay.prom"),
+    ("top", "forebay top --every 0.5"),
     ("run", "forebay run --config site.toml --report=run.html -- ./simulation input.nml"),
     ("trace", "forebay trace --backing /lustre/project --out picture -- ./simulation"),
     ("demo", "forebay demo --output forebay-demo"),

@@ -160,6 +160,10 @@ impl OpenFile<'_> {
             return crate::store::fsync(self.fd);
         }
         self.register();
+        if self.record.has(FileFlags::DIRECT) {
+            // What the kernel was told is not in the journal.
+            return self.flush_by_manager(true, &Wait::begin());
+        }
         match self.session.await_sync(self.id, FileFlags::TO_LOG)? {
             true => Ok(()),
             false => self.flush_here(true),
@@ -173,7 +177,8 @@ impl OpenFile<'_> {
         let unbuffered =
             record.entry0.load(Ordering::Acquire) == 0 && record.root.load(Ordering::Acquire) == 0;
         let behind = record.has(FileFlags::METADATA_DIRTY) || record.has(FileFlags::DIRTY);
-        record.has(FileFlags::DIRECT) || (unbuffered || !behind) && !record.is_tracked()
+        let is_direct = record.has(FileFlags::DIRECT);
+        (is_direct || unbuffered || !behind) && !record.is_tracked()
     }
 
     pub(crate) fn flush(&self, durable: bool, wait: &Wait) -> Result<(), Errno> {
@@ -376,9 +381,8 @@ impl Session {
     pub fn sync_all(&self, durable: bool) -> bool {
         let ahead = |found: &FoundFile| {
             let record = self.segment.file(found.file);
-            // What the journal has of a removed one must not come back after a sync.
-            let is_ahead = record.has(FileFlags::METADATA_DIRTY)
-                || durable && record.has(FileFlags::UNLINKED) && record.is_tracked();
+            // What journal and slots have of it must not come back over what is synced.
+            let is_ahead = record.has(FileFlags::METADATA_DIRTY) || durable && record.is_tracked();
             is_ahead && !(durable && record.has(FileFlags::SCRATCH))
         };
         // The tickets first, so that the manager works on all files while we wait for the first.

@@ -34,7 +34,7 @@ pub fn run(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Measured, Str
     // The burst buffer is four times as fast as the store.
     let devices = Devices::new(scale, 4);
     rounds(options, &mut measured, |measured, round| {
-        for system in [System::Direct, System::Strategy, System::Staged] {
+        for system in [System::Direct, System::Strategy, System::Staged, System::Async] {
             say(&format!("round {round}: {}", system.name()));
             let [index, query] = analyse(&bench, system, &devices, &write)?;
             measured.add(INDEX, system.name(), Unit::Time, index.read_s);
@@ -63,7 +63,9 @@ fn analyse(
     let query = Work { kernel: "query", ..*write };
     let text = devices.config(system, write.bytes);
     let found = match system {
-        System::Staged => bench.run_together(&text, &[*write, index, query], "pfs")?,
+        System::Staged | System::Async => {
+            bench.run_together(&text, &[*write, index, query], "pfs")?
+        }
         _ => {
             let config = bench.configure(&text)?;
             let folder = bench.site.path(system.target());
@@ -73,7 +75,7 @@ fn analyse(
     };
     let left = fs::read_dir(bench.site.path("pfs"))
         .map_err(|e| site::failed(bench.site.path("pfs").as_path(), &e))?;
-    if system == System::Staged && left.count() < 2 {
+    if matches!(system, System::Staged | System::Async) && left.count() < 2 {
         return Err("the index did not come to the store".to_owned());
     }
     let last = found.len().checked_sub(2).and_then(|at| found[at..].try_into().ok());

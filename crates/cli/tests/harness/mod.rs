@@ -44,6 +44,11 @@ pub fn works(words: &[&str]) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
+/// Whether a file of a runtime folder is what `forebay report` shows of the last run.
+pub fn is_report(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name == "last-report.json")
+}
+
 /// A user who owns nothing.
 pub const NOBODY: u32 = 65_534;
 
@@ -636,10 +641,7 @@ impl Site {
         };
         let mut runtime = files(&self.runtime());
         // A manager that has ended leaves its log, and a run what it did.
-        runtime.retain(|path| {
-            let is_report = path.file_name().is_some_and(|name| name == "last-report.json");
-            !is_report && path.extension().is_none_or(|end| end != "log")
-        });
+        runtime.retain(|path| !is_report(path) && path.extension().is_none_or(|end| end != "log"));
         let paths = [memory, files(&self.nvme), runtime].concat();
         left.extend(paths.iter().map(|path| path.display().to_string()));
         left

@@ -5,8 +5,8 @@
 //! no address or name is seen from outside, and none can collide. All of it lives as long as one
 //! process of each namespace, which ends with the test, however that ends.
 
-use crate::harness::{self, LONG, Ran, Running, Status, descendants, have, is_alive, kill};
-use crate::harness::{wait_for, works};
+use crate::harness::{self, LONG, Ran, Running, Status, descendants, have, is_alive, is_report};
+use crate::harness::{kill, wait_for, works};
 use rustix::process::Signal;
 use std::cell::Cell;
 use std::fs;
@@ -267,7 +267,8 @@ impl Nodes {
             };
             let mut runtime = files(own.join("run"));
             // A manager that has ended leaves its log.
-            runtime.retain(|path| path.extension().is_none_or(|end| end != "log"));
+            let is_log = |path: &PathBuf| path.extension().is_some_and(|end| end == "log");
+            runtime.retain(|path| !is_log(path) && !is_report(path));
             let paths = [files(node.shm()), files(own.join("nvme")), runtime].concat();
             left.extend(paths.iter().map(|path| format!("{node}: {}", path.display())));
         }

@@ -139,8 +139,9 @@ impl Elevator {
         let node = Arc::clone(&self.flusher.node);
         let record = node.segment.file(file);
         let generation = record.generation.load(Ordering::Acquire);
-        let stage = record.stage().filter(|&stage| stage != Stage::Drained);
-        let (Some(stage), Some(journal)) = (stage, &node.journal) else {
+        // Nor of one that programs use through the kernel: no tier has anything of it.
+        let is_told = |stage: &Stage| *stage != Stage::Drained && !record.has(FileFlags::DIRECT);
+        let (Some(stage), Some(journal)) = (record.stage().filter(is_told), &node.journal) else {
             self.told.remove(&file);
             return;
         };
