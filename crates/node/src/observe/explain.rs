@@ -204,7 +204,9 @@ impl Observer {
         let file = metadata.as_ref().and_then(|found| find(segment, found));
         let record = file.map(|file| segment.file(file));
         let on_store = metadata.map_or(0, |found| found.len());
-        let size = record.map_or(on_store, |record| record.size.load(Ordering::Acquire));
+        // One that is used through the kernel is as long as the store's.
+        let buffered = record.filter(|record| !record.has(FileFlags::DIRECT));
+        let size = buffered.map_or(on_store, |record| record.size.load(Ordering::Acquire));
         let mut datasets = file.map_or_else(Vec::new, |file| datasets(segment, file));
         datasets.retain(|known| dataset.is_none_or(|dataset| known.name == dataset));
         let (rules, settings) = judge(segment, record, (path, dataset), &directory, size);
