@@ -252,6 +252,10 @@ _others: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 def _handle(file):
     """The handle of a file object; what it has in buffers of Python is given to Forebay first."""
+    if not hasattr(file, "fileno"):
+        raise TypeError(
+            f"{file!r} is no open file: give a file object, as forebay.open or open returns it"
+        )
     if not isinstance(file, io.RawIOBase) and hasattr(file, "flush"):
         if not hasattr(file, "writable") or file.writable():
             file.flush()

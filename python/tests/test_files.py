@@ -116,6 +116,12 @@ def test_files_of_other_openers_are_known(folder):
         assert not forebay.is_safe(file)
 
 
+@pytest.mark.parametrize("call", [forebay.flush, forebay.wait, forebay.is_safe])
+def test_a_path_is_no_open_file(folder, call):
+    with pytest.raises(TypeError, match="no open file: give a file object"):
+        call(str(folder / "path"))
+
+
 def test_other_tasks_run_while_one_waits(folder):
     async def work():
         with forebay.open(folder / "file", "wb", 0) as file:
