@@ -698,8 +698,8 @@ fn a_staged_file_that_was_being_written_is_named_after_a_loss_of_power() {
     );
 }
 
-/// A file of which a mapping is left is used through the kernel, which knows nothing of the journal:
-/// a cut that this one was told of is not to come back over what was synced since.
+/// A file of which a mapping is left is used through the kernel, which knows nothing of the
+/// journal: a cut that this one was told of is not to come back over what was synced since.
 #[test]
 fn what_was_synced_of_a_staged_file_that_is_mapped_outlives_a_loss_of_power() {
     if !harness::have(&["python3"]) {
@@ -709,8 +709,8 @@ fn what_was_synced_of_a_staged_file_that_is_mapped_outlives_a_loss_of_power() {
     let rule = "[[rule]]\npath = \"staged-*\"\nmode = \"staged\"\ntier = \"nvme\"\n";
     let config = fs::read_to_string(&site.config).unwrap();
     fs::write(&site.config, config + rule).unwrap();
-    // Renamed for a while to where no rule holds, it is staged anew, which the elevator has the time
-    // to see each time.
+    // Renamed for a while to where no rule holds, it is staged anew, which the elevator has the
+    // time to see each time.
     let program = "\
 import ctypes, os, time
 libc = ctypes.CDLL(None)
