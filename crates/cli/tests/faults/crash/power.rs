@@ -19,15 +19,37 @@ struct Kept {
     bytes: Vec<u8>,
 }
 
+/// The five words at `at`, if they can be the head of something that was kept.
+fn head_at(all: &[u8], at: usize) -> Option<[u64; 5]> {
+    const FAR: u64 = 1 << 50;
+    let words = all.get(at..at + 40)?.as_chunks::<8>().0;
+    let head: [u64; 5] = std::array::from_fn(|number| u64::from_ne_bytes(words[number]));
+    let [time, kind, offset, count, size] = head;
+    let fits = match kind {
+        0 | 2 => count <= PAGE,
+        1 => count == 0,
+        3 => count == 8,
+        _ => false,
+    };
+    (time > 0 && fits && offset < FAR && size < FAR).then_some(head)
+}
+
 /// What was kept of a file since its last sync, oldest first.
 fn kept_since_sync(path: &Path) -> (Vec<Kept>, u64) {
     let all = fs::read(path).unwrap_or_default();
     let (mut kept, mut synced, mut at): (Vec<Kept>, _, _) = (Vec::new(), 0, 0);
     while at + 40 <= all.len() {
-        let word =
-            |number: usize| u64::from_ne_bytes(all[at + 8 * number..][..8].try_into().unwrap());
-        let (time, kind, offset, count, size) = (word(0), word(1), word(2), word(3), word(4));
+        let Some([time, kind, offset, count, size]) = head_at(&all, at) else {
+            at += 1;
+            continue;
+        };
         let end = (at + 40 + count as usize).min(all.len());
+        // A process that is killed while it keeps something writes a part of that, and has written
+        // nothing to the file.
+        if end + 40 <= all.len() && head_at(&all, end).is_none() {
+            at += 1;
+            continue;
+        }
         let bytes = all[at + 40..end].to_vec();
         match kind {
             1 => synced = synced.max(time),
