@@ -285,12 +285,8 @@ impl Place {
     /// afterwards is explained by it.
     fn keep_tier(&self) -> Result<(), String> {
         let kept = self.root().join("tier-before-recovery");
-        let explain = |error: io::Error| format!("{}: {error}", kept.display());
-        fs::create_dir_all(&kept).map_err(explain)?;
-        for entry in fs::read_dir(self.tier()).map_err(explain)?.flatten() {
-            fs::copy(entry.path(), kept.join(entry.file_name())).map_err(explain)?;
-        }
-        Ok(())
+        let _ = fs::remove_dir_all(&kept);
+        copy_all(&self.tier(), &kept).map_err(|error| format!("{}: {error}", kept.display()))
     }
 
     /// Removes what a recovery has kept because a part of it was damaged.
@@ -388,6 +384,20 @@ impl Place {
     }
 }
 
+/// Copies a folder with all that is in it.
+fn copy_all(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let copy = to.join(entry.file_name());
+        match entry.file_type()?.is_dir() {
+            true => copy_all(&entry.path(), &copy)?,
+            false => fs::copy(entry.path(), copy).map(drop)?,
+        }
+    }
+    Ok(())
+}
+
 fn remove(path: &Path) -> Result<(), String> {
     fs::remove_file(path).map_err(|error| format!("{}: {error}", path.display()))
 }
@@ -425,4 +435,26 @@ pub fn send(pid: u32, signal: Signal) -> bool {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     let is_alive = matches!(poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&now)), Ok(0));
     is_alive && pidfd_send_signal(&process, signal).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loss_of_memory_keeps_what_the_tier_had_then() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = Place::new(folder.path(), false).unwrap();
+        // What a program without Forebay has removed lies in a folder.
+        let removed = place.tier().join("forebay-1.removed");
+        fs::create_dir(&removed).unwrap();
+        fs::write(removed.join("file"), "bytes").unwrap();
+        fs::write(place.tier().join("journal"), "records").unwrap();
+        place.lose_memory().unwrap();
+        fs::remove_dir_all(&removed).unwrap();
+        let kept = place.root().join("tier-before-recovery");
+        assert_eq!(fs::read(kept.join("forebay-1.removed/file")).unwrap(), b"bytes");
+        place.lose_memory().unwrap();
+        assert!(kept.join("journal").exists() && !kept.join("forebay-1.removed").exists());
+    }
 }

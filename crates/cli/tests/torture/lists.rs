@@ -14,7 +14,7 @@ fn played(scenario: &str, of: u64) -> Ran {
     let ran = site.end(site.forebay(&[&words[..], &["--seed", &seed_word]].concat()));
     assert!(ran.stdout.contains("losses      none"), "{slice}: {ran:?}");
     let left: Vec<_> = fs::read_dir(&site.out).unwrap().collect();
-    assert!(left.is_empty(), "{left:?}");
+    assert!(left.is_empty(), "{left:?}: {ran:?}");
     ran
 }
 
