@@ -58,7 +58,7 @@ static STORE: PosixStore = PosixStore::of_descriptors();
 
 /// Reads to `to` from `offset`, up to the end of the file. Returns the bytes read.
 fn read(fd: RawFd, to: Span<'_, Writable>, offset: u64) -> Result<usize, Errno> {
-    // SAFETY: a writable span, which others may write, too.
+    // SAFETY: writable spans, which others may write, too.
     unsafe { STORE.read(StoreFile::new(fd), offset, to.raw()) }
 }
 
@@ -365,6 +365,18 @@ impl Session {
         within: usize,
         to: Span<'_, Writable>,
     ) -> Result<(), Errno> {
+        self.slot_read_pieces(bucket, within, [to])
+    }
+
+    /// The same of several pieces, one after the other, by one request.
+    pub(crate) fn slot_read_pieces<const N: usize>(
+        &self,
+        bucket: BucketId,
+        within: usize,
+        to: [Span<'_, Writable>; N],
+    ) -> Result<(), Errno> {
+        let mut pieces = to.map(|piece| piece.raw());
+        let bytes = forebay_device::Span::total(&pieces);
         let tier = self.segment.tier_of(bucket);
         let slot = self.segment.slot_in_tier(bucket);
         let got = match crash::slot_fault("read") {
@@ -372,9 +384,9 @@ impl Session {
             // SAFETY: a writable span, which others may write, too.
             None => self
                 .slots(tier)
-                .and_then(|slots| unsafe { slots.read(slot, within as u64, to.raw()) }),
+                .and_then(|slots| unsafe { slots.read(slot, within as u64, &mut pieces) }),
         };
-        self.occupy_tier(tier, Direction::Read, to.len());
+        self.occupy_tier(tier, Direction::Read, bytes);
         self.note_device(tier, got)
     }
 

@@ -33,7 +33,8 @@ pub trait SlotDevice: Send + Sync {
     /// What may be expected of it; always the same.
     fn properties(&self) -> Properties;
 
-    /// Reads bytes of `slot` from its byte `from` on, all that there is room for.
+    /// Reads bytes of `slot` from its byte `from` on, all that there is room for in `into`, one
+    /// piece after the other, by one request where the device can. The list itself is only read.
     ///
     /// # Safety
     /// `into` is valid for writes. Others may write it at the same time, if no thread holds a
@@ -41,7 +42,7 @@ pub trait SlotDevice: Send + Sync {
     ///
     /// # Errors
     /// The device's; `IO` where it has fewer, `INVAL` beyond the slot's end.
-    unsafe fn read(&self, slot: u32, from: u64, into: Span) -> Result<(), Errno>;
+    unsafe fn read(&self, slot: u32, from: u64, into: &mut [Span]) -> Result<(), Errno>;
 
     /// Writes all of `bytes` to `slot` from its byte `from` on.
     ///

@@ -17,6 +17,11 @@ impl Span {
     /// A piece without bytes.
     pub const EMPTY: Span = Span { base: std::ptr::null_mut(), bytes: 0 };
 
+    /// Bytes of all pieces of a list.
+    pub fn total(pieces: &[Span]) -> usize {
+        pieces.iter().map(|piece| piece.bytes).sum()
+    }
+
     /// The bytes of a slice, to be read or written.
     pub fn of(bytes: &mut [u8]) -> Span {
         Span { base: bytes.as_mut_ptr(), bytes: bytes.len() }

@@ -585,7 +585,7 @@ impl SlotFiles for Node {
         let (tier, device) = self.device_of(bucket)?;
         let slot = self.segment.slot_in_tier(bucket);
         // SAFETY: the bytes are the caller's alone.
-        let got = unsafe { device.read(slot, within as u64, Span::of(to)) };
+        let got = unsafe { device.read(slot, within as u64, &mut [Span::of(to)]) };
         self.note_device(tier, got)
     }
 

@@ -43,13 +43,14 @@ impl SlotDevice for FileSlots {
     }
 
     #[inline]
-    unsafe fn read(&self, slot: u32, from: u64, into: Span) -> Result<(), Errno> {
-        if !self.has(from, into.bytes as u64) {
+    unsafe fn read(&self, slot: u32, from: u64, into: &mut [Span]) -> Result<(), Errno> {
+        let bytes = Span::total(into);
+        if !self.has(from, bytes as u64) {
             return Err(Errno::INVAL);
         }
         let (file, offset) = self.locate(slot, from);
         // SAFETY: as the caller promises.
-        all(unsafe { whole::read(file, offset, into) }?, into.bytes)
+        all(unsafe { whole::read_pieces(file, offset, into) }?, bytes)
     }
 
     #[inline]

@@ -18,7 +18,7 @@
 
 use crate::descriptor;
 use forebay_device::{Errno, Span, StoreFile};
-use rustix::io::{ReadWriteFlags, pread, preadv2, pwrite};
+use rustix::io::{ReadWriteFlags, pread, preadv, preadv2, pwrite};
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::slice;
@@ -45,6 +45,51 @@ pub unsafe fn read(file: StoreFile, offset: u64, into: Span) -> Result<usize, Er
             Err(Errno::INTR) => {}
             Err(_) if done > 0 => break,
             Err(errno) => return Err(errno),
+        }
+    }
+    Ok(done)
+}
+
+/// The same into several pieces of memory, one after the other: by one system call, if the kernel
+/// answers in full. The list itself is only read.
+///
+/// # Safety
+/// All of `into` is valid for writes.
+///
+/// # Errors
+/// Those of [`read`].
+#[inline]
+pub unsafe fn read_pieces(file: StoreFile, offset: u64, into: &mut [Span]) -> Result<usize, Errno> {
+    if let [piece] = into {
+        // SAFETY: as the caller promises.
+        return unsafe { read(file, offset, *piece) };
+    }
+    // SAFETY: `Span` has the layout of `IoSliceMut`, see `positional`; they go to the kernel alone.
+    let slices = unsafe {
+        slice::from_raw_parts_mut(into.as_mut_ptr().cast::<IoSliceMut<'_>>(), into.len())
+    };
+    let first = loop {
+        match preadv(descriptor(file)?, slices, offset) {
+            Err(Errno::INTR) => {}
+            result => break result?,
+        }
+    };
+    let (mut done, mut end) = (first, 0);
+    for piece in &*into {
+        let had = first.saturating_sub(end).min(piece.bytes);
+        end += piece.bytes;
+        let rest = Span { base: piece.base.wrapping_add(had), bytes: piece.bytes - had };
+        if rest.bytes == 0 {
+            continue;
+        }
+        // SAFETY: what is left of a piece of the caller's.
+        match unsafe { read(file, offset + done as u64, rest) } {
+            Ok(got) => done += got,
+            Err(_) if done > 0 => break,
+            Err(errno) => return Err(errno),
+        }
+        if done < end {
+            break;
         }
     }
     Ok(done)

@@ -38,9 +38,11 @@ impl SlotDevice for Null {
         Properties { is_volatile: true, is_remote: false }
     }
 
-    unsafe fn read(&self, _slot: u32, _from: u64, into: Span) -> Result<(), Errno> {
-        // SAFETY: as the caller promises.
-        unsafe { into.base.write_bytes(0, into.bytes) };
+    unsafe fn read(&self, _slot: u32, _from: u64, into: &mut [Span]) -> Result<(), Errno> {
+        for piece in into {
+            // SAFETY: as the caller promises.
+            unsafe { piece.base.write_bytes(0, piece.bytes) };
+        }
         Ok(())
     }
 

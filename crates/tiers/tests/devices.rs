@@ -74,7 +74,7 @@ impl Tier {
 
     fn read(&self, slot: u32, from: usize, into: &mut [u8]) -> Result<(), Errno> {
         // SAFETY: the bytes are the caller's alone.
-        unsafe { self.device.read(slot, from as u64, Span::of(into)) }
+        unsafe { self.device.read(slot, from as u64, &mut [Span::of(into)]) }
     }
 
     fn write(&self, slot: u32, from: usize, bytes: &[u8]) -> Result<(), Errno> {
@@ -118,6 +118,29 @@ fn parts_of_slots(tier: &Tier) {
     }
     tier.assert_has(1, 1, &[1; 4095]);
     tier.assert_has(1, 8192, &[1; SLOT - 8193]);
+}
+
+fn pieces_are_filled_one_after_the_other(tier: &Tier) {
+    let written = pattern(SLOT, 5);
+    assert_eq!(tier.write(2, 0, &written), Ok(()));
+    let kept = tier.kept(&written);
+    let (mut head, mut none, mut middle, mut tail) = ([9; 100], [9; 0], [9; 4096], [9; 1]);
+    let mut read = |from| {
+        let mut pieces = [&mut head[..], &mut none, &mut middle, &mut tail].map(Span::of);
+        // SAFETY: the bytes are the caller's alone.
+        unsafe { tier.device.read(2, from, &mut pieces) }
+    };
+    assert_eq!(read(4000), Ok(()));
+    assert!([&head[..], &middle, &tail].concat() == kept[4000..8197]);
+    if tier.keeps {
+        let mut read = |from| {
+            let mut pieces = [&mut head[..], &mut middle].map(Span::of);
+            // SAFETY: as above.
+            unsafe { tier.device.read(2, from, &mut pieces) }
+        };
+        assert_eq!(read(SLOT as u64 - 4196), Ok(()));
+        assert_eq!(read(SLOT as u64 - 4195), Err(Errno::INVAL));
+    }
 }
 
 /// Batches and single calls see each other's bytes, whatever is laid around the batch.
@@ -401,15 +424,15 @@ macro_rules! devices {
 
 devices! {
     slots_in_a_file: Tier::of_file(open_batch) =>
-        slots_are_kept_apart parts_of_slots batches_and_calls_agree many_slots_in_one_batch
+        slots_are_kept_apart parts_of_slots pieces_are_filled_one_after_the_other batches_and_calls_agree many_slots_in_one_batch
         any_thread_may_use_it properties_do_not_change nothing_goes_beyond_a_slot
         discarded_slots_are_zeros;
     slots_in_a_file_positional: Tier::of_file(Positional::open) =>
-        slots_are_kept_apart parts_of_slots batches_and_calls_agree many_slots_in_one_batch
+        slots_are_kept_apart parts_of_slots pieces_are_filled_one_after_the_other batches_and_calls_agree many_slots_in_one_batch
         any_thread_may_use_it properties_do_not_change nothing_goes_beyond_a_slot
         discarded_slots_are_zeros;
     slots_of_nothing: Tier::nothing() =>
-        slots_are_kept_apart parts_of_slots batches_and_calls_agree many_slots_in_one_batch
+        slots_are_kept_apart parts_of_slots pieces_are_filled_one_after_the_other batches_and_calls_agree many_slots_in_one_batch
         any_thread_may_use_it properties_do_not_change discarded_slots_are_zeros;
     files: Store::of_folder(open_batch) =>
         calls_and_batches_agree sizes_follow_writes_and_truncates punched_ranges_are_zeros times_come_back

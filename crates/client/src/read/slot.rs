@@ -1,11 +1,15 @@
 //! Reading pages of slots, and comparing them with their checksums.
 
 use crate::session::Session;
-use crate::span::{Cursor, Writable};
+use crate::span::{Cursor, Span, Writable};
+use core::ops::Range;
 use forebay_pool::BucketId;
 use forebay_pool::checksum::Checksum;
 use forebay_pool::layout::*;
 use rustix::io::Errno;
+
+/// Bytes of a page that is read to the stack: of buckets of the usual size.
+const BOUNCE: usize = 4096;
 
 impl Session {
     /// Copies from valid pages of a slot, and compares them with their sums.
@@ -19,6 +23,10 @@ impl Session {
         let sums = self.segment.checksums(bucket).ok_or(Errno::IO)?;
         let page = self.segment.page_bytes();
         let (mut at, end) = (within, within + bytes);
+        let is_whole = at.is_multiple_of(page) && end.is_multiple_of(page);
+        if page == BOUNCE && !is_whole && bytes > page && cursor.here().len() >= bytes {
+            return self.read_beyond_pages(bucket, cursor, at..end);
+        }
         while at < end {
             let to = cursor.here();
             let run = to.len().min(end - at) / page * page;
@@ -50,18 +58,61 @@ impl Session {
         Ok(())
     }
 
+    /// Copies valid bytes of a slot that begin or end within a page to one piece of memory: by one
+    /// request, which has the pages at the ends in full, to compare them.
+    #[inline(never)]
+    fn read_beyond_pages(
+        &self,
+        bucket: BucketId,
+        cursor: &mut Cursor<'_, Writable>,
+        range: Range<usize>,
+    ) -> Result<(), Errno> {
+        let sums = self.segment.checksums(bucket).ok_or(Errno::IO)?;
+        let first = range.start / BOUNCE;
+        let (before_it, behind_it) = (range.start % BOUNCE, range.end % BOUNCE);
+        let (mut head, mut tail) = ([0u8; BOUNCE], [0u8; BOUNCE]);
+        let in_head = if before_it == 0 { 0 } else { BOUNCE - before_it };
+        let to = cursor.here().first(range.len());
+        let (middle, last) = (to.after(in_head), to.after(range.len() - behind_it));
+        let middle = middle.first(middle.len() - behind_it);
+        let mut before = [0u32; PAGES_PER_BUCKET as usize];
+        let count = range.end.div_ceil(BOUNCE) - first;
+        for (index, sum) in before.iter_mut().take(count).enumerate() {
+            *sum = sums.get(first + index);
+        }
+        let ends = [(&mut head, before_it), (&mut tail, behind_it)]
+            .map(|(page, part)| Span::from(&mut page[..if part == 0 { 0 } else { BOUNCE }]));
+        self.slot_read_pieces(bucket, first * BOUNCE, [ends[0], middle, ends[1]])?;
+        to.copy_from(ends[0].readable().after(before_it));
+        last.copy_from(ends[1].readable().first(behind_it));
+        let pages = ends[0].readable().bytes().chunks_exact(BOUNCE);
+        let pages = pages.chain(middle.readable().bytes().chunks_exact(BOUNCE));
+        let pages = pages.chain(ends[1].readable().bytes().chunks_exact(BOUNCE));
+        for (index, content) in pages.enumerate() {
+            if !sums.agrees(first + index, before[index], content) {
+                // Another thread may have changed it in the application's memory, or on its way.
+                let start = ((first + index) * BOUNCE).max(range.start);
+                let upto = ((first + index + 1) * BOUNCE).min(range.end);
+                let into = [to.after(start - range.start).first(upto - start)];
+                self.read_page(bucket, &mut Cursor::new(&into), start..upto)?;
+            }
+        }
+        cursor.advance(range.len());
+        Ok(())
+    }
+
     /// Copies bytes of one valid page of a slot, all of which is read and compared.
     fn read_page(
         &self,
         bucket: BucketId,
         cursor: &mut Cursor<'_, Writable>,
-        range: core::ops::Range<usize>,
+        range: Range<usize>,
     ) -> Result<(), Errno> {
         let sums = self.segment.checksums(bucket).ok_or(Errno::IO)?;
         let page = self.segment.page_bytes();
         let number = range.start / page;
         let before = sums.get(number);
-        let (mut sum, mut chunk) = (Checksum::default(), [0u8; 4096]);
+        let (mut sum, mut chunk) = (Checksum::default(), [0u8; BOUNCE]);
         for at in (number * page..(number + 1) * page).step_by(chunk.len()) {
             self.slot_read(bucket, at, (&mut chunk[..]).into())?;
             sum.add(&chunk);

@@ -84,7 +84,7 @@ impl SlotDevice for PowerLoss<FileSlots> {
         self.0.properties()
     }
 
-    unsafe fn read(&self, slot: u32, from: u64, into: Span) -> Result<(), Errno> {
+    unsafe fn read(&self, slot: u32, from: u64, into: &mut [Span]) -> Result<(), Errno> {
         // SAFETY: as the caller promises.
         unsafe { self.0.read(slot, from, into) }
     }

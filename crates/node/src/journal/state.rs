@@ -194,7 +194,7 @@ impl State {
         self.files
             .entry(file)
             .and_modify(|logged| {
-                if logged.generation != generation {
+                if logged.generation != generation || logged.key.born_ns != key.born_ns {
                     logged.blocks.clear();
                 }
                 (logged.generation, logged.key) = (generation, key.clone());
@@ -287,7 +287,11 @@ impl State {
     pub fn key(&self, node: Context<'_>, file: FileId) -> Result<Key, LogError> {
         let record = node.segment.file(file);
         let generation = record.generation.load(Ordering::Acquire);
-        if let Some(logged) = self.files.get(&file).filter(|known| known.generation == generation) {
+        let born_ns = record.born_ns.load(Ordering::Acquire);
+        // A record that meets a namesake of its file, with the inode number, keeps its generation.
+        let is_same =
+            |known: &&Logged| known.generation == generation && known.key.born_ns == born_ns;
+        if let Some(logged) = self.files.get(&file).filter(is_same) {
             return Ok(logged.key.clone());
         }
         let identity = record.identity();
@@ -296,14 +300,14 @@ impl State {
             store,
             device: identity.device,
             inode: identity.inode,
-            born_ns: record.born_ns.load(Ordering::Acquire),
+            born_ns,
             ..Key::default()
         };
         let folder = &node.config.backing.get(usize::from(store)).ok_or(LogError::Full)?.path;
         if let Ok(fd) = node.descriptors.of(node.segment, file, folder) {
             identify(&fd, &mut key);
             // As the records of slots and marks name it.
-            key.born_ns = record.born_ns.load(Ordering::Acquire);
+            key.born_ns = born_ns;
         }
         Ok(key)
     }
