@@ -1,6 +1,6 @@
 //! Writing and reading what is in RAM makes no system call.
 
-use crate::harness::{LAZY, Setup, Site, USUAL, skip, works};
+use crate::harness::{LAZY, Setup, Site, USUAL, have, skip, works};
 
 #[test]
 fn resident_blocks_are_written_and_read_without_system_calls() {
@@ -294,6 +294,37 @@ fn what_is_read_once_takes_one_call_and_no_bucket() {
         let others = between.iter().filter(|line| !line.contains("pread"));
         assert!(others.clone().count() <= 8, "{:#?}", others.collect::<Vec<_>>());
     }
+}
+
+#[test]
+fn what_begins_within_a_page_of_a_slot_is_read_by_one_request() {
+    if !works(&["strace", "-o", "/dev/null", "true"]) || !have(&["python3"]) {
+        return skip("no strace, or it may not trace");
+    }
+    let site = Site::new(&LAZY);
+    let rule = "[[rule]]\npath = \"below\"\ntier = \"nvme\"\n";
+    std::fs::write(&site.config, std::fs::read_to_string(&site.config).unwrap() + rule).unwrap();
+    // As HDF5's pieces lie, behind a header, and pieces within two pages.
+    let program = "import os\n\
+        file = os.open('below', os.O_RDWR | os.O_CREAT)\n\
+        data = bytes(n * 7919 >> 5 & 255 for n in range(1 << 20))\n\
+        os.write(file, data)\n\
+        os.access('first-mark', 0)\n\
+        found = [(at, os.pread(file, size, at))\n    \
+        for at in range(2048, 1 << 20, 1 << 18) for size in (65536, 2050)]\n\
+        os.access('last-mark', 0)\n\
+        assert all(part == data[at:at + len(part)] for at, part in found)\n\
+        assert [len(part) for _, part in found] == 4 * [65536, 2050]\n";
+    std::fs::write(site.out.join("pieces.py"), program).unwrap();
+    let calls = "trace=access,faccessat,faccessat2,pread64,preadv,preadv2,read";
+    let script = format!("strace -f -o $OUT/calls -e {calls} python3 $OUT/pieces.py");
+    let (ran, status) = site.run_buffered(&script);
+    ran.expect(0);
+    status.assert_live();
+    let calls = std::fs::read_to_string(site.out.join("calls")).unwrap();
+    let made = all_between(&calls, "first-mark", "last-mark");
+    // Pieces at equal distances come to RAM before the last ones are read.
+    assert!((4..=8).contains(&made.len()), "{made:?}");
 }
 
 /// System calls of a node manager in five seconds of a run that does nothing any more, with

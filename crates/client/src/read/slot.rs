@@ -24,7 +24,8 @@ impl Session {
         let page = self.segment.page_bytes();
         let (mut at, end) = (within, within + bytes);
         let is_whole = at.is_multiple_of(page) && end.is_multiple_of(page);
-        if page == BOUNCE && !is_whole && bytes > page && cursor.here().len() >= bytes {
+        let has_several = at / page != end.saturating_sub(1) / page;
+        if page == BOUNCE && !is_whole && has_several && cursor.here().len() >= bytes {
             return self.read_beyond_pages(bucket, cursor, at..end);
         }
         while at < end {
