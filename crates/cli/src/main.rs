@@ -63,6 +63,7 @@ mod wait;
 mod watch;
 
 use clap::{FromArgMatches, Parser, Subcommand};
+use forebay_node::log::Level;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -276,7 +277,7 @@ fn main() -> ExitCode {
         Command::ManPages(arguments) => manual::man_pages(&arguments),
     };
     output::finish(result.unwrap_or_else(|message| {
-        eprintln!("forebay: {message}");
+        output::tell_as(Level::Error, format_args!("forebay: {message}"));
         ExitCode::from(FAILED)
     }))
 }

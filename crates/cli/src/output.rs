@@ -4,7 +4,7 @@
 //! their names, without numbers.
 
 use crate::text::without_numbers;
-use forebay_node::log::printable;
+use forebay_node::log::{Level, printable};
 use rustix::io::{Errno, FdFlags};
 use std::fmt;
 use std::io::{self, ErrorKind, IsTerminal, Write};
@@ -87,11 +87,16 @@ fn note(written: io::Result<()>) {
     }
 }
 
-/// Writes a line to the standard error, in one piece; a node manager's with the time. An error is
-/// not told: there is no other place.
+/// Writes a line to the standard error, in one piece; a node manager's with the time, as one that
+/// is no warning. An error is not told: there is no other place.
 pub fn tell(text: fmt::Arguments<'_>) {
+    tell_as(Level::Info, text);
+}
+
+/// The same of a matter that is this serious.
+pub fn tell_as(level: Level, text: fmt::Arguments<'_>) {
     let text = text.to_string();
-    forebay_node::log::tell(format_args!("{}", without_numbers(&text)));
+    forebay_node::log::tell(level, format_args!("{}", without_numbers(&text)));
 }
 
 /// Whether people read it as it is printed.

@@ -33,6 +33,7 @@ pub use config::Config;
 pub use forebay_cluster::{UCX_LICENSE, begin_ucx};
 pub use forebay_membership::HostList;
 pub use instance::guard::{WAITS, is_served};
+pub use instance::service::Service;
 pub use instance::{launch, neighbours, runtime};
 pub use manager::control::Connection;
 pub use manager::daemon::{Ending, Options, Started, serve};

@@ -551,7 +551,7 @@ impl Node {
         let start = meta.block.load(Ordering::Relaxed) * self.segment.bucket_bytes() as u64;
         for range in ranges(new, self.segment.page_bytes() as u64) {
             let (from, to) = (start + range.start, start + range.end);
-            eprintln!(
+            error!(
                 "{path}: bytes {from}..{to} cannot be read as they were written; they are not flushed"
             );
         }

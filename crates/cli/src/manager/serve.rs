@@ -2,10 +2,12 @@
 
 use crate::group::GroupArguments;
 use crate::instance::InstanceArguments;
+use crate::output;
 use crate::text::{self, counted, files as files_of};
 use clap::Args;
+use forebay_node::log::Level;
 use forebay_node::runtime::{Runtime, read_private};
-use forebay_node::{Config, Ending, Options, Rebuilt, serve};
+use forebay_node::{Config, Ending, Options, Rebuilt, Service, serve};
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -76,18 +78,21 @@ pub(super) fn serve_instance(
     };
     runtime.prepare()?;
     spare_from_oom();
+    let foreground = report.is_none();
     let options = Options {
         ephemeral: arguments.ephemeral,
         drain_and_end: arguments.drain_and_end,
         trace: arguments.trace.clone(),
         report: report.as_ref().and_then(|report| report.try_clone().ok()),
+        // One that a command has started is not the service's main process.
+        service: if foreground { Service::of_environment() } else { Service::default() },
     };
-    let foreground = report.is_none();
     let described = config.describe();
     let ending = serve(config, &runtime, &options, |started| {
-        let rebuilt = started.rebuilt.map(describe_rebuilt);
-        for said in rebuilt.into_iter().chain(started.warnings) {
-            eprintln!("forebay: {said}");
+        let rebuilt = started.rebuilt.map(describe_rebuilt).map(|said| (Level::Info, said));
+        let warnings = started.warnings.into_iter().map(|said| (Level::Warning, said));
+        for (level, said) in rebuilt.into_iter().chain(warnings) {
+            output::tell_as(level, format_args!("forebay: {said}"));
             if let Some(report) = report.as_mut() {
                 writeln!(report, "{said}").map_err(|error| error.to_string())?;
             }

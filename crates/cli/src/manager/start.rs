@@ -3,6 +3,7 @@
 use crate::detach;
 use crate::signals;
 use crate::watch::Watch;
+use forebay_node::log::Level;
 use forebay_node::runtime::{Runtime, SERVED, append_private, write_private};
 use forebay_node::status::Observer;
 use forebay_node::{Config, WAITS};
@@ -143,7 +144,7 @@ pub(super) fn start(config: &Config, runtime: &Runtime, flags: &[&str]) -> Resul
     }
     let how = status.map_or_else(|error| error.to_string(), |status| status.to_string());
     let why = format!("the node manager died while it started ({how})");
-    let _ = its_log.write_all(forebay_node::log::lines(&why).as_bytes());
+    let _ = its_log.write_all(forebay_node::log::lines(Level::Error, &why).as_bytes());
     Err(StartError::Died(format!("{why}; see {}", runtime.readable_log().display())))
 }
 

@@ -5,12 +5,13 @@ use rustix::process::Signal;
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
 
-/// Whether a line begins with a time such as 2026-12-31T23:59:59.999Z.
+/// Whether a line begins with a time such as 2026-12-31T23:59:59.999Z, and a level.
 fn has_time(line: &str) -> bool {
     let form = "dddd-dd-ddTdd:dd:dd.dddZ ";
     let fits =
         |(form, is): (char, char)| if form == 'd' { is.is_ascii_digit() } else { form == is };
-    line.len() > form.len() && form.chars().zip(line.chars()).all(fits)
+    let is_level = |rest: &str| ["ERROR ", "WARN  ", "INFO  "].iter().any(|l| rest.starts_with(l));
+    form.chars().zip(line.chars()).all(fits) && line.get(form.len()..).is_some_and(is_level)
 }
 
 #[test]
@@ -21,7 +22,7 @@ fn each_line_has_the_time() {
     let mut command = site.buffered(&["bash", "-c", "cat $FOREBAY_RUNTIME_DIR/*/log"]);
     command.env("FOREBAY_FAULTS", &faults);
     let log = site.end(command).expect(0).stdout;
-    assert!(log.contains("Z faults are injected as "), "{log}");
+    assert!(log.contains("Z INFO  faults are injected as "), "{log}");
     assert!(log.lines().all(has_time), "{log}");
 }
 

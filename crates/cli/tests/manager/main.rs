@@ -27,6 +27,7 @@ mod replay;
 mod report;
 mod runs;
 mod schema;
+mod service;
 mod signals;
 mod small_files;
 mod staged;

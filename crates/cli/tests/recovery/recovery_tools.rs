@@ -598,7 +598,7 @@ fn behind_our_back(change: impl Fn(&Path)) -> (String, Vec<u8>) {
     steps.at("2");
     let status = site.status().text;
     let log = site.log();
-    let told = log.lines().find(|line| line.contains("Z conflict: ")).unwrap_or_default();
+    let told = log.lines().find(|line| line.contains("Z WARN  conflict: ")).unwrap_or_default();
     assert_eq!(told.is_empty(), !status.contains("1 time a file was found changed"), "{status}");
     steps.past("2");
     steps.running.end().expect(0);

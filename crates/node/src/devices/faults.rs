@@ -54,7 +54,7 @@ impl Faults {
         let (seen, links, protocol) = (Mutex::new(None), LinkFaults::new(), Mutex::default());
         let faults = Faults { path: path.into(), devices, links, protocol, seen, log };
         faults.read()?;
-        eprintln!("faults are injected as {} says", faults.path.display());
+        info!("faults are injected as {} says", faults.path.display());
         Ok(Some(Arc::new(faults)))
     }
 

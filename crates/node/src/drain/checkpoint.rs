@@ -108,7 +108,7 @@ impl Flusher {
         {
             // The next sync goes to the store, and checkpoints the file.
             record.clear(FileFlags::SYNCED);
-            eprintln!("the journal cannot be told of a truncate: {error:?}");
+            error!("the journal cannot be told of a truncate: {error:?}");
         }
         // One that was given up while this process was stopped may be followed by another.
         if goal() == before {

@@ -77,7 +77,7 @@ impl Flusher {
         if self.postpone(file) {
             let record = self.node.segment.file(file);
             let path = self.node.shown_path(record);
-            eprintln!("flush of {path}: {errno}; the data is kept and tried again");
+            error!("flush of {path}: {errno}; the data is kept and tried again");
         }
     }
 

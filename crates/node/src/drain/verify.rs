@@ -128,7 +128,7 @@ impl Flusher {
                     is_unequal = true;
                     let path = self.node.shown_path(record);
                     let (start, end) = (write.offset(), write.offset() + write.len());
-                    eprintln!(
+                    error!(
                         "{path}: bytes {start}..{end} of the store's file are not what was written; \
                          they are written again"
                     );

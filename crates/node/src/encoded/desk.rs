@@ -160,7 +160,7 @@ impl DeskThread {
                 Outcome::Error(failure.errno().raw_os_error() as u16)
             }
             Err(failure) => {
-                eprintln!(
+                error!(
                     "{}: it is encoded, and not restored: {failure}; a program that opens it gets an \
                      error. docs/encoded.md says how to decode it by hand",
                     path.display()

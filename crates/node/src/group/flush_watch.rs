@@ -72,7 +72,7 @@ impl FlushWatch {
                 Ok(is_given_up) => return !is_given_up,
                 Err(error) => {
                     if said.as_ref() != Some(&error) {
-                        eprintln!("nothing is flushed until the group's folder was read: {error}");
+                        error!("nothing is flushed until the group's folder was read: {error}");
                     }
                     said = Some(error);
                 }
@@ -100,7 +100,7 @@ impl FlushWatch {
             }
         };
         if let Err(error) = std::thread::Builder::new().name("group-watch".into()).spawn(looks) {
-            eprintln!("no thread looks at the group's folder, and nothing is flushed: {error}");
+            error!("no thread looks at the group's folder, and nothing is flushed: {error}");
         }
     }
 

@@ -51,7 +51,7 @@ impl<'a> Waits<'a> {
             return;
         }
         self.told = true;
-        eprintln!("forebay: {WAITS}{what}");
+        info!("forebay: {WAITS}{what}");
         if let Some(mut report) = self.report {
             let _ = report.write_all(format!("{WAITS}{what}\n").as_bytes());
         }

@@ -110,7 +110,7 @@ impl State {
             // Only a damaged segment is behind its journal.
             log.found().into_iter().for_each(|found| node.segment.number_from(found));
             if log.is_damaged() {
-                eprintln!(
+                error!(
                     "{}: a record is damaged; all goes to the store before more comes to it",
                     path.display()
                 );

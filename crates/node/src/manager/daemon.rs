@@ -14,6 +14,7 @@ use crate::encoded::Desk;
 use crate::group::{Grouping, PoolLife};
 use crate::instance::guard::{Waits, guard};
 use crate::instance::runtime::{Runtime, SERVED};
+use crate::instance::service::{Farewell, Service};
 use crate::manager::asks;
 use crate::manager::control::Control;
 use crate::manager::exporter::Exporter;
@@ -73,6 +74,8 @@ pub struct Options {
     /// What gets a line, which begins with [`crate::WAITS`], when the start has to wait for another
     /// node manager.
     pub report: Option<File>,
+    /// What is told that clients can connect, and of the end.
+    pub service: Service,
 }
 
 /// What is to be told of a start.
@@ -100,6 +103,22 @@ pub enum Ending {
     /// It was told to end by a signal while programs use its files: all is on the backing store,
     /// they use the kernel, and the pool stays for a manager that comes later.
     InUse,
+}
+
+impl Ending {
+    /// For the service manager.
+    fn describe(self, runtime: &Runtime) -> String {
+        match self {
+            Ending::Drained => "everything is on the store".to_owned(),
+            Ending::InUse => {
+                "everything is on the store; programs go on without buffering".to_owned()
+            }
+            Ending::Kept { failing, .. } => format!(
+                "{failing} files could not be written; {} keeps the data",
+                runtime.pool.display()
+            ),
+        }
+    }
 }
 
 /// Runs a node manager until it is told to end. Calls `ready` once clients can connect.
@@ -264,9 +283,11 @@ pub fn serve(
     let warnings = guard.warning.iter().cloned().chain(left_out(&node)).chain(no_endpoint);
     let warnings = warnings.chain(unbuffered(&node.segment)).collect();
     ready(Started { rebuilt, warnings })?;
+    options.service.ready(&format!("serving {}", node.config.describe()));
     fresh.into_iter().for_each(Fresh::keep);
     node.group.begin(pool_life(&node, before), node.faults.as_deref());
     let ending = Manager { node: &node, options, signals }.run(&mut control);
+    options.service.stopping(&ending.describe(runtime));
     end_workers(&node, (&requests, &orders, &desk), workers);
     node.group.end();
     crash::point("manager.ending");
@@ -405,6 +426,7 @@ impl Manager<'_> {
         // Since when only programs and runs are waited for.
         let mut left: Option<Instant> = None;
         let mut rest = Rest::new(self.node);
+        let mut farewell = Farewell::default();
         loop {
             let busy = told.is_some() && !retirement.is_over() || retirement.is_busy();
             let is_woken = self.wait(control, &housekeeper, &rest, busy);
@@ -422,12 +444,16 @@ impl Manager<'_> {
                 self.node.want_work();
                 told.get_or_insert_with(|| told_now(true, control.joined)).by_signal = true;
             }
+            // One that was not asked for by a signal may be taken back.
+            if told.is_some_and(|told| told.by_signal) {
+                farewell.go_on(&self.options.service, || self.node.dirty_bytes_total());
+            }
             let sweeps = control.wants_sweep();
             self.node.rounds.end_one();
             housekeeper.look_around(sweeps);
             if told.is_some_and(|told| !told.by_signal && control.joined > told.joined) {
                 told = None;
-                eprintln!("another run has joined: buffering goes on");
+                info!("another run has joined: buffering goes on");
             }
             if told.is_none() {
                 control.answer_end(Message::GoesOn);

@@ -75,7 +75,7 @@ impl Exporter {
                 match &failed {
                     // Said once, until it is another one.
                     Some(why) if failed != failure => eprintln!("{why}"),
-                    None if failure.is_some() => eprintln!("metrics.textfile is written again"),
+                    None if failure.is_some() => info!("metrics.textfile is written again"),
                     _ => {}
                 }
                 failure = failed;

@@ -568,7 +568,7 @@ impl LeaseKeeper {
             Of::Size => "the size of ".into(),
             Of::Part(part) => format!("1 MiB from {} on of ", u64::from(part) * PART_BYTES),
         };
-        eprintln!("{what}{path}: other nodes were given it while this one was out of its group");
+        error!("{what}{path}: other nodes were given it while this one was out of its group");
         self.refuse(object, Why::Superseded);
     }
 

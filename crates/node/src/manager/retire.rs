@@ -148,7 +148,7 @@ impl Retirement {
         if !idle {
             if self.state() == retirement::CLEARING {
                 self.set_state(retirement::DIRECT);
-                eprintln!("everything is on the store; programs go on without buffering");
+                info!("everything is on the store; programs go on without buffering");
             }
             return Progress::Direct;
         }

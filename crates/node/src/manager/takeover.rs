@@ -84,7 +84,7 @@ pub(crate) fn take_over(node: &Node) {
             eprintln!("tier {}: the table of its slots: {errno}", node.tier_name(tier));
         }
     }
-    eprintln!(
+    info!(
         "took over a pool with {} KiB to drain, {} live clients, {} unnamed buckets",
         node.dirty_bytes_total() / 1024,
         found.clients,

@@ -1,32 +1,98 @@
-//! What the node manager says: lines on standard error, which is its log, each with the time.
+//! What the node manager says: lines on standard error, which is its log, each with the time and a
+//! level. Where the standard error is the journal of systemd, which notes the time itself, a line has
+//! the prefix that the journal knows levels by.
 
 use std::borrow::Cow;
+use std::ffi::OsStr;
 use std::fmt::{self, Write as _};
 use std::io::{self, Write};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A line of the log. Unlike that of the standard library it does not panic where nothing can be
+/// A warning in the log. Unlike that of the standard library it does not panic where nothing can be
 /// written: a full disk below the log is no reason to end.
 macro_rules! eprintln {
-    ($($text:tt)*) => { $crate::observe::log::tell(format_args!($($text)*)) };
+    ($($text:tt)*) => {
+        $crate::observe::log::tell($crate::observe::log::Level::Warning, format_args!($($text)*))
+    };
 }
 
-/// Whether this process is a node manager, whose lines have the time.
-static IS_LOG: AtomicBool = AtomicBool::new(false);
+/// The same for what endangers data, or keeps it from the store.
+macro_rules! error {
+    ($($text:tt)*) => {
+        $crate::observe::log::tell($crate::observe::log::Level::Error, format_args!($($text)*))
+    };
+}
+
+/// The same for what is as it should be.
+macro_rules! info {
+    ($($text:tt)*) => {
+        $crate::observe::log::tell($crate::observe::log::Level::Info, format_args!($($text)*))
+    };
+}
+
+/// How much a line of the log matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// Data is in danger, or does not get to the store, or the manager cannot serve.
+    Error,
+    /// Something is not as it was meant to be.
+    Warning,
+    /// What is as it should be.
+    Info,
+}
+
+impl Level {
+    /// The name, of one width for all.
+    fn name(self) -> &'static str {
+        match self {
+            Level::Error => "ERROR",
+            Level::Warning => "WARN ",
+            Level::Info => "INFO ",
+        }
+    }
+
+    /// The number that syslog has for it.
+    fn number(self) -> u8 {
+        match self {
+            Level::Error => 3,
+            Level::Warning => 4,
+            Level::Info => 6,
+        }
+    }
+}
+
+/// Where the log of a node manager goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    File,
+    Journal,
+}
+
+/// Set in a node manager; what other processes say is for people, and has neither time nor level.
+static LOG: OnceLock<Form> = OnceLock::new();
 
 /// From now on what this process says is a node manager's log.
 pub fn begin() {
-    IS_LOG.store(true, Ordering::Relaxed);
+    let stream = std::env::var_os("JOURNAL_STREAM").unwrap_or_default();
+    let is_journal =
+        rustix::fs::fstat(io::stderr()).is_ok_and(|stat| names(&stream, stat.st_dev, stat.st_ino));
+    let _ = LOG.set(if is_journal { Form::Journal } else { Form::File });
+}
+
+/// Whether JOURNAL_STREAM says that this file is the journal. It is inherited by processes whose
+/// standard error goes elsewhere.
+fn names(stream: &OsStr, device: u64, inode: u64) -> bool {
+    stream.to_str() == Some(format!("{device}:{inode}").as_str())
 }
 
 /// Writes text to the standard error, in one piece. An error is not told: there is no other place.
-pub fn tell(text: fmt::Arguments<'_>) {
+pub fn tell(level: Level, text: fmt::Arguments<'_>) {
     let text = text.to_string();
-    let text = match IS_LOG.load(Ordering::Relaxed) {
-        true => lines(&printable(&text)),
-        false => format!("{}\n", printable(&text)),
+    let text = match LOG.get() {
+        Some(form) => in_form(*form, level, &printable(&text)),
+        None => format!("{}\n", printable(&text)),
     };
     let _ = io::stderr().write_all(text.as_bytes());
 }
@@ -56,10 +122,17 @@ fn escaped(text: &str, is_meant: impl Fn(char) -> bool) -> Cow<'_, str> {
     Cow::Owned(safe)
 }
 
-/// A text as it stands in a log: each line with the time.
-pub fn lines(text: &str) -> String {
-    let now = utc(SystemTime::now());
-    text.lines().map(|line| format!("{now} {line}\n")).collect()
+/// A text as it stands in the file of a log: each line with time and level.
+pub fn lines(level: Level, text: &str) -> String {
+    in_form(Form::File, level, text)
+}
+
+fn in_form(form: Form, level: Level, text: &str) -> String {
+    let before = match form {
+        Form::File => format!("{} {} ", utc(SystemTime::now()), level.name()),
+        Form::Journal => format!("<{}>", level.number()),
+    };
+    text.lines().map(|line| format!("{before}{line}\n")).collect()
 }
 
 /// A time as RFC 3339 has it, in UTC.
@@ -126,11 +199,30 @@ mod tests {
     }
 
     #[test]
-    fn each_line_has_the_time() {
-        let said = lines("one\ntwo");
+    fn each_line_has_time_and_level() {
+        let said = lines(Level::Error, "one\ntwo");
         let rests: Vec<_> =
             said.lines().map(|line| &line["2026-01-01T00:00:00.000Z".len()..]).collect();
-        assert_eq!(rests, [" one", " two"]);
+        assert_eq!(rests, [" ERROR one", " ERROR two"]);
         assert!(said.ends_with('\n'));
+    }
+
+    #[test]
+    fn the_journal_notes_the_time_itself_and_reads_the_level() {
+        for (level, wanted) in [
+            (Level::Error, "<3>one\n<3>two\n"),
+            (Level::Warning, "<4>one\n<4>two\n"),
+            (Level::Info, "<6>one\n<6>two\n"),
+        ] {
+            assert_eq!(in_form(Form::Journal, level, "one\ntwo"), wanted);
+        }
+    }
+
+    #[test]
+    fn only_the_file_that_is_named_is_the_journal() {
+        assert!(names(OsStr::new("9:4711"), 9, 4711));
+        for other in ["", "9:471", "9:4711 ", "94711", "4711:9"] {
+            assert!(!names(OsStr::new(other), 9, 4711), "{other}");
+        }
     }
 }

@@ -111,7 +111,7 @@ impl Grower {
                 self.grown = self.grown.saturating_add(grown);
                 if self.full.take().is_some() {
                     segment.set_ram_limit(segment.ram_buckets());
-                    eprintln!("the RAM tier grows again: /dev/shm has room");
+                    info!("the RAM tier grows again: /dev/shm has room");
                 }
             }
             Err(errno) => {

@@ -106,7 +106,7 @@ fn is_hollow(node: &Node, file: FileId) -> bool {
 fn pass(node: &Arc<Node>, files: &[(FileId, Opens)]) {
     let pool = match inspect(&node.runtime.pool) {
         Ok(pool) => pool,
-        Err(error) => return eprintln!("{}: {error}", node.runtime.pool.display()),
+        Err(error) => return error!("{}: {error}", node.runtime.pool.display()),
     };
     let mut keeper = Keeper::of(&node.config, &node.runtime);
     let owner = Node::new_owner();
@@ -144,7 +144,7 @@ fn set_aside(
     }
     let path = path_of_file(segment, record);
     let keeps = |why: &str| {
-        eprintln!(
+        error!(
             "{}: it is nowhere, and what the tiers have of it cannot be set aside: {why}; it stays there",
             shown(&path)
         );

@@ -26,7 +26,7 @@ impl Housekeeper {
             let Some(&tried) = self.failed.get(&tier) else {
                 self.failed.insert(tier, now);
                 let why = if is_full { "it is full" } else { "its device fails" };
-                eprintln!(
+                error!(
                     "tier {name}: {why} ({errno}): no more blocks go there, and what can be read is drained"
                 );
                 continue;
@@ -38,7 +38,7 @@ impl Housekeeper {
             if self.takes_a_block(tier) {
                 node.segment.restore_tier(tier);
                 self.failed.remove(&tier);
-                eprintln!("tier {name}: there is room again");
+                info!("tier {name}: there is room again");
                 node.segment.want_room();
             }
         }

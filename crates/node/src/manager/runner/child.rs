@@ -310,6 +310,8 @@ fn command_of(node: &Node, action: &Action, event: &Event) -> Result<Command, St
     if let Some(folder) = event.path.parent() {
         command.current_dir(folder);
     }
+    // The service is this process.
+    command.env_remove("NOTIFY_SOCKET");
     command.env("FOREBAY_FILE", &event.path).env("FOREBAY_NAME", action.name());
     match event.step {
         Some(step) => command.env("FOREBAY_STEP", step.to_string()),
