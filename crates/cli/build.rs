@@ -1,5 +1,9 @@
-//! Collects the names of all crash points, for `forebay torture` to say how many of them it has
-//! reached, and of all allocations that it refuses.
+//! Notes how the command is built, for `forebay --version`; collects the names of all crash points,
+//! for `forebay torture` to say how many of them it has reached, and of all allocations that it
+//! refuses.
+
+#[path = "build/commit.rs"]
+mod commit;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -8,6 +12,9 @@ use std::{env, fs};
 const CRATES: [&str; 4] = ["client", "node", "pool", "preload"];
 
 fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=build");
+    note_build();
     if env::var_os("CARGO_FEATURE_TORTURE").is_none() {
         return;
     }
@@ -35,6 +42,39 @@ fn main() {
     ];
     for (file, list) in files {
         fs::write(out.join(file), format!("&[\n{list}]\n")).expect("the folder can be written");
+    }
+}
+
+/// Nothing here differs between two builds of the same sources: no time, no name of a host.
+fn note_build() {
+    let variable = |name: &str| env::var(name).unwrap_or_default();
+    println!("cargo::rerun-if-env-changed=FOREBAY_COMMIT");
+    let profile = variable("PROFILE");
+    let commit = match variable("FOREBAY_COMMIT") {
+        // A developer's build would be done anew after each commit.
+        unknown if unknown.is_empty() && profile == "debug" => unknown,
+        unknown if unknown.is_empty() => {
+            let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+            let found = commit::checkout(&root);
+            for file in found.iter().flat_map(|found| &found.files) {
+                println!("cargo::rerun-if-changed={}", file.display());
+            }
+            found.map(|found| found.commit).unwrap_or_default()
+        }
+        given => given,
+    };
+    let features = ["bench", "torture", "wasm", "ucx", "rdma"];
+    let is_on =
+        |name: &&str| env::var_os(format!("CARGO_FEATURE_{}", name.to_uppercase())).is_some();
+    let features: Vec<_> = features.into_iter().filter(is_on).collect();
+    let or_none = |text: String, none: &str| if text.is_empty() { none.to_owned() } else { text };
+    for (name, value) in [
+        ("COMMIT", or_none(commit, "not known")),
+        ("PROFILE", profile),
+        ("TARGET", variable("TARGET")),
+        ("FEATURES", or_none(features.join(", "), "none")),
+    ] {
+        println!("cargo::rustc-env=FOREBAY_BUILD_{name}={value}");
     }
 }
 

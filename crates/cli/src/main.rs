@@ -71,6 +71,7 @@ use std::process::ExitCode;
 /// their own paths in the background.
 #[derive(Parser)]
 #[command(version, arg_required_else_help = true)]
+#[cfg_attr(not(feature = "ucx"), command(long_version = BUILD))]
 #[cfg_attr(feature = "ucx", command(long_version = NOTICES.as_str()))]
 struct Arguments {
     #[command(subcommand)]
@@ -183,11 +184,23 @@ enum Command {
     ManPages(manual::ManPagesArguments),
 }
 
+/// What `forebay --version` says after the name.
+const BUILD: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    "\ncommit   ",
+    env!("FOREBAY_BUILD_COMMIT"),
+    "\nprofile  ",
+    env!("FOREBAY_BUILD_PROFILE"),
+    "\ntarget   ",
+    env!("FOREBAY_BUILD_TARGET"),
+    "\nfeatures ",
+    env!("FOREBAY_BUILD_FEATURES")
+);
+
 /// What the licence of UCX asks of programs that have it in them.
 #[cfg(feature = "ucx")]
 static NOTICES: std::sync::LazyLock<String> = std::sync::LazyLock::new(|| {
-    let version = env!("CARGO_PKG_VERSION");
-    format!("{version}\n\nThis build contains UCX:\n\n{}", forebay_node::UCX_LICENSE)
+    format!("{BUILD}\n\nThis build contains UCX:\n\n{}", forebay_node::UCX_LICENSE)
 });
 
 fn main() -> ExitCode {

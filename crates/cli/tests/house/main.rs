@@ -9,4 +9,5 @@ mod profile;
 mod readme;
 mod simulate;
 mod syscalls;
+mod version;
 mod workspace;
