@@ -5,6 +5,7 @@ mod harness;
 
 mod bench;
 mod instructions;
+mod packaging;
 mod profile;
 mod readme;
 mod simulate;
