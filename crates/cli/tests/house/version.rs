@@ -46,6 +46,13 @@ fn git(folder: &Path, words: &[&str]) -> String {
     String::from_utf8(ran.stdout).unwrap().trim().to_owned()
 }
 
+/// What a look at a checkout has found: the commit, and the files that tell, with what was in them.
+struct Looked {
+    at: PathBuf,
+    commit: String,
+    files: Vec<(PathBuf, String)>,
+}
+
 #[test]
 fn the_commit_is_found_as_git_has_it_and_its_files_change_with_it() {
     if !have(&["git"]) {
@@ -58,19 +65,19 @@ fn the_commit_is_found_as_git_has_it_and_its_files_change_with_it() {
     git(&main, &["init", "-q", "-b", "trunk"]);
     assert_eq!(commit::checkout(&main), None, "no commit");
     let empty = ["commit", "-q", "--allow-empty", "-m", "x"];
-    let mut last: Option<(PathBuf, String, Vec<(PathBuf, String)>)> = None;
+    let mut last: Option<Looked> = None;
     let mut look = |folder: &Path, what: &str| {
         let found = commit::checkout(folder).unwrap_or_else(|| panic!("{what}: nothing"));
         assert_eq!(found.commit, git(folder, &["rev-parse", "HEAD"]), "{what}");
         let text = |path: &PathBuf| fs::read_to_string(path).unwrap_or_default();
-        if let Some((at, before, files)) = &last
+        if let Some(Looked { at, commit: before, files }) = &last
             && at == folder
         {
             let changed = files.iter().any(|(path, then)| text(path) != *then);
             assert!(changed || *before == found.commit, "{what}: cargo would not see it");
         }
         let files = found.files.iter().map(|path| (path.clone(), text(path))).collect();
-        last = Some((folder.to_owned(), found.commit, files));
+        last = Some(Looked { at: folder.to_owned(), commit: found.commit, files });
     };
     git(&main, &empty);
     look(&main, "a branch");
