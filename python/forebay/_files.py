@@ -1,8 +1,11 @@
 """Sessions and files."""
 
 import asyncio
+import atexit
+import contextlib
 import ctypes
 import io
+import operator
 import os
 import threading
 import time
@@ -20,9 +23,19 @@ _SLICE = 0.25
 _RANGES = 64
 _WILL_NEED = 3
 
+# Of what follows, and of the files of each session; no child begins while another thread has it.
+_making = threading.RLock()
+os.register_at_fork(
+    before=_making.acquire, after_in_parent=_making.release, after_in_child=_making.release
+)
+_default = None
+_sessions: weakref.WeakSet = weakref.WeakSet()
+# Handles of files that other libraries have opened. They are kept, as a handle knows its flushes.
+_others: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
 
 class Session:
-    """A group of files that are closed together. All threads may use it.
+    """A group of files that are closed together, at the end of a `with`. All threads may use it.
 
     With `require` it fails with `NotRunning` where the process runs without Forebay; else all works
     there, too, as plain files.
@@ -32,7 +45,12 @@ class Session:
         place = ctypes.c_void_p()
         call("start", 1 if require else 0, ctypes.byref(place))
         self._handle = place.value
+        self._files = weakref.WeakSet()
         self._end = weakref.finalize(self, function("end"), place.value)
+        # Files are written to until the interpreter ends, which ends the session, too.
+        self._end.atexit = False
+        with _making:
+            _sessions.add(self)
 
     @property
     def is_active(self):
@@ -58,9 +76,18 @@ class Session:
         )
 
     def close(self):
-        """Closes all of its files. What they have in buffers of Python is to be flushed before."""
-        if self._end.detach():
-            call("end", self._handle)
+        """Closes all of its files."""
+        if not self._end.detach():
+            return
+        # All of it is done, whichever file fails; the last error is raised.
+        with contextlib.ExitStack() as stack:
+            stack.callback(call, "end", self._handle)
+            for file in self._open_files():
+                stack.callback(file.close)
+
+    def _open_files(self):
+        with _making:
+            return [file for file in self._files if not file.closed]
 
     def __enter__(self):
         return self
@@ -74,8 +101,15 @@ def session(require=False):
     return Session(require)
 
 
-_default = None
-_making = threading.Lock()
+@atexit.register
+def _flush_open_files():
+    """Writes what files that were never closed have in buffers of Python, as the builtin does."""
+    with _making:
+        sessions = list(_sessions)
+    with contextlib.ExitStack() as stack:
+        for each in sessions:
+            for file in each._open_files():
+                stack.callback(file.flush)
 
 
 def _usual():
@@ -87,21 +121,24 @@ def _usual():
         return _default
 
 
-def _flags(mode):
-    kind = mode.replace("b", "")
-    flags = {
-        "r": os.O_RDONLY,
-        "r+": os.O_RDWR,
-        "w": os.O_WRONLY | os.O_CREAT | os.O_TRUNC,
-        "w+": os.O_RDWR | os.O_CREAT | os.O_TRUNC,
-        "x": os.O_WRONLY | os.O_CREAT | os.O_EXCL,
-        "x+": os.O_RDWR | os.O_CREAT | os.O_EXCL,
-        "a": os.O_WRONLY | os.O_CREAT | os.O_APPEND,
-        "a+": os.O_RDWR | os.O_CREAT | os.O_APPEND,
-    }.get(kind)
-    if flags is None:
+_FLAGS = {
+    "r": os.O_RDONLY,
+    "r+": os.O_RDWR,
+    "w": os.O_WRONLY | os.O_CREAT | os.O_TRUNC,
+    "w+": os.O_RDWR | os.O_CREAT | os.O_TRUNC,
+    "x": os.O_WRONLY | os.O_CREAT | os.O_EXCL,
+    "x+": os.O_RDWR | os.O_CREAT | os.O_EXCL,
+    "a": os.O_WRONLY | os.O_CREAT | os.O_APPEND,
+    "a+": os.O_RDWR | os.O_CREAT | os.O_APPEND,
+}
+
+
+def _kind(mode):
+    """The key of `_FLAGS` of a mode, whose letters may have any order, once each."""
+    kind = "".join(letter for letter in "rwxa+" if letter in mode)
+    if kind not in _FLAGS or len(set(mode)) != len(mode) or set(mode) - set("rwxabt+"):
         raise ValueError(f"mode is {mode!r}, and has to be one of r, w, x, a, with b, t or +")
-    return flags
+    return kind
 
 
 class RawFile(io.RawIOBase):
@@ -112,18 +149,22 @@ class RawFile(io.RawIOBase):
     """
 
     def __init__(self, path, mode="rb", session=None):
-        flags = _flags(mode)
-        self.name, self.mode = path, mode
+        kind = _kind(mode)
+        flags = _FLAGS[kind]
+        self.name = path
+        # As that of io.FileIO.
+        self.mode = "rb+" if kind == "w+" else kind[0] + "b" + kind[1:]
         self._reads = flags & os.O_ACCMODE != os.O_WRONLY
         self._writes = flags & os.O_ACCMODE != os.O_RDONLY
         self._appends = bool(flags & os.O_APPEND)
         self._session = session or _usual()
         self._at = 0
         self._handle = None
-        place = ctypes.c_void_p()
+        place, encoded = ctypes.c_void_p(), os.fsencode(path)
+        if b"\0" in encoded:
+            raise ValueError("embedded null byte in the path")
         call(
-            "open", self._session._handle, os.fsencode(path), flags, 0o666, ctypes.byref(place),
-            path=path,
+            "open", self._session._handle, encoded, flags, 0o666, ctypes.byref(place), path=path,
         )
         self._handle = place.value
         if os.path.isdir(path):
@@ -132,6 +173,8 @@ class RawFile(io.RawIOBase):
             raise IsADirectoryError(21, "is a directory", path)
         if self._appends:
             self._at = self.size()
+        with _making:
+            self._session._files.add(self)
 
     def _live(self):
         if self.closed:
@@ -146,12 +189,15 @@ class RawFile(io.RawIOBase):
         return call("fd", self._live())
 
     def readable(self):
+        self._live()
         return self._reads
 
     def writable(self):
+        self._live()
         return self._writes
 
     def seekable(self):
+        self._live()
         return True
 
     def seek(self, offset, whence=io.SEEK_SET):
@@ -159,7 +205,7 @@ class RawFile(io.RawIOBase):
         if whence not in base:
             raise ValueError(f"whence is {whence!r}, and has to be 0, 1 or 2")
         self._live()
-        to = base[whence]() + offset
+        to = base[whence]() + operator.index(offset)
         if to < 0:
             raise OSError(22, f"position {to} is before the beginning", self.name)
         self._at = to
@@ -170,6 +216,8 @@ class RawFile(io.RawIOBase):
         return self._at
 
     def truncate(self, size=None):
+        if not self.writable():
+            raise io.UnsupportedOperation("the file is not open for writing")
         size = self._at if size is None else size
         os.ftruncate(self.fileno(), size)
         return size
@@ -227,7 +275,7 @@ def open(
         raise ValueError("a file is binary or text, not both")
     if binary and (encoding or errors or newline is not None):
         raise ValueError("binary files have no encoding, errors or newline")
-    raw = RawFile(path, mode.replace("t", "").replace("b", "") + "b", session)
+    raw = RawFile(path, mode, session)
     try:
         if buffering == 0:
             if not binary:
@@ -238,16 +286,17 @@ def open(
             file = io.BufferedRandom(raw, size)
         else:
             file = (io.BufferedReader if raw.readable() else io.BufferedWriter)(raw, size)
-        if binary:
-            return file
-        return io.TextIOWrapper(file, encoding, errors, newline, line_buffering=buffering == 1)
+        if not binary:
+            file = io.TextIOWrapper(file, encoding, errors, newline, buffering == 1)
+            file.mode = mode
+        # It is closed before the raw file, as it has bytes that are not written yet.
+        with _making:
+            raw._session._files.discard(raw)
+            raw._session._files.add(file)
+        return file
     except BaseException:
         raw.close()
         raise
-
-
-# Handles of files that other libraries have opened. They are kept, as a handle knows its flushes.
-_others: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 def _handle(file):
@@ -263,12 +312,14 @@ def _handle(file):
     raw = getattr(raw, "raw", raw)
     if isinstance(raw, RawFile):
         return raw._live()
+    # That of a closed file is an error, whose number may be another file's by now.
+    descriptor = raw.fileno()
     with _making:
         known = _others.get(raw)
     if known is None:
         place = ctypes.c_void_p()
         usual = _usual()
-        call("use_fd", usual._handle, raw.fileno(), ctypes.byref(place))
+        call("use_fd", usual._handle, descriptor, ctypes.byref(place))
         known = place.value
         with _making:
             _others[raw] = known
@@ -285,27 +336,34 @@ def flush(file, level="store"):
     call("flush", _handle(file), _level(level))
 
 
-def _sliced(wait_for, timeout):
+def _over(error, timeout, name):
+    """The error of the whole wait instead of that of its last slice."""
+    return TimeoutError(
+        error.errno, f"it was not flushed within {timeout} s; the flush goes on", name
+    )
+
+
+def _sliced(wait_for, timeout, name=None):
     end = None if timeout is None else time.monotonic() + timeout
     while True:
         left = _SLICE if end is None else min(_SLICE, max(0.0, end - time.monotonic()))
         try:
             return wait_for(int(left * 1000))
-        except TimeoutError:
+        except TimeoutError as error:
             if end is not None and time.monotonic() >= end:
-                raise
+                raise _over(error, timeout, name) from None
 
 
-async def _sliced_async(wait_for, timeout):
+async def _sliced_async(wait_for, timeout, name=None):
     end = None if timeout is None else time.monotonic() + timeout
     while True:
         left = _SLICE if end is None else min(_SLICE, max(0.0, end - time.monotonic()))
         try:
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(None, wait_for, int(left * 1000))
-        except TimeoutError:
+        except TimeoutError as error:
             if end is not None and time.monotonic() >= end:
-                raise
+                raise _over(error, timeout, name) from None
 
 
 def wait(file, level="store", timeout=None):
@@ -315,13 +373,15 @@ def wait(file, level="store", timeout=None):
     Ctrl-C interrupts it. The flush goes on after both.
     """
     handle, number = _handle(file), _level(level)
-    _sliced(lambda limit: call("wait", handle, number, limit), timeout)
+    name = getattr(file, "name", None)
+    _sliced(lambda limit: call("wait", handle, number, limit), timeout, name)
 
 
 async def wait_async(file, level="store", timeout=None):
     """`wait`, while other tasks of the event loop run. A cancelled one leaves the flush going."""
     handle, number = _handle(file), _level(level)
-    await _sliced_async(lambda limit: call("wait", handle, number, limit), timeout)
+    name = getattr(file, "name", None)
+    await _sliced_async(lambda limit: call("wait", handle, number, limit), timeout, name)
 
 
 def is_safe(file, level="store"):

@@ -54,7 +54,10 @@ _TYPES = {
 }
 
 _functions: dict = {}
-_loading = threading.Lock()
+_loading = threading.RLock()
+os.register_at_fork(
+    before=_loading.acquire, after_in_parent=_loading.release, after_in_child=_loading.release
+)
 
 
 class NotRunning(mlbs.ForebayError):

@@ -14,6 +14,7 @@ manifests of all ranks of one run are there and each file is as they say; so no 
 to another one. Forebay is not needed, and neither is anything but the standard library.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -35,7 +36,8 @@ def _run_of_environment():
     """What tells one start of a parallel job from the next one."""
     for names in (["TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"],
                   ["SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"]):
-        if os.environ.get(names[0]):
+        # torchrun without --rdzv-id says "none" at each start.
+        if os.environ.get(names[0], "none") not in ("", "none"):
             return ".".join(os.environ.get(name, "0") for name in names)
     return None
 
@@ -88,9 +90,12 @@ class New:
         return file
 
     def _close_files(self):
-        files, self._open_files = self._open_files, []
-        for file in files:
-            file.close()
+        # All of them, whichever cannot write what is in its buffer. Such a checkpoint is given up.
+        files, self._open_files, self._done = self._open_files, [], True
+        with contextlib.ExitStack() as stack:
+            for file in files:
+                stack.callback(file.close)
+        self._done = False
 
     def commit(self):
         """Waits until the files are at the level of `begin`, and then publishes the manifest."""
@@ -144,7 +149,7 @@ class Checkpoints:
     `keep` is how many complete ones stay (None: all), the latest first; beside them those whose step
     is a multiple of `keep_every`, or for which `keep_if(step)` is true. With several `ranks` each
     says its `rank`, and `run` is a text that all ranks of one start of the job have in common and an
-    earlier start had not; Slurm and torchrun give one.
+    earlier start had not; Slurm gives one, and torchrun with --rdzv-id or --standalone.
     """
 
     _MANIFEST = re.compile(r"manifest\.(\d+)\.json(?:\.new)?")
@@ -192,7 +197,8 @@ class Checkpoints:
     def _found(self):
         pattern = re.compile(re.escape(self.name) + r"\.(0|[1-9]\d*)")
         matches = (pattern.fullmatch(name) for name in os.listdir(self.directory))
-        return sorted(int(match[1]) for match in matches if match)
+        steps = sorted(int(match[1]) for match in matches if match)
+        return [step for step in steps if os.path.isdir(self._folder(step))]
 
     def _files(self, step):
         """The files of all ranks, as their manifests have them; IncompleteError if one is missing."""
@@ -204,7 +210,7 @@ class Checkpoints:
         manifests = {}
         try:
             names = os.listdir(folder)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise incomplete("it is not there") from None
         for name in names:
             match = self._MANIFEST.fullmatch(name)
@@ -214,7 +220,11 @@ class Checkpoints:
                 with _open(os.path.join(folder, name), "rb") as file:
                     manifest = json.loads(file.read())
                 form = manifest["form"]
-                entry = (manifest["run"], int(manifest["ranks"]), dict(manifest["files"]))
+                sizes = {
+                    file: {"bytes": int(said["bytes"]), "crc32": int(said["crc32"])}
+                    for file, said in dict(manifest["files"]).items()
+                }
+                entry = (manifest["run"], int(manifest["ranks"]), sizes)
             except (ValueError, KeyError, TypeError, FileNotFoundError):
                 raise incomplete(f"{name} cannot be read") from None
             if form != _FORM:
@@ -254,12 +264,19 @@ class Checkpoints:
     def verify(self, step):
         """Reads all files; `IncompleteError` if one has other bytes than were written."""
         for name, wanted in self._files(step).items():
-            with _open(os.path.join(self._folder(step), name), "rb") as file:
-                if _checksum(file)[0] != wanted["crc32"]:
-                    raise IncompleteError(
-                        5, f"checkpoint {step}: {name} has other bytes than were written",
-                        self._folder(step),
-                    )
+            try:
+                with _open(os.path.join(self._folder(step), name), "rb") as file:
+                    crc, size = _checksum(file)
+            except FileNotFoundError:
+                # Another process has dropped it meanwhile.
+                raise IncompleteError(
+                    2, f"checkpoint {step} is incomplete: {name} is not there", self._folder(step)
+                ) from None
+            if {"bytes": size, "crc32": crc} != wanted:
+                raise IncompleteError(
+                    5, f"checkpoint {step}: {name} has other bytes than were written",
+                    self._folder(step),
+                )
 
     def steps(self):
         """The steps of complete checkpoints, in ascending order."""

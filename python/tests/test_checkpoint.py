@@ -1,3 +1,4 @@
+import json
 import os
 import pickle
 
@@ -66,6 +67,76 @@ def test_damage_is_noticed_and_an_older_one_is_used(folder, damage):
     assert group.latest(verify=True) == 1
     with pytest.raises(IncompleteError, match="checkpoint 2"):
         group.verify(2)
+
+
+def test_what_is_no_checkpoint_is_left_alone(folder):
+    group = Checkpoints(folder, keep=1)
+    write(group, 1)
+    (folder / "checkpoint.0").write_text("a file")
+    (folder / "checkpoint.9").write_text("a file")
+    assert group.latest() == 1 and group.steps() == [1]
+    write(group, 2)
+    assert sorted(os.listdir(folder)) == ["checkpoint.0", "checkpoint.2", "checkpoint.9"]
+    with pytest.raises(IncompleteError):
+        group.names(9)
+
+
+@pytest.mark.parametrize("manifest", [
+    {}, [], {"model": 7}, {"model": {"bytes": 5}}, {"model": {"bytes": "?", "crc32": 1}},
+])
+def test_a_manifest_of_other_entries_is_no_complete_one(folder, manifest):
+    group = Checkpoints(folder)
+    write(group, 1)
+    write(group, 2)
+    whole = {"form": 1, "run": "a", "rank": 0, "ranks": 1, "files": manifest}
+    if manifest == {}:
+        del whole["files"]
+    (folder / "checkpoint.2" / "manifest.0.json").write_text(json.dumps(whole))
+    assert group.latest() == (2 if manifest == [] else 1)
+
+
+def test_a_checkpoint_that_is_dropped_while_it_is_read_is_not_the_latest(folder, monkeypatch):
+    group = Checkpoints(folder)
+    write(group, 1)
+    write(group, 2)
+    usual = group._files
+
+    def dropped(step):
+        files = usual(step)
+        if step == 2:
+            os.unlink(folder / "checkpoint.2" / "model")
+        return files
+
+    monkeypatch.setattr(group, "_files", dropped)
+    assert group.latest(verify=True) == 1
+
+
+def test_what_could_not_be_written_is_not_committed_later(folder, monkeypatch):
+    group = Checkpoints(folder)
+    new = group.begin(1)
+    files = [new.open(name) for name in ("model", "optimizer")]
+    for file in files:
+        file.write(b"in a buffer of Python")
+
+    def full(_):
+        raise OSError(28, "full")
+
+    monkeypatch.setattr(files[0].raw, "write", full, raising=False)
+    with pytest.raises(OSError, match="full"):
+        new.commit()
+    assert all(file.closed for file in files)
+    with pytest.raises(ValueError, match="given up"):
+        new.commit()
+    assert group.latest() is None
+
+
+def test_runs_of_torchrun_without_an_id_are_not_one(folder, monkeypatch):
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    with pytest.raises(ValueError, match="run="):
+        Checkpoints(folder, ranks=2)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "night")
+    assert Checkpoints(folder, ranks=2).run == "night.0"
 
 
 def test_old_ones_are_dropped_by_rule(folder):

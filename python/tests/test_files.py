@@ -1,6 +1,11 @@
 import asyncio
 import errno
 import io
+import itertools
+import os
+import random
+import subprocess
+import sys
 
 import pytest
 from conftest import BUFFERED
@@ -82,16 +87,128 @@ def test_errors_are_of_the_family_of_os_error(folder):
     for words in [("x", "q"), ("x", "rbt"), ("x", "r", 0)]:
         with pytest.raises((ValueError, FileNotFoundError)):
             forebay.open(folder / words[0], *words[1:])
+    with pytest.raises(ValueError, match="null byte"):
+        forebay.open(f"{folder}/file\0.tmp", "w")
+    assert not os.listdir(folder)
     session = forebay.session()
-    file = session.open(folder / "file", "wb", 0)
     session.close()
     with pytest.raises(forebay.HandleClosed):
-        file.write(b"x")
-    with pytest.raises(OSError):
-        file.close()
-    assert file.closed
-    with pytest.raises(ValueError):
-        file.write(b"x")
+        session.open(folder / "file", "wb")
+
+
+@pytest.mark.parametrize("buffering", [-1, 0, 100])
+def test_the_end_of_a_session_closes_its_files_with_all_that_was_written(folder, buffering):
+    with forebay.session() as session:
+        text = session.open(folder / "text", "w")
+        text.write("in a buffer of Python")
+        raw = session.open(folder / "raw", "wb", buffering)
+        raw.write(b"bytes")
+    assert text.closed and raw.closed
+    with pytest.raises(ValueError, match="closed file"):
+        raw.write(b"x")
+    assert (folder / "text").read_text() == "in a buffer of Python"
+    assert (folder / "raw").read_bytes() == b"bytes"
+    session.close()
+
+
+def test_all_files_of_a_session_are_closed_when_one_of_them_fails(folder, monkeypatch):
+    session = forebay.session()
+    files = [session.open(folder / str(number), "wb") for number in range(3)]
+    for number, file in enumerate(files):
+        file.write(b"%d" % number)
+
+    def full(_):
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(files[1].raw, "write", full, raising=False)
+    with pytest.raises(OSError, match="full"):
+        session.close()
+    assert all(file.closed for file in files)
+    assert (folder / "0").read_bytes() == b"0" and (folder / "2").read_bytes() == b"2"
+    with pytest.raises(forebay.HandleClosed):
+        session.flush()
+
+
+@pytest.mark.parametrize("opener", ["forebay.open", "forebay.session().open"])
+def test_files_that_are_open_at_the_exit_have_all_that_was_written(folder, opener):
+    program = f"""if True:
+        import atexit, sys, forebay
+        atexit.register(lambda: text.write(", and at the exit"))
+        text, numbers = {opener}(sys.argv[1], "w"), {opener}(sys.argv[2], "wb")
+        text.write("in a buffer of Python")
+        numbers.write(b"1234")
+    """
+    paths = [folder / "text", folder / "numbers"]
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "error", "-c", program, *paths],
+        stderr=subprocess.PIPE, text=True, check=True,
+    )
+    written = [path.read_text() for path in paths]
+    assert written == ["in a buffer of Python, and at the exit", "1234"]
+    assert not done.stderr
+
+
+def test_modes_are_those_that_the_builtin_takes(folder):
+    def of(opener, path, mode):
+        try:
+            with opener(path, mode) as file:
+                return type(file), file.mode, file.readable(), file.writable()
+        except ValueError:
+            return ValueError
+
+    for count in range(5):
+        for letters in itertools.product("rwab+t", repeat=count):
+            mode = "".join(letters)
+            for name in ("ours", "usual"):
+                (folder / name).touch()
+            ours, usual = of(forebay.open, folder / "ours", mode), of(open, folder / "usual", mode)
+            assert ours == usual, mode
+
+
+def test_random_calls_do_what_those_of_the_builtin_do(folder):
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    dice = random.Random(seed)
+    for turn in range(60):
+        mode = dice.choice(["r+b", "w+b", "a+b", "rb", "wb", "ab"])
+        buffering = dice.choice([-1, 0, 64])
+        paths = [folder / f"ours{turn}", folder / f"usual{turn}"]
+        start = dice.randbytes(dice.randrange(500))
+        for path in paths:
+            path.write_bytes(start)
+        files = [forebay.open(paths[0], mode, buffering), open(paths[1], mode, buffering)]
+        for _ in range(40):
+            number, some = dice.randrange(600), dice.randbytes(dice.randrange(200))
+            words = dice.choice([
+                ("write", some), ("read", number), ("read",), ("readinto",),
+                ("seek", number), ("seek", -number, 2), ("seek", number - 300, 1), ("tell",),
+                ("truncate",), ("truncate", number), ("flush",), ("readline",),
+            ])
+
+            def act(file):
+                buffer = bytearray(number)
+                given = [buffer] if words[0] == "readinto" else words[1:]
+                try:
+                    return getattr(file, words[0])(*given), buffer
+                except (OSError, ValueError) as error:
+                    return type(error)
+
+            ours, usual = act(files[0]), act(files[1])
+            assert ours == usual, (words, mode, buffering)
+        for file in files:
+            file.close()
+        assert paths[0].read_bytes() == paths[1].read_bytes(), (mode, buffering)
+
+
+@pytest.mark.parametrize("act", ["readable", "writable", "seekable", "truncate", "size"])
+def test_a_closed_file_and_one_for_reading_refuse(folder, act):
+    (folder / "file").write_bytes(b"123")
+    file = forebay.open(folder / "file", "rb", 0)
+    with pytest.raises(io.UnsupportedOperation):
+        file.truncate(1)
+    file.close()
+    with pytest.raises(ValueError, match="closed file"):
+        getattr(file, act)()
 
 
 def test_flush_and_wait_make_a_file_safe(folder):
@@ -114,6 +231,26 @@ def test_files_of_other_openers_are_known(folder):
         assert forebay.is_buffered(file) == BUFFERED
         file.write(b"!")
         assert not forebay.is_safe(file)
+
+
+def test_the_descriptor_of_a_closed_file_is_not_used(folder):
+    file = open(folder / "file", "wb", 0)
+    forebay.flush(file)
+    file.close()
+    with open(folder / "other", "wb", 0), pytest.raises(ValueError, match="closed file"):
+        forebay.is_safe(file)
+
+
+def test_a_time_out_says_what_was_waited_for(folder, buffered):
+    with forebay.open(folder / "file", "wb", 0) as file:
+        found = []
+        while not found:
+            file.write(bytes(1 << 20))
+            try:
+                forebay.wait(file, timeout=0.0001)
+            except TimeoutError as error:
+                found.append(error)
+        assert found[0].filename == folder / "file" and "within 0.0001 s" in str(found[0])
 
 
 @pytest.mark.parametrize("call", [forebay.flush, forebay.wait, forebay.is_safe])
