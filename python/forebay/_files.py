@@ -22,6 +22,8 @@ __all__ = [
 _SLICE = 0.25
 _RANGES = 64
 _WILL_NEED = 3
+# read(2) and write(2) move the position together with the bytes; larger ones they cut short.
+_ONE_CALL = 1 << 30
 
 # Of what follows, and of the files of each session; no child begins while another thread has it.
 _making = threading.RLock()
@@ -141,10 +143,15 @@ def _kind(mode):
     return kind
 
 
+def _length(buffer):
+    with memory(buffer, False) as (_, length):
+        return length
+
+
 class RawFile(io.RawIOBase):
     """A file without buffers of Python: what it reads and writes is copied once, by the library.
 
-    Its position is its own. `readinto` and `write` take all that has the buffer protocol, such as
+    Its position is that of the descriptor, which children and other libraries move, too. `readinto` and `write` take all that has the buffer protocol, such as
     NumPy arrays; those `..._at` leave the position alone, and threads may call them at once.
     """
 
@@ -158,7 +165,6 @@ class RawFile(io.RawIOBase):
         self._writes = flags & os.O_ACCMODE != os.O_RDONLY
         self._appends = bool(flags & os.O_APPEND)
         self._session = session or _usual()
-        self._at = 0
         self._handle = None
         place, encoded = ctypes.c_void_p(), os.fsencode(path)
         if b"\0" in encoded:
@@ -172,7 +178,7 @@ class RawFile(io.RawIOBase):
             call("close", self._handle)
             raise IsADirectoryError(21, "is a directory", path)
         if self._appends:
-            self._at = self.size()
+            os.lseek(self.fileno(), 0, io.SEEK_END)
         with _making:
             self._session._files.add(self)
 
@@ -201,24 +207,15 @@ class RawFile(io.RawIOBase):
         return True
 
     def seek(self, offset, whence=io.SEEK_SET):
-        base = {io.SEEK_SET: lambda: 0, io.SEEK_CUR: lambda: self._at, io.SEEK_END: self.size}
-        if whence not in base:
-            raise ValueError(f"whence is {whence!r}, and has to be 0, 1 or 2")
-        self._live()
-        to = base[whence]() + operator.index(offset)
-        if to < 0:
-            raise OSError(22, f"position {to} is before the beginning", self.name)
-        self._at = to
-        return to
+        return os.lseek(self.fileno(), operator.index(offset), whence)
 
     def tell(self):
-        self._live()
-        return self._at
+        return os.lseek(self.fileno(), 0, io.SEEK_CUR)
 
     def truncate(self, size=None):
         if not self.writable():
             raise io.UnsupportedOperation("the file is not open for writing")
-        size = self._at if size is None else size
+        size = self.tell() if size is None else size
         os.ftruncate(self.fileno(), size)
         return size
 
@@ -237,13 +234,21 @@ class RawFile(io.RawIOBase):
             return call("write", self._live(), address, length, offset, path=self.name)
 
     def readinto(self, buffer):
-        count = self.readinto_at(buffer, self._at)
-        self._at += count
-        return count
+        if not self._reads:
+            raise io.UnsupportedOperation("the file is not open for reading")
+        if _length(buffer) <= _ONE_CALL:
+            return os.readv(self.fileno(), [buffer])
+        at = self.tell()
+        return self.seek(at + self.readinto_at(buffer, at)) - at
 
     def write(self, buffer):
-        count = self.write_at(buffer, self._at)
-        self._at = self.size() if self._appends else self._at + count
+        if not self._writes:
+            raise io.UnsupportedOperation("the file is not open for writing")
+        if _length(buffer) <= _ONE_CALL:
+            return os.write(self.fileno(), buffer)
+        at = self.tell()
+        count = self.write_at(buffer, at)
+        self.seek(0, io.SEEK_END) if self._appends else self.seek(at + count)
         return count
 
     def close(self):

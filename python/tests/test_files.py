@@ -200,6 +200,33 @@ def test_random_calls_do_what_those_of_the_builtin_do(folder):
         assert paths[0].read_bytes() == paths[1].read_bytes(), (mode, buffering)
 
 
+@pytest.mark.parametrize("mode", ["w", "a", "r+"])
+def test_children_go_on_where_the_file_is(folder, mode):
+    (folder / "file").write_text("")
+    with forebay.open(folder / "file", mode) as file:
+        file.write("first\n")
+        file.flush()
+        subprocess.run(["echo", "of a child"], stdout=file, check=True)
+        file.write("last\n")
+    assert (folder / "file").read_text() == "first\nof a child\nlast\n"
+    with forebay.open(folder / "file", "rb", 0) as file:
+        assert file.read(6) == b"first\n"
+        rest = subprocess.run(["cat"], stdin=file, stdout=subprocess.PIPE, check=True).stdout
+        assert rest == b"of a child\nlast\n" and file.read() == b""
+
+
+def test_what_is_too_large_for_one_call_is_written_and_read(folder, monkeypatch):
+    monkeypatch.setattr(forebay._files, "_ONE_CALL", 10)
+    for mode in ("w+b", "a+b"):
+        with forebay.open(folder / "file", mode, 0) as file:
+            assert file.write(b"0123456789") == 10 and file.write(b"abcdefghijk") == 11
+            assert file.tell() == file.seek(0, io.SEEK_END)
+            file.seek(-20, io.SEEK_END)
+            got = bytearray(30)
+            assert file.readinto(got) == 20 and got[:20] == b"123456789abcdefghijk"
+            assert file.tell() == file.size()
+
+
 @pytest.mark.parametrize("act", ["readable", "writable", "seekable", "truncate", "size"])
 def test_a_closed_file_and_one_for_reading_refuse(folder, act):
     (folder / "file").write_bytes(b"123")
