@@ -222,10 +222,15 @@ fn scripts_of_pbs_and_lsf_drain_when_the_system_ends_them() {
         site.end(program(&format!("seq 1000 > {store}/whole"))).expect(0);
         assert_eq!(fs::metadata(site.store.join("whole")).unwrap().len(), 3893, "{name}");
         assert!(site.out.join("report.html").is_file(), "{name}");
-        let text = format!("seq 100000 > {store}/part; touch $OUT/go{number}; sleep 100");
+        let text = format!(
+            "echo $PPID > $OUT/pid{number}; seq 100000 > {store}/part; touch $OUT/go{number}; sleep 100"
+        );
         let running = site.start(program(&text));
         let go = site.out.join(format!("go{number}"));
         wait_for("the program", LONG, || go.exists().then_some(()));
+        // A shell that passed the signal on would give a second one to a run that has its own.
+        let run = fs::read_to_string(site.out.join(format!("pid{number}"))).unwrap();
+        assert_eq!(run.trim(), running.pid().to_string(), "{name}");
         crate::harness::kill(running.pid(), Signal::TERM);
         let ran = running.end();
         assert_ne!(ran.code, 0, "{name}: {ran:?}");
