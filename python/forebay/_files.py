@@ -151,7 +151,8 @@ def _length(buffer):
 class RawFile(io.RawIOBase):
     """A file without buffers of Python: what it reads and writes is copied once, by the library.
 
-    Its position is that of the descriptor, which children and other libraries move, too. `readinto` and `write` take all that has the buffer protocol, such as
+    Its position is that of the descriptor, which children and other libraries move, too.
+    `readinto` and `write` take all that has the buffer protocol, such as
     NumPy arrays; those `..._at` leave the position alone, and threads may call them at once.
     """
 
@@ -332,13 +333,19 @@ def _handle(file):
     return known
 
 
+def _name(file):
+    """What errors have as `filename`: a path, where the file has one."""
+    name = getattr(file, "name", None)
+    return name if isinstance(name, (str, bytes, os.PathLike)) else None
+
+
 def flush(file, level="store"):
     """Begins to bring what was written to `file` to `level`, and returns.
 
     `level` is "durable" (survives a loss of power) or "store" (other nodes see it). `file` is a
     file object of `forebay.open`, or any that has a descriptor.
     """
-    call("flush", _handle(file), _level(level))
+    call("flush", _handle(file), _level(level), path=_name(file))
 
 
 def _over(error, timeout, name):
@@ -378,15 +385,17 @@ def wait(file, level="store", timeout=None):
     Ctrl-C interrupts it. The flush goes on after both.
     """
     handle, number = _handle(file), _level(level)
-    name = getattr(file, "name", None)
-    _sliced(lambda limit: call("wait", handle, number, limit), timeout, name)
+    name = _name(file)
+    _sliced(lambda limit: call("wait", handle, number, limit, path=name), timeout, name)
 
 
 async def wait_async(file, level="store", timeout=None):
     """`wait`, while other tasks of the event loop run. A cancelled one leaves the flush going."""
     handle, number = _handle(file), _level(level)
-    name = getattr(file, "name", None)
-    await _sliced_async(lambda limit: call("wait", handle, number, limit), timeout, name)
+    name = _name(file)
+    await _sliced_async(
+        lambda limit: call("wait", handle, number, limit, path=name), timeout, name
+    )
 
 
 def is_safe(file, level="store"):

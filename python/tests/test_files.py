@@ -156,7 +156,7 @@ def test_modes_are_those_that_the_builtin_takes(folder):
         except ValueError:
             return ValueError
 
-    for count in range(5):
+    for count in range(4):
         for letters in itertools.product("rwab+t", repeat=count):
             mode = "".join(letters)
             for name in ("ours", "usual"):
@@ -278,6 +278,13 @@ def test_a_time_out_says_what_was_waited_for(folder, buffered):
             except TimeoutError as error:
                 found.append(error)
         assert found[0].filename == folder / "file" and "within 0.0001 s" in str(found[0])
+
+
+@pytest.mark.parametrize("call", [forebay.flush, forebay.wait])
+def test_errors_of_flushes_name_the_file(call):
+    with open(os.devnull, "wb") as file, pytest.raises(OSError) as caught:
+        call(file)
+    assert caught.value.filename == os.devnull
 
 
 @pytest.mark.parametrize("call", [forebay.flush, forebay.wait, forebay.is_safe])
