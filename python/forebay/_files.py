@@ -22,8 +22,8 @@ __all__ = [
 _SLICE = 0.25
 _RANGES = 64
 _WILL_NEED = 3
-# read(2) and write(2) move the position together with the bytes; larger ones they cut short.
-_ONE_CALL = 1 << 30
+# What Linux reads or writes in one call at most.
+_ONE_CALL = 0x7FFFF000
 
 # Of what follows, and of the files of each session; no child begins while another thread has it.
 _making = threading.RLock()
@@ -144,6 +144,10 @@ def _kind(mode):
 
 
 def _length(buffer):
+    if isinstance(buffer, (bytes, bytearray)):
+        return len(buffer)
+    if isinstance(buffer, memoryview):
+        return buffer.nbytes
     with memory(buffer, False) as (_, length):
         return length
 
@@ -152,8 +156,8 @@ class RawFile(io.RawIOBase):
     """A file without buffers of Python: what it reads and writes is copied once, by the library.
 
     Its position is that of the descriptor, which children and other libraries move, too.
-    `readinto` and `write` take all that has the buffer protocol, such as
-    NumPy arrays; those `..._at` leave the position alone, and threads may call them at once.
+    `readinto` and `write` take all that has the buffer protocol, such as NumPy arrays; those
+    `..._at` leave the position alone, and threads may call them at once.
     """
 
     def __init__(self, path, mode="rb", session=None):
@@ -224,19 +228,30 @@ class RawFile(io.RawIOBase):
         """Reads into a buffer from `offset` on; the number of bytes, fewer at the end."""
         if not self._reads:
             raise io.UnsupportedOperation("the file is not open for reading")
-        with memory(buffer, True) as (address, length):
-            return call("read", self._live(), address, length, offset, path=self.name)
+        return self._whole("read", buffer, offset)
 
     def write_at(self, buffer, offset):
         """Writes a buffer at `offset` (with mode a at the end); the number of bytes."""
         if not self._writes:
             raise io.UnsupportedOperation("the file is not open for writing")
-        with memory(buffer, False) as (address, length):
-            return call("write", self._live(), address, length, offset, path=self.name)
+        return self._whole("write", buffer, offset)
+
+    def _whole(self, name, buffer, offset):
+        with memory(buffer, name == "read") as (address, length):
+            done = 0
+            while True:
+                count = call(
+                    name, self._live(), address + done, length - done, offset + done,
+                    path=self.name,
+                )
+                done += count
+                if count < _ONE_CALL or done == length:
+                    return done
 
     def readinto(self, buffer):
         if not self._reads:
             raise io.UnsupportedOperation("the file is not open for reading")
+        # The call moves the position together with the bytes.
         if _length(buffer) <= _ONE_CALL:
             return os.readv(self.fileno(), [buffer])
         at = self.tell()
