@@ -87,3 +87,21 @@ def test_xarray_and_zarr(folder):
     array = zarr.create_array(f"{folder}/z.zarr", shape=(100,), dtype="f8", chunks=(10,))
     array[:] = numpy.arange(100.0)
     assert zarr.open_array(f"{folder}/z.zarr", mode="r")[:].sum() == 4950
+
+
+def test_addresses_of_pyarrow_and_zarr_are_those_that_the_page_names(folder):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    zarr = pytest.importorskip("zarr")
+    import pyarrow
+
+    table = pyarrow.table({"a": [1, 2, 3]})
+    parquet.write_table(table, f"fsspec+forebay://{folder}/table.parquet")
+    assert parquet.read_table(f"fsspec+forebay://{folder}/table.parquet") == table
+    fs = fsspec.filesystem("forebay")
+    assert parquet.read_table(f"{folder}/table.parquet", filesystem=fs) == table
+    url = f"forebay://{folder}/array.zarr"
+    array = zarr.open_array(
+        url, mode="w", shape=(10,), chunks=(3,), dtype="i4", storage_options={"auto_mkdir": True}
+    )
+    array[:] = range(10)
+    assert list(zarr.open_array(url, mode="r")[:]) == list(range(10))
