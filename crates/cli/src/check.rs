@@ -3,6 +3,7 @@
 
 use crate::batch::BatchJob;
 use crate::instance::InstanceArguments;
+use crate::output;
 use crate::text::{bytes, counted};
 use clap::Args;
 use forebay_node::Config;
@@ -41,14 +42,14 @@ pub fn check(arguments: &CheckArguments) -> Result<ExitCode, String> {
         Ok((config, runtime)) => {
             let found = Found::of(&config, &runtime);
             match arguments.json {
-                true => println!("{}", found.json(&config, &runtime)),
+                true => output::json(found.json(&config, &runtime)),
                 false => found.show(&name, &config, &runtime),
             }
             Ok(ExitCode::SUCCESS)
         }
         Err(errors) if arguments.json => {
             let errors: Vec<_> = errors.lines().collect();
-            println!("{}", json!({ "schema": 1, "good": false, "errors": errors }));
+            output::json(json!({ "schema": 1, "good": false, "errors": errors }));
             Ok(ExitCode::from(crate::FAILED))
         }
         Err(errors) => {

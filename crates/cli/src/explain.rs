@@ -1,6 +1,7 @@
 //! `forebay explain`.
 
 use crate::analyse;
+use crate::output;
 use crate::text::{bytes, counted, fitted};
 use clap::Args;
 use forebay_node::collective::{Shape, Terms};
@@ -81,7 +82,7 @@ pub fn explain(arguments: &ExplainArguments) -> Result<ExitCode, String> {
             });
             let modes = shape.map(|shape| observer.collective(&explanation, &shape)).transpose()?;
             match arguments.json {
-                true => println!("{}", json(&observer, runtime, &explanation, modes.as_ref())),
+                true => output::json(json(&observer, runtime, &explanation, modes.as_ref())),
                 false => {
                     print!("{}", show(&observer, runtime, &explanation, arguments.all));
                     modes.iter().for_each(|modes| print!("{}", show_modes(modes)));

@@ -2,6 +2,7 @@
 
 use crate::group;
 use crate::instance::InstanceArguments;
+use crate::output;
 use crate::text::counted;
 use clap::Args;
 use forebay_node::log::shown;
@@ -59,7 +60,7 @@ pub fn give_up(arguments: &GiveUpArguments) -> Result<ExitCode, String> {
                 "node": number, "name": name, "life": said["life"], "view": view,
                 "files": files, "wait_seconds": WAIT_SECONDS,
             });
-            println!("{said:#}");
+            output::json(format_args!("{said:#}"));
         }
         false => print(&name, &said["life"], view, &files),
     }

@@ -1,5 +1,6 @@
 //! `forebay model`: what a model says, beside what its paper prints.
 
+use crate::output;
 use clap::Args;
 use forebay_placement::collective::paper::{
     Bandwidths, Cell, DEVICES, LARGEST_ERROR, LINK, MEAN_ERROR, Reading, TABLES, TOTAL_MB, Table,
@@ -30,7 +31,7 @@ const WITHIN: Link = Link { start_s: 1e-6, byte_s: 1.0 / 5e9 };
 pub fn model(arguments: &ModelArguments) -> Result<ExitCode, String> {
     let rows = rows();
     match arguments.json {
-        true => println!("{:#}", json_of(&rows)),
+        true => output::json(format_args!("{:#}", json_of(&rows))),
         false => print!("{}", show(&rows)),
     }
     Ok(ExitCode::SUCCESS)

@@ -6,6 +6,7 @@
 use crate::text::without_numbers;
 use forebay_node::log::{Level, printable};
 use rustix::io::{Errno, FdFlags};
+use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::os::fd::{BorrowedFd, RawFd};
@@ -70,6 +71,30 @@ pub fn write(text: fmt::Arguments<'_>) {
     });
 }
 
+/// Writes a document of JSON, and ends the line. Nothing of it is changed as that of other texts
+/// is: only characters that control a terminal are written as escapes of JSON.
+pub fn json(document: impl fmt::Display) {
+    print_by(|| writeln!(io::stdout(), "{}", plain_json(&document.to_string())));
+}
+
+/// The same document without control characters, which can only stand in its strings; lines may
+/// have been broken between values.
+fn plain_json(document: &str) -> Cow<'_, str> {
+    let is_meant = |one: char| one.is_control() && one != '\n';
+    if !document.contains(is_meant) {
+        return Cow::Borrowed(document);
+    }
+    let mut plain = String::with_capacity(document.len() + 8);
+    for one in document.chars() {
+        match is_meant(one) {
+            // All of them are below 0xa0.
+            true => plain.push_str(&format!("\\u{:04x}", u32::from(one))),
+            false => plain.push(one),
+        }
+    }
+    Cow::Owned(plain)
+}
+
 /// Lets `print` write to the standard output. [`finish`] tells of an error.
 pub fn print_by(print: impl FnOnce() -> io::Result<()>) {
     if FAILED.get().is_none() {
@@ -125,5 +150,21 @@ pub fn finish(code: ExitCode) -> ExitCode {
             ExitCode::from(crate::FAILED)
         }
         _ => code,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn documents_keep_their_strings() {
+        let value = json!({ "path": "/a\n\t\u{1b}[m\u{7f}\u{85}\u{9b}2J (os error 2) \u{e4}\"" });
+        for document in [value.to_string(), format!("{value:#}")] {
+            let plain = plain_json(&document);
+            assert!(!plain.contains(|one: char| one.is_control() && one != '\n'), "{plain:?}");
+            assert_eq!(serde_json::from_str::<Value>(&plain).unwrap(), value);
+        }
     }
 }

@@ -9,6 +9,7 @@ mod text;
 
 pub use collect::{Collector, Outcome};
 
+use crate::output;
 use clap::Args;
 use forebay_node::runtime::{base, read_private, write_private};
 use serde_json::Value;
@@ -50,7 +51,7 @@ pub fn report(arguments: &ReportArguments) -> Result<ExitCode, String> {
     };
     match &arguments.output {
         Some(output) => write_to(output, &document)?,
-        None if arguments.json => println!("{}", pretty(&document)),
+        None if arguments.json => output::json(pretty(&document)),
         None => print!("{}", text::of(&document)),
     }
     Ok(ExitCode::SUCCESS)

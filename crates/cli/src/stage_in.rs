@@ -5,6 +5,7 @@ pub mod orders;
 mod progress;
 
 use crate::named::{Named, Pool};
+use crate::output;
 use crate::signals;
 use crate::text::{bytes, files};
 use clap::Args;
@@ -124,7 +125,7 @@ pub fn stage_in(arguments: &StageInArguments) -> Result<ExitCode, String> {
         && arguments.json
     {
         let errors = std::slice::from_ref(error);
-        println!("{}", Summary::default().json(0.0, errors, signals::early().is_some()));
+        output::json(Summary::default().json(0.0, errors, signals::early().is_some()));
     }
     ended
 }
@@ -185,7 +186,7 @@ fn end(
     }
     failed.iter().for_each(|error| eprintln!("forebay: {error}"));
     if arguments.json {
-        println!("{}", summary.json(seconds, failed, signal.is_some()));
+        output::json(summary.json(seconds, failed, signal.is_some()));
     } else {
         println!("{}", summary.describe(seconds));
     }

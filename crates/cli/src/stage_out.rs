@@ -5,6 +5,7 @@ use crate::drain::Progress;
 use crate::elsewhere;
 use crate::flush::{flush_pool, report};
 use crate::named::{Named, Pool};
+use crate::output;
 use crate::stage_in::found::{Files, Found, Left};
 use crate::text::{bytes, files};
 use clap::Args;
@@ -106,7 +107,7 @@ fn print_dropped(dropped: &Dropped, stays: u64, errors: &[String]) {
     let object = json!({
         "files": dropped.files, "bytes": dropped.bytes, "stays": stays, "errors": errors,
     });
-    println!("{object}");
+    output::json(object);
 }
 
 /// `forebay stage-out`.
@@ -169,7 +170,7 @@ fn print_json(came: &Came, dropped: &Dropped, errors: &[String]) {
         "dropped": { "files": dropped.files, "bytes": dropped.bytes },
         "errors": errors,
     });
-    println!("{object}");
+    output::json(object);
 }
 
 /// What to say of a path below which not all was seen; nothing if it was only removed meanwhile, or

@@ -57,7 +57,7 @@ pub fn status(arguments: &StatusArguments) -> Result<ExitCode, String> {
     if arguments.json {
         let pools = Runtime::all()?.into_iter().filter(|runtime| runtime.has_pool());
         let objects: Vec<_> = pools.map(|runtime| one_line(&json(&runtime))).collect();
-        println!("[{}]", objects.join(",\n"));
+        output::json(format_args!("[{}]", objects.join(",\n")));
         return Ok(ExitCode::SUCCESS);
     }
     let mut shown = 0;

@@ -1,6 +1,7 @@
 //! `forebay simulate group`: how fast a group of nodes notices that one is gone, and what that
 //! costs.
 
+use crate::output;
 use forebay_simulator::group::{Fault, Group, GroupOutcome, Killed, simulate};
 use forebay_simulator::leases::KINDS;
 use forebay_simulator::traffic::{Change, Traffic, traffic};
@@ -71,7 +72,7 @@ pub(super) fn run(
         rows.push(Row::of(&group, &outcome));
     }
     match as_json {
-        true => println!("{}", Value::from_iter(rows.iter().map(Row::json))),
+        true => output::json(Value::from_iter(rows.iter().map(Row::json))),
         false => print!("{}", table(&rows)),
     }
     Ok(ExitCode::SUCCESS)

@@ -2,6 +2,7 @@
 //! machine of the same configuration, and both beside each other.
 
 use super::trace::{self, Recorded};
+use crate::output;
 use crate::text::bytes;
 use forebay_node::config::Tier as ConfiguredTier;
 use forebay_node::{Config, TRACE_HEADING};
@@ -54,7 +55,7 @@ pub(super) fn replay(
     let replayed = replayed(&config, &recorded, &outcome);
     let seen = movements.map(|file| of_recording(file, &recorded)).transpose()?;
     match as_json {
-        true => println!("{}", report_json(seen.as_ref(), &replayed)),
+        true => output::json(report_json(seen.as_ref(), &replayed)),
         false => print!("{}", report(seen.as_ref(), &replayed)),
     }
     Ok(())
