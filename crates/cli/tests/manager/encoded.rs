@@ -4,7 +4,7 @@
 use crate::harness::{EAGER, LONG, Site, Steps, have, kill, wait_for};
 use rustix::process::Signal;
 use std::fs;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 const BYTES: usize = (3 << 20) + 123;
@@ -330,4 +330,80 @@ fn a_manager_that_is_killed_while_it_restores_is_followed_by_one_that_does() {
     kill(site.status().manager, Signal::KILL);
     steps.past("2");
     assert_eq!(steps.end().stdout, site.run_plainly("md5sum < file").stdout);
+}
+
+#[test]
+fn what_was_changed_without_forebay_is_an_error_and_never_encoded_bytes() {
+    let site = site(&["cut", "longer", "behind", "emptied", "anew"]);
+    let steps = Steps::of(
+        &site,
+        "step 1
+        for file in cut longer behind; do cat $file > $OUT/$file; echo $?; done
+        md5sum < anew; echo new > emptied; cat emptied; step 2
+        md5sum < cut; md5sum < longer",
+    );
+    steps.at("1");
+    replace(&site, &["cut", "longer", "behind", "emptied", "anew"]);
+    let open = |name: &str| fs::File::options().write(true).open(site.store.join(name)).unwrap();
+    let size = |name: &str, bytes: usize| open(name).set_len(bytes as u64).unwrap();
+    size("cut", 2_000_000);
+    size("emptied", 2_000_000);
+    size("longer", BYTES + 5000);
+    open("behind").write_all_at(b"text", 2_000_000).unwrap();
+    // It still has its mark.
+    fs::write(site.store.join("anew"), "other").unwrap();
+    size("anew", 100_000);
+    assert!(mark(&site.store.join("anew")).is_some());
+    fs::copy(site.store.join("anew"), site.plain.join("anew")).unwrap();
+    steps.past("1");
+    steps.at("2");
+    for name in ["cut", "longer", "behind"] {
+        assert_eq!(fs::read(site.out.join(name)).unwrap(), b"", "{name}");
+        assert!(mark(&site.store.join(name)).is_some(), "{name}");
+    }
+    let log = site.log();
+    for (name, size) in [("cut", 2_000_000), ("longer", BYTES + 5000)] {
+        let wanted = format!(
+            "{name}: it is encoded, and not restored: a program without Forebay has made it {size} \
+             bytes long; `truncate -s {BYTES}` of it undoes that"
+        );
+        assert!(log.contains(&wanted), "{wanted}: {log}");
+    }
+    assert!(log.contains("has written to it, at byte 2000000, "), "{log}");
+    // As the log says.
+    size("cut", BYTES);
+    size("longer", BYTES);
+    steps.past("2");
+    let plain = site.run_plainly("md5sum < anew; md5sum < cut; md5sum < longer").stdout;
+    let (anew, rest) = plain.split_at(plain.find('\n').unwrap() + 1);
+    assert_eq!(steps.end().stdout, format!("1\n1\n1\n{anew}new\n{rest}"));
+}
+
+#[test]
+fn what_a_killed_replace_has_left_is_removed_and_not_what_a_living_one_writes() {
+    let site = site(&["file"]);
+    let steps = Steps::of(&site, "step 1");
+    steps.at("1");
+    let folder = site.store.join(".forebay-encoded");
+    let make = || {
+        fs::create_dir_all(&folder).unwrap();
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).unwrap();
+        let living = fs::File::create(folder.join("0000000000000002.new")).unwrap();
+        living.try_lock().unwrap();
+        fs::write(folder.join("0000000000000001.new"), "left").unwrap();
+        living
+    };
+    let look = || (1..3).map(|n| folder.join(format!("{n:016x}.new")).exists()).collect::<Vec<_>>();
+    let living = make();
+    replace(&site, &["file"]);
+    assert_eq!(look(), [false, true]);
+    drop(living);
+    let living = make();
+    site.end(site.forebay(&["restore", "file"])).expect(0);
+    assert_eq!(look(), [false, true]);
+    drop(living);
+    site.end(site.forebay(&["restore", "file"])).expect(0);
+    assert_tidy(&site);
+    steps.past("1");
+    steps.end();
 }

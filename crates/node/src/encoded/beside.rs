@@ -126,6 +126,17 @@ impl Beside {
     /// # Errors
     /// The store's.
     pub fn begin(&mut self, number: u64) -> Result<File, Errno> {
+        let mut begun = self.begin_once(number);
+        for _ in 0..AGAIN {
+            if !matches!(begun, Err(Errno::AGAIN)) {
+                break;
+            }
+            begun = self.begin_once(number);
+        }
+        begun
+    }
+
+    fn begin_once(&mut self, number: u64) -> Result<File, Errno> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
         let name = format!("{number:016x}{NEW}");
         let mode = Mode::RUSR | Mode::WUSR;
@@ -141,8 +152,12 @@ impl Beside {
             made = make(&self.folder);
         }
         let file = made?;
-        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-        Ok(file.into())
+        // Before it was locked it may have been taken for one that was left, and removed.
+        rustix::fs::flock(&file, FlockOperation::LockExclusive)?;
+        match rustix::fs::fstat(&file)?.st_nlink {
+            0 => Err(Errno::AGAIN),
+            _ => Ok(file.into()),
+        }
     }
 
     /// Gives what was begun its mark and its name, durably. `seen` is what is encoded, at `path`.
@@ -208,6 +223,12 @@ impl Beside {
     /// Removes the folder if nothing is in it.
     pub fn remove_if_empty(&self) {
         let _ = rustix::fs::rmdir(self.store.join(FOLDER));
+    }
+
+    /// Removes what writers have begun that are gone.
+    pub fn remove_left(&self) {
+        // What cannot be read is left for another time.
+        let _ = self.sweep();
     }
 
     /// Removes what writers have left that are gone, and gives all finished files: number, and

@@ -30,6 +30,15 @@ pub enum Failure {
     Damaged(String),
     /// The encoded bytes that a mark names are not where they were put.
     Missing(PathBuf),
+    /// It is of another size than its mark says, so that a program without Forebay has changed it.
+    Resized {
+        /// Bytes of the original.
+        original: u64,
+        /// Bytes that it is long.
+        size: u64,
+    },
+    /// A program without Forebay has written behind the encoded bytes: at this offset.
+    Overwritten(u64),
     /// The node manager ends: the next one goes on.
     Ending,
     /// It is not replaced: why.
@@ -172,6 +181,16 @@ impl fmt::Display for Failure {
             Failure::Missing(path) => {
                 write!(f, "its encoded bytes are not in {}, where they were put", path.display())
             }
+            Failure::Resized { original, size } => write!(
+                f,
+                "a program without Forebay has made it {size} bytes long; `truncate -s {original}` of it \
+                 undoes that"
+            ),
+            Failure::Overwritten(offset) => write!(
+                f,
+                "a program without Forebay has written to it, at byte {offset}, where nothing of its \
+                 encoded form is"
+            ),
             Failure::Ending => f.write_str("the node manager ends"),
             Failure::Refused(refusal) => refusal.fmt(f),
         }

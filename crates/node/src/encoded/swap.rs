@@ -19,12 +19,13 @@ use super::beside::{Beside, Seen, edges_of, find_original};
 use super::encode::check_kind;
 use super::{Failure, Refusal, doing, store_of};
 use crate::store::beneath::reopen;
+use forebay_active::Error;
 use forebay_active::encoded::Reader;
-use forebay_pool::encoded::{Content, EXCHANGING, MARK, Mark, is_marked, mark_of, may_be_marked};
+use forebay_pool::encoded::{Content, EXCHANGING, MARK, MARK_MAX, Mark, is_marked, may_be_marked};
 use forebay_pool::{Identity, clock, crash, power_loss};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{
-    FallocateFlags, FlockOperation, OFlags, Stat, Timespec, Timestamps, XattrFlags, fstat,
+    FallocateFlags, FlockOperation, OFlags, SeekFrom, Stat, Timespec, Timestamps, XattrFlags, fstat,
 };
 use rustix::io::Errno;
 use std::fs::File;
@@ -93,11 +94,16 @@ pub(crate) fn restore(
     dropping: Dropping,
 ) -> Result<Option<Mark>, Failure> {
     let path = path_of(&fd);
+    tidy(context, &path);
     let file = File::from(reopen(&fd, OFlags::RDWR).map_err(doing("opening it to be restored"))?);
     drop(fd);
     let stat = fstat(&file).map_err(doing("looking at it"))?;
-    let found = mark_of(&file, stat.st_size as u64).map_err(doing("reading its mark"))?;
+    let found = mark_of_any_size(&file).map_err(doing("reading its mark"))?;
     let Some(mark) = found else { return Ok(None) };
+    let size = stat.st_size as u64;
+    if mark.original != size && !begins_as_marked(&file, &mark)? {
+        return Ok(None);
+    }
     // What others have marked is not decoded here.
     if stat.st_uid != rustix::process::geteuid().as_raw() {
         return Err(Refusal::Owner.into());
@@ -105,8 +111,15 @@ pub(crate) fn restore(
     let mut beside = context.beside(&path, stat.st_dev)?;
     let _alone = alone_among_nodes(context, &beside)?;
     // Another node's manager may have been faster.
-    let found = mark_of(&file, stat.st_size as u64).map_err(doing("reading its mark"))?;
+    let found = mark_of_any_size(&file).map_err(doing("reading its mark"))?;
     let Some(mark) = found.filter(|now| now.number == mark.number) else { return Ok(None) };
+    if mark.original != size && dropping == Dropping::Nothing {
+        beside.remove_if_empty();
+        return Err(match size < mark.encoded && mark.content == Content::Here {
+            true => Failure::Damaged("was cut short by a program without Forebay".to_owned()),
+            false => Failure::Resized { original: mark.original, size },
+        });
+    }
     if dropping == Dropping::Bytes {
         power_loss::resizing(file.as_fd(), 0);
         rustix::fs::ftruncate(&file, 0).map_err(doing("truncating it"))?;
@@ -133,6 +146,7 @@ fn restore_marked(
         if !has_what_is_marked(file, &mark)? {
             return Ok(None);
         }
+        check_behind(context, file, &mark)?;
         // For nothing but to see that it can be.
         decode(context, file, &mark, |_, _| Ok(()))?;
         let room = rustix::fs::fstatvfs(file).map_err(doing("looking for room"))?;
@@ -190,6 +204,7 @@ pub(crate) fn replace(
     let store = store_of(context.stores, &path).ok_or(Refusal::Elsewhere)?;
     let mut beside =
         Beside::existing(store).map_err(doing("opening the folder of what is encoded"))?;
+    beside.remove_left();
     let (meant, seen, _) = beside.told(number).map_err(doing("opening the encoded file"))?;
     let file = match reopen(&fd, OFlags::RDWR) {
         Ok(file) => File::from(file),
@@ -225,6 +240,15 @@ pub(crate) fn replace(
     crash::point("encoded.removed");
     drop(lease);
     Ok(meant)
+}
+
+/// Removes what writers that are gone have begun in the folder of the store of a file.
+fn tidy(context: &Context<'_>, path: &Path) {
+    let Some(store) = store_of(context.stores, path) else { return };
+    let Ok(beside) = Beside::existing(store) else { return };
+    let Ok(_alone) = alone_among_nodes(context, &beside) else { return };
+    beside.remove_left();
+    beside.remove_if_empty();
 }
 
 /// Goes on with what a manager that is gone has left beside the files of a store: what is needed is
@@ -267,15 +291,19 @@ fn settle_one(
 ) -> Result<(), Failure> {
     let file = File::from(reopen(original, OFlags::RDWR).map_err(doing("opening it"))?);
     let stat = fstat(&file).map_err(doing("looking at it"))?;
-    let found = mark_of(&file, stat.st_size as u64).map_err(doing("reading its mark"))?;
+    let found = mark_of_any_size(&file).map_err(doing("reading its mark"))?;
     match found.filter(|mark| mark.number == number && mark.content == Content::Beside) {
-        Some(mark) => {
+        Some(mark) if mark.original != stat.st_size as u64 && begins_as_marked(&file, &mark)? => {
+            let (original, size) = (mark.original, stat.st_size as u64);
+            return Err(Failure::Resized { original, size });
+        }
+        Some(mark) if mark.original == stat.st_size as u64 => {
             let (source, _) = beside_of(beside, &mark)?;
             let here = Mark { content: Content::Here, ..mark };
             bring_in_place(context, &file, &stat, &source, &here, seen.modified_ns)?;
             beside.remove(number);
         }
-        None => {
+        _ => {
             // What is beside says that the bit is ours.
             end_exchange(&file)?;
             sync(&file)?;
@@ -322,9 +350,54 @@ fn has_what_is_marked(file: &File, mark: &Mark) -> Result<bool, Failure> {
     // One of them may have been damaged; both, only where it still begins as such a form does.
     let begins = Reader::open(file, mark.encoded);
     match begins {
-        Err(forebay_active::Error::NotEncoded(_)) => Ok(head == mark.head || tail == mark.tail),
+        Err(Error::NotEncoded(_)) => Ok(head == mark.head || tail == mark.tail),
         _ => Ok(true),
     }
+}
+
+/// The mark of a file, whatever its size.
+fn mark_of_any_size(file: &File) -> Result<Option<Mark>, Errno> {
+    let mut text = [0u8; MARK_MAX];
+    match rustix::fs::fgetxattr(file, MARK, &mut text[..]) {
+        Ok(length) => Ok(text.get(..length).and_then(Mark::parse)),
+        Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::RANGE | Errno::NOSYS) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Whether a file of another size than its mark says begins as the encoded form does, or is one
+/// whose exchange has not ended. What a program has written anew is neither.
+fn begins_as_marked(file: &File, mark: &Mark) -> Result<bool, Failure> {
+    let stat = fstat(file).map_err(doing("looking at it"))?;
+    if mark.content == Content::Beside {
+        return Ok(stat.st_size > 0 && stat.st_mode & EXCHANGING != 0);
+    }
+    let (head, _) = edges_of(file, mark.encoded).map_err(doing("reading it"))?;
+    Ok(head == mark.head)
+}
+
+/// Sees to it that there is nothing behind the encoded bytes, where restoring would lose it.
+fn check_behind(context: &Context<'_>, file: &File, mark: &Mark) -> Result<(), Failure> {
+    let mut piece = vec![0; PIECE];
+    let mut at = mark.encoded;
+    while at < mark.original {
+        context.go_on()?;
+        at = match rustix::fs::seek(file, SeekFrom::Data(at)) {
+            Ok(data) => data.min(mark.original),
+            Err(Errno::NXIO) => return Ok(()),
+            // It does not tell of its holes: all of it is read.
+            Err(_) => at,
+        };
+        let part = &mut piece[..(mark.original - at).min(PIECE as u64) as usize];
+        file.read_exact_at(part, at).map_err(|error| {
+            Failure::System("reading behind its encoded bytes", Failure::errno_of(&error))
+        })?;
+        if let Some(written) = part.iter().position(|&byte| byte != 0) {
+            return Err(Failure::Overwritten(at + written as u64));
+        }
+        at += part.len() as u64;
+    }
+    Ok(())
 }
 
 /// Decodes all that a file has, as its mark describes it, and has `take` each piece of the original
