@@ -28,6 +28,7 @@ mod remote;
 mod store;
 mod usage;
 
+pub use actions::REFUSED;
 pub use config::Config;
 #[cfg(feature = "ucx")]
 pub use forebay_cluster::{UCX_LICENSE, begin_ucx};

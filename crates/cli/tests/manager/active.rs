@@ -128,3 +128,23 @@ fn a_file_that_is_replaced_by_a_rule_is_small_and_has_its_bytes_for_programs() {
     assert!(!marked());
     assert_eq!(fs::read_dir(&site.store).unwrap().count(), 1);
 }
+
+#[test]
+fn a_file_that_is_not_to_be_replaced_is_refused_and_no_failure() {
+    let site = site_with(
+        "[[active]]\nname = \"pack\"\nmatch = \"*.dat\"\noperation = \"compress\"\n\
+         replace = true\npatience = \"0s\"\n",
+    );
+    let steps = Steps::of(&site, "echo text > a.dat; step 1");
+    steps.at("1");
+    wait_for("the end", LONG, || {
+        site.status().text.contains("operation pack: 1 refused").then_some(())
+    });
+    assert!(!site.status().text.contains("FAILED"), "{}", site.status().text);
+    let said = explained(&site, "a.dat");
+    assert!(said.contains("operation pack refused: ") && said.contains("64 KiB"), "{said}");
+    steps.past("1");
+    let ran = steps.end();
+    assert!(ran.stderr.contains("ran on files: 1 refused"), "{}", ran.stderr);
+    assert_eq!(sees(&site.store.join("a.dat")), "text\n");
+}

@@ -407,3 +407,62 @@ fn what_a_killed_replace_has_left_is_removed_and_not_what_a_living_one_writes() 
     steps.past("1");
     steps.end();
 }
+
+#[test]
+fn a_restore_says_what_it_waits_for_and_does_not_wait_for_good() {
+    let site = site(&["file", "other"]);
+    let (flag, log) = (site.out.join("flag"), site.out.join("log"));
+    fs::write(&flag, "").unwrap();
+    fs::write(&log, "").unwrap();
+    let mut command = Steps::command(&site, &[], "step 1; step 2");
+    command
+        .env("FOREBAY_PAUSE", format!("restore.copied:1:while={}", flag.display()))
+        .env("FOREBAY_PAUSE_IN", "node")
+        .env("FOREBAY_PAUSE_LOG", &log);
+    let steps = Steps::start(&site, command);
+    steps.at("1");
+    replace(&site, &["file", "other"]);
+    // A thread of it hangs.
+    let restore = |file| {
+        let mut command = site.forebay(&["restore", file]);
+        command.env("FOREBAY_TIME_SCALE", "10");
+        site.end(command).expect(1).stderr
+    };
+    let hung = restore("file");
+    let manager = site.status().manager;
+    assert!(hung.contains(&format!("file: waiting for node manager {manager}\n")), "{hung}");
+    assert!(hung.contains(&format!("node manager {manager} has not answered for")), "{hung}");
+    kill(manager, Signal::STOP);
+    let stopped = restore("other");
+    kill(manager, Signal::CONT);
+    let wanted = format!("other: node manager {manager} is stopped (SIGSTOP");
+    assert!(stopped.contains(&wanted), "{stopped}");
+    assert!(stopped.contains(&format!("kill -CONT {manager}")), "{stopped}");
+    fs::remove_file(&flag).unwrap();
+    steps.past("1");
+    steps.past("2");
+    steps.end();
+    wait_for("the original", LONG, || {
+        (fs::read(site.store.join("file")).unwrap() == content(1)).then_some(())
+    });
+}
+
+#[test]
+fn the_instance_of_a_file_can_be_named() {
+    let site = site(&["file"]);
+    let steps = Steps::of(&site, "step 1");
+    steps.at("1");
+    let config = site.config.to_str().unwrap().to_owned();
+    let said = replace(&site, &["--config", &config, "file"]);
+    assert!(said.starts_with("file: zstd, "), "{said}");
+    // There is none that has another directory.
+    let other = site.out.to_str().unwrap();
+    for command in ["replace", "restore"] {
+        let ran = site.end(site.forebay(&[command, "--backing", other, "file"])).expect(125);
+        assert!(ran.stderr.contains("no node manager runs for that"), "{}", ran.stderr);
+    }
+    let ran = site.end(site.forebay(&["restore", "--config", &config, "file"])).expect(0);
+    assert_eq!(ran.stdout, "file: has its original bytes again\n");
+    steps.past("1");
+    steps.end();
+}

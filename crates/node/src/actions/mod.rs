@@ -54,6 +54,9 @@ const REQUEST_MAX: u64 = 256 << 10;
 /// The variable that a command's processes have: what they write starts no action.
 pub(crate) const MARK: &str = "FOREBAY_ACTION";
 
+/// The exit status of `forebay replace --as-action` where the file is to be left alone.
+pub const REFUSED: u8 = 3;
+
 /// Something that runs on files.
 #[derive(Clone, Debug)]
 pub(crate) enum Action {
@@ -164,6 +167,14 @@ impl Action {
         }
     }
 
+    /// The exit status by which its command says that the file is none for it.
+    pub fn refusal(&self) -> Option<i32> {
+        match self {
+            Action::Active(rule) if rule.replace => Some(REFUSED.into()),
+            Action::Analyse(_) | Action::Active(_) => None,
+        }
+    }
+
     /// What follows its success.
     pub fn ending(&self) -> Ending {
         match self {
@@ -241,7 +252,7 @@ fn words_of(rule: &ActiveRule, path: &Path) -> Vec<OsString> {
     if rule.replace {
         let codec = rule.options.get("codec").map_or("zstd", String::as_str);
         let form = if rule.operation == "dedup" { "dedup" } else { codec };
-        words.extend(["replace", "--with", form].map(OsString::from));
+        words.extend(["replace", "--as-action", "--with", form].map(OsString::from));
         if let Some(level) = rule.options.get("level") {
             words.extend(["--level", level].map(OsString::from));
         }

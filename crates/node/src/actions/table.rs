@@ -32,6 +32,8 @@ pub enum RunState {
     Done,
     /// The same, and the file was removed instead of being drained.
     Dropped,
+    /// Its file is none that the operation is done on: why is what it said.
+    Refused,
     /// Its command failed, or could not be started.
     Failed,
     /// It took too long.
@@ -42,12 +44,13 @@ pub enum RunState {
 
 impl RunState {
     /// All, with their names.
-    pub const ALL: [(&'static str, RunState); 8] = [
+    pub const ALL: [(&'static str, RunState); 9] = [
         ("waiting", RunState::Waiting),
         ("running", RunState::Running),
         ("deciding", RunState::Deciding),
         ("done", RunState::Done),
         ("dropped", RunState::Dropped),
+        ("refused", RunState::Refused),
         ("failed", RunState::Failed),
         ("timed out", RunState::TimedOut),
         ("stopped", RunState::Stopped),

@@ -256,8 +256,7 @@ impl Runner {
         crash::point("action.ended");
         let id = child.id;
         if let Some(why) = ended.failure {
-            let state = if ended.is_late { RunState::TimedOut } else { RunState::Failed };
-            return self.fail(id, state, why);
+            return self.fail(id, ended.state, why);
         }
         let published = child.publish();
         let path = match published {

@@ -2,7 +2,7 @@
 //! name.
 
 use super::leftover;
-use crate::actions::table::Entry;
+use crate::actions::table::{Entry, RunState};
 use crate::actions::{Action, Event, MARK};
 use crate::instance::launch;
 use crate::instance::runtime::sync_folder_of;
@@ -39,8 +39,8 @@ pub(super) fn version_of(record: &FileRecord) -> (u64, u64) {
 pub(super) struct Ended {
     /// Why it has failed, if so.
     pub failure: Option<String>,
-    /// It was killed as it took too long.
-    pub is_late: bool,
+    /// How it stands then.
+    pub state: RunState,
 }
 
 /// A process that runs on a file.
@@ -182,18 +182,26 @@ impl Child {
     }
 
     fn ended(&mut self, status: Result<ExitStatus, String>) -> Ended {
-        let (failure, is_late) = match (self.killed.take(), status) {
-            (Some((why, is_late)), _) => (Some(why), is_late),
-            (None, Ok(status)) if status.success() => (None, false),
+        let (failure, state) = match (self.killed.take(), status) {
+            (Some((why, true)), _) => (Some(why), RunState::TimedOut),
+            (Some((why, false)), _) => (Some(why), RunState::Failed),
+            (None, Ok(status)) if status.success() => (None, RunState::Done),
+            (None, Ok(status))
+                if status.code().is_some() && status.code() == self.action.refusal() =>
+            {
+                let said = self.tail();
+                self.clean_up();
+                return Ended { failure: Some(said), state: RunState::Refused };
+            }
             (None, Ok(status)) => {
                 let why = match (status.code(), status.signal()) {
                     (Some(code), _) => format!("it exited with {code}"),
                     (_, Some(signal)) => format!("signal {signal} has ended it"),
                     _ => "it has ended".to_owned(),
                 };
-                (Some(why), false)
+                (Some(why), RunState::Failed)
             }
-            (None, Err(why)) => (Some(why), false),
+            (None, Err(why)) => (Some(why), RunState::Failed),
         };
         let failure = failure.map(|why| match self.tail() {
             tail if tail.is_empty() => why,
@@ -202,7 +210,7 @@ impl Child {
         if failure.is_some() {
             self.clean_up();
         }
-        Ended { failure, is_late }
+        Ended { failure, state }
     }
 
     /// Removes what it has left in files.
