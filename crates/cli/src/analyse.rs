@@ -13,7 +13,7 @@ use forebay_node::runtime::Runtime;
 use forebay_pool::clock;
 use forebay_pool::message::Message;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -191,6 +191,19 @@ fn describe(run: &Entry) -> String {
     let step = run.step.map_or(String::new(), |step| format!(", step {step}"));
     let said = if run.said.is_empty() { String::new() } else { format!(": {}", shown(&run.said)) };
     format!("{} {} of {}{step} {}{said}", run.kind, run.action, shown(&run.path), run.state.name())
+}
+
+/// What files wait for that are not drained before it has ended, in few words.
+pub fn held(runtime: &Runtime) -> Option<String> {
+    let runs = table::read(runtime);
+    let holding = runs.iter().filter(|run| run.holds && !run.state.is_end());
+    let names: BTreeSet<(&str, &str)> =
+        holding.map(|run| (run.kind.as_str(), run.action.as_str())).collect();
+    let (kind, name) = names.first()?;
+    Some(match names.len() {
+        1 => format!("waits for {kind} {}", shown(name)),
+        more => format!("waits for {kind} {} and {} more", shown(name), more - 1),
+    })
 }
 
 /// The same, for people who ask about one file: what ran on it, and is to.

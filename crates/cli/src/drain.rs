@@ -1,5 +1,6 @@
 //! Waiting for a drain, with a progress bar on a terminal and plain lines elsewhere.
 
+use crate::analyse;
 use crate::holders::Holders;
 use crate::progress_bar::{Bar, LINE_EVERY, SHORT};
 use crate::task;
@@ -111,6 +112,11 @@ impl Progress {
 
     /// Shows that `left` bytes are left, if it takes long enough for that.
     pub fn show(&mut self, left: u64) {
+        self.show_held(left, || None);
+    }
+
+    /// The same, where `held` may know what keeps it from going on.
+    fn show_held(&mut self, left: u64, held: impl FnOnce() -> Option<String>) {
         self.most = self.most.max(left);
         let done = self.most - left;
         let rate = self.recent.rate(self.since.elapsed(), done);
@@ -118,7 +124,9 @@ impl Progress {
             return;
         }
         let left_seconds = if rate > 0.0 { left as f64 / rate } else { f64::INFINITY };
-        let safe = safe_at(SystemTime::now(), left_seconds);
+        // What moves has an end in sight, whatever else is held.
+        let held = if rate > 0.0 { None } else { held() };
+        let safe = held.unwrap_or_else(|| safe_at(SystemTime::now(), left_seconds));
         if std::io::stderr().is_terminal() {
             self.bar.show(self.what, template, safe, (done, self.most));
         } else if self.is_time_for_a_line(rate > 0.0) {
@@ -221,7 +229,7 @@ fn ask<A, L>(
             }
             watch.look(runtime.manager())?;
             if let Some(observer) = &observer {
-                progress.show(observer.dirty());
+                progress.show_held(observer.dirty(), || analyse::held(runtime));
                 holders.tell(|| observer.holders());
             }
         }

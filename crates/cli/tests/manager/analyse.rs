@@ -358,3 +358,49 @@ fn a_manager_that_is_killed_at_any_step_loses_nothing() {
         assert_eq!(hidden.count(), 0, "{point}");
     }
 }
+
+#[test]
+fn what_a_program_has_written_is_not_said_to_be_the_analysis_own() {
+    let site = site_with(
+        &EAGER,
+        &[(
+            "name = \"slow\"\nmatch = \"staged\"\ndrain = \"after\"\nmay_drop = true",
+            "echo run >> OUT/runs; while [ ! -e OUT/gate ]; do sleep 0.05; done; \
+             echo drop > \"$FOREBAY_DECISION\"",
+        )],
+    );
+    let steps = Steps::of(&site, "echo text > staged; step 1; echo more >> staged; step 2");
+    steps.at("1");
+    wait_for("the command", LONG, || (lines(site.out.join("runs")) == 1).then_some(()));
+    steps.past("1");
+    steps.at("2");
+    // The change is noted while the command still runs.
+    wait_for("another run", LONG, || {
+        let said = site.status().text;
+        said.contains("analysis slow: 1 waiting, 1 running").then_some(())
+    });
+    fs::write(site.out.join("gate"), "").unwrap();
+    wait_for("both ends", LONG, || (lines(site.out.join("runs")) == 2).then_some(()));
+    steps.past("2");
+    let ran = steps.end();
+    let log = format!("{}{}", site.log(), ran.stderr);
+    assert!(!log.contains("its own analysis") && !log.contains("has written to it"), "{log}");
+    assert!(log.contains("its file was changed meanwhile"), "{log}");
+}
+
+#[test]
+fn a_run_that_ends_says_for_what_its_files_are_held() {
+    let site = site_with(
+        &EAGER,
+        &[(
+            "name = \"slow\"\nmatch = \"staged\"\ndrain = \"after\"",
+            "while [ ! -e OUT/gate ]; do sleep 0.05; done",
+        )],
+    );
+    let running = site.start(site.buffered(&["sh", "-c", "echo text > staged"]));
+    wait_for("a line", LONG, || running.stderr().contains("draining: ").then_some(()));
+    fs::write(site.out.join("gate"), "").unwrap();
+    let said = running.end().expect(0).stderr;
+    assert!(said.contains("done, 0 B/s, waits for analysis slow\n"), "{said}");
+    assert!(!said.contains("no end in sight"), "{said}");
+}

@@ -270,10 +270,21 @@ impl Runner {
         let is_altered = is_same && record.is_altered();
         let mut said = String::new();
         let keep = |why: &str| node.actions.keep(file, generation, why);
-        if is_same && !is_altered && child.version != child::version_of(record) {
-            // Of its own file: what it writes is drained with it, and starts nothing.
-            said = "it has written to its own file, which is drained as it is now".into();
-            keep("its own analysis has written to it");
+        let has_changed = is_same && child.version != child::version_of(record);
+        // What a program has changed since it began is noted for another run of the same.
+        let is_again = |run: &Entry| {
+            run.id != id && run.action == child.action.name() && run.is_of(file, generation)
+        };
+        let is_altered = is_altered || has_changed && node.actions.runs().iter().any(is_again);
+        if has_changed && !is_altered {
+            // What it writes is drained with its file, and starts nothing.
+            said = "its file is drained as it is now: the command has written to it, or a program \
+                in a way that is not seen (a shared mapping, a time that was set)"
+                .into();
+            keep(
+                "its own analysis has written to it, or a program in a way that is not seen (a \
+                 shared mapping, a time that was set)",
+            );
         } else if is_altered {
             // Usual at a step.
             if child.action.on() == On::Close {
