@@ -8,10 +8,10 @@ use std::ffi::OsStr;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// How long a service manager that reads nothing may hold us up.
-const SEND: Duration = Duration::from_secs(1);
+const SEND: Timer = Timer::seconds(1);
 /// How often it is told how far a drain is.
 const EVERY: Timer = Timer::seconds(1);
 /// For how long more it is to wait after a drain has gone on.
@@ -29,7 +29,7 @@ impl Service {
         let named = std::env::var_os("NOTIFY_SOCKET").unwrap_or_default();
         let Some(address) = address(&named) else { return Service::default() };
         let socket = UnixDatagram::unbound()
-            .and_then(|socket| socket.set_write_timeout(Some(SEND)).map(|()| socket));
+            .and_then(|socket| socket.set_write_timeout(Some(SEND.as_duration())).map(|()| socket));
         Service { socket: socket.ok().map(|socket| (socket, address)) }
     }
 
@@ -99,6 +99,7 @@ impl Farewell {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     /// A service, and the service manager's end.
     fn pair(folder: &std::path::Path) -> (Service, UnixDatagram) {

@@ -1,6 +1,6 @@
 //! What the node manager says: lines on standard error, which is its log, each with the time and a
-//! level. Where the standard error is the journal of systemd, which notes the time itself, a line has
-//! the prefix that the journal knows levels by.
+//! level. Where the standard error is the journal of systemd, which notes the time itself, a line
+//! has the prefix that the journal knows levels by.
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
