@@ -54,7 +54,7 @@ impl OpenFile<'_> {
             return;
         }
         // The kernel and ld.so read programs and libraries from the store, at a time we cannot see.
-        if self.record.has(FileFlags::EXECUTABLE) {
+        if self.record.has(FileFlags::EXECUTABLE) && self.may_be_program() {
             if !self.record.may_be_held() {
                 let _ = surely(|| self.flush(false, &Wait::begin()));
             }
@@ -73,6 +73,14 @@ impl OpenFile<'_> {
         } else {
             self.end_syncs();
         }
+    }
+
+    /// Whether the kernel or ld.so may take the file for a program, a library or a script: by its
+    /// first bytes, or where these cannot be told at once.
+    fn may_be_program(&self) -> bool {
+        let inside = self.enter_restarting(self.session.owner());
+        let head = inside.ok().and_then(|inside| inside.head::<4>());
+        head.is_none_or(|head| head == *b"\x7fELF" || head.starts_with(b"#!"))
     }
 
     /// Makes what was written so far safe, and reports an error that this description has not

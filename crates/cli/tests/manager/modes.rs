@@ -497,3 +497,32 @@ fn all_names_of_a_scratch_file_go_in_whichever_directory_they_are() {
     assert_eq!(names(&site), [""; 0]);
     assert_eq!(fs::read_dir(second).unwrap().count(), 0);
 }
+
+#[test]
+fn only_what_looks_like_a_program_is_on_the_store_when_it_is_closed() {
+    let site = Site::new(&LAZY);
+    let script = "for name in data script library late; do install -m 755 /dev/null $name; done
+        head -c 300000 /dev/zero | tr '\\0' x > data
+        printf '#!/bin/sh\\necho runs\\n' > script
+        { printf '\\177ELF'; head -c 300000 /dev/zero; } > library
+        chmod -x late; printf '#!/bin/sh\\necho late\\n' > late; chmod +x late
+        head -c 200000 /dev/zero > turned; chmod +x turned; step 1
+        printf '#!' | dd of=data conv=notrunc status=none; step 2";
+    let steps = Steps::of(&site, script);
+    steps.at("1");
+    let room = |name: &str| fs::metadata(site.store.join(name)).unwrap().blocks();
+    assert_eq!(room("data"), 0);
+    assert!(fs::read(site.store.join("library")).unwrap().starts_with(b"\x7fELF\0"));
+    assert_eq!(fs::metadata(site.store.join("turned")).unwrap().len(), 200_000);
+    // By the kernel, without Forebay.
+    for (name, says) in [("script", "runs\n"), ("late", "late\n")] {
+        let ran = std::process::Command::new(site.store.join(name)).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&ran.stdout), says);
+    }
+    steps.past("1");
+    steps.at("2");
+    // It is one since it has another beginning.
+    assert!(fs::read(site.store.join("data")).unwrap().starts_with(b"#!xxx"));
+    steps.past("2");
+    steps.end();
+}

@@ -10,11 +10,11 @@ use crate::store::STORE_IS_BEHIND;
 use core::sync::atomic::{AtomicU64, Ordering};
 use forebay_placement::Destination;
 use forebay_placement::admission::{Origin, Verdict};
-use forebay_pool::Entry;
 use forebay_pool::layout::*;
 use forebay_pool::lease::Access;
 use forebay_pool::moves::Place;
 use forebay_pool::parts::PART_BYTES;
+use forebay_pool::{BucketId, Entry};
 use rustix::io::Errno;
 
 /// How a read of a file goes on that several nodes write, or that is borrowed.
@@ -79,6 +79,48 @@ impl EnteredFile<'_> {
         (length as u64).min(known) as usize
     }
 
+    /// Copies a part of a block that lies in RAM and that no thread is writing, and says in which
+    /// bucket that is.
+    #[inline(always)]
+    fn copy_resident(
+        &self,
+        piece: &Span<'_, Writable>,
+        part: Part,
+    ) -> Option<(BucketId, &BucketMeta)> {
+        let segment = &self.session.segment;
+        let entry = segment.entry(self.record, part.block)?;
+        let word = entry.load(Ordering::Acquire);
+        let Entry::Resident { tier: TierId::RAM, bucket, .. } = Entry::decode(word) else {
+            return None;
+        };
+        let meta = segment.bucket(bucket)?;
+        let first = meta.lock.read_begin()?;
+        let touched = part.pages(segment);
+        if meta.valid.load(Ordering::Acquire) & touched != touched {
+            return None;
+        }
+        piece.copy_from(self.session.ram(bucket).after(part.within).readable());
+        // Equal entry first, equal version second: see the design page.
+        let is_same = entry.load(Ordering::Acquire) == word && !meta.lock.read_retry(first);
+        is_same.then_some((bucket, meta))
+    }
+
+    /// The first bytes of the file, if they lie in RAM and no thread is writing them.
+    pub(crate) fn head<const BYTES: usize>(&self) -> Option<[u8; BYTES]> {
+        let record = self.record;
+        let flags = record.flags.load(Ordering::Acquire);
+        if flags.intersects(FileFlags::DIRECT | FileFlags::SHARED)
+            || record.size.load(Ordering::Acquire) < BYTES as u64
+        {
+            return None;
+        }
+        let (block, within) = self.session.segment.block_at(0);
+        let mut head = [0; BYTES];
+        let part = Part { block, within, bytes: BYTES };
+        self.copy_resident(&Span::from(&mut head[..]), part)?;
+        Some(head)
+    }
+
     /// The usual read, inside the file: one piece of one block that lies in RAM and that no thread
     /// is writing. False, and nothing was done that shows, where it is not that.
     #[inline(always)]
@@ -98,22 +140,7 @@ impl EnteredFile<'_> {
         if unusual {
             return false;
         }
-        let Some(entry) = segment.entry(record, block) else { return false };
-        let word = entry.load(Ordering::Acquire);
-        let Entry::Resident { tier: TierId::RAM, bucket, .. } = Entry::decode(word) else {
-            return false;
-        };
-        let Some(meta) = segment.bucket(bucket) else { return false };
-        let Some(first) = meta.lock.read_begin() else { return false };
-        let touched = part.pages(segment);
-        if meta.valid.load(Ordering::Acquire) & touched != touched {
-            return false;
-        }
-        piece.copy_from(self.session.ram(bucket).after(within).readable());
-        // Equal entry first, equal version second: see the design page.
-        if entry.load(Ordering::Acquire) != word || meta.lock.read_retry(first) {
-            return false;
-        }
+        let Some((bucket, meta)) = self.copy_resident(piece, part) else { return false };
         if self.used(TierId::RAM, bucket, meta) {
             self.predict_after(TierId::RAM, part, piece.len(), false);
         }
