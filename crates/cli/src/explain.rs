@@ -62,33 +62,47 @@ fn some_size(text: &str) -> Result<u64, String> {
     size.ok_or_else(|| "give a size such as 4MiB".to_owned())
 }
 
+/// Bytes of the write that is asked about where that is not said.
+const BYTES: u64 = 1 << 20;
 /// Parts of a file that are shown without `--all`.
 const EXTENTS_SHOWN: usize = 20;
 
 /// Says which rule holds for a file, where its bytes are, and where new ones would go.
 pub fn explain(arguments: &ExplainArguments) -> Result<ExitCode, String> {
-    let (path, dataset) = with_dataset(&arguments.path);
+    let (runtime, observer, explanation) = find(&arguments.path, arguments.bytes)?;
+    let shape = arguments.ranks.map(|ranks| Shape {
+        ranks,
+        nodes: arguments.nodes,
+        aggregators: arguments.aggregators,
+        buffer: arguments.buffer,
+        piece: arguments.piece,
+    });
+    let modes = shape.map(|shape| observer.collective(&explanation, &shape)).transpose()?;
+    match arguments.json {
+        true => output::json(json(&observer, &runtime, &explanation, modes.as_ref())),
+        false => {
+            print!("{}", show(&observer, &runtime, &explanation, arguments.all));
+            modes.iter().for_each(|modes| print!("{}", show_modes(modes)));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What is to be said of a file where nothing but its path is given, as JSON.
+pub fn json_of(path: &Path) -> Result<Value, String> {
+    let (runtime, observer, explanation) = find(path, BYTES)?;
+    Ok(json(&observer, &runtime, &explanation, None))
+}
+
+/// The instance that buffers a file, or a dataset of it, and how, asked for a write of `bytes`.
+fn find(path: &Path, bytes: u64) -> Result<(Runtime, Observer, Explanation), String> {
+    let (path, dataset) = with_dataset(path);
     let path = canonical(&path)?;
-    for runtime in Runtime::all()?.iter().filter(|runtime| runtime.has_pool()) {
+    for runtime in Runtime::all()?.into_iter().filter(Runtime::has_pool) {
         // One of another version, or that ends right now, is not this file's.
         let Ok(observer) = Observer::of(&runtime.pool) else { continue };
-        if let Some(explanation) = observer.explain(&path, dataset.as_deref(), arguments.bytes) {
-            let shape = arguments.ranks.map(|ranks| Shape {
-                ranks,
-                nodes: arguments.nodes,
-                aggregators: arguments.aggregators,
-                buffer: arguments.buffer,
-                piece: arguments.piece,
-            });
-            let modes = shape.map(|shape| observer.collective(&explanation, &shape)).transpose()?;
-            match arguments.json {
-                true => output::json(json(&observer, runtime, &explanation, modes.as_ref())),
-                false => {
-                    print!("{}", show(&observer, runtime, &explanation, arguments.all));
-                    modes.iter().for_each(|modes| print!("{}", show_modes(modes)));
-                }
-            }
-            return Ok(ExitCode::SUCCESS);
+        if let Some(explanation) = observer.explain(&path, dataset.as_deref(), bytes) {
+            return Ok((runtime, observer, explanation));
         }
     }
     Err(format!(

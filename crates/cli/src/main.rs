@@ -61,6 +61,7 @@ mod torture;
 mod trace;
 mod wait;
 mod watch;
+mod web;
 
 use clap::{FromArgMatches, Parser, Subcommand};
 use forebay_node::log::Level;

@@ -18,6 +18,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("demo", "forebay demo --output forebay-demo"),
     ("profile", "forebay profile --write site.toml"),
     ("status", "forebay status --files"),
+    ("status", "forebay status --web"),
     ("explain", "forebay explain results/step-17.h5"),
     ("flush", "forebay flush results"),
     ("stage-in", "forebay stage-in --tier nvme data/train"),

@@ -8,6 +8,7 @@ use crate::group;
 use crate::output;
 use crate::text::{self, bytes, counted, fitted};
 use crate::watch::stopped;
+use crate::web;
 use forebay_node::holders::{Holder, What};
 use forebay_node::in_force::Source;
 use forebay_node::log::shown;
@@ -38,6 +39,13 @@ pub struct StatusArguments {
     /// is no terminal that is always shown
     #[arg(long, conflicts_with = "json")]
     counters: bool,
+    /// As a page with live charts, on this machine alone, until Ctrl-C: prints its address, with the
+    /// token that opens it
+    #[arg(long, conflicts_with_all = ["json", "files", "counters"])]
+    web: bool,
+    /// The port of the page [default: a free one]
+    #[arg(long, value_name = "N", requires = "web", value_parser = clap::value_parser!(u16).range(1..))]
+    port: Option<u16>,
 }
 
 /// Raised when a key of the JSON is taken away, or means something else. New ones may come.
@@ -54,10 +62,11 @@ const FILES_SHOWN: usize = 10;
 
 /// Prints what every instance of this user holds.
 pub fn status(arguments: &StatusArguments) -> Result<ExitCode, String> {
+    if arguments.web {
+        return web::serve(arguments.port);
+    }
     if arguments.json {
-        let pools = Runtime::all()?.into_iter().filter(|runtime| runtime.has_pool());
-        let objects: Vec<_> = pools.map(|runtime| one_line(&json(&runtime))).collect();
-        output::json(format_args!("[{}]", objects.join(",\n")));
+        output::json(json_of_all()?);
         return Ok(ExitCode::SUCCESS);
     }
     let mut shown = 0;
@@ -82,6 +91,13 @@ pub fn status(arguments: &StatusArguments) -> Result<ExitCode, String> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Every instance of this user that has a pool, as JSON.
+pub fn json_of_all() -> Result<String, String> {
+    let pools = Runtime::all()?.into_iter().filter(|runtime| runtime.has_pool());
+    let objects: Vec<_> = pools.map(|runtime| one_line(&json(&runtime))).collect();
+    Ok(format!("[{}]", objects.join(",\n")))
 }
 
 /// JSON on one line, with a space behind each colon and comma.

@@ -38,3 +38,4 @@ mod top;
 mod truthful;
 mod verbs;
 mod watching;
+mod web;
