@@ -25,7 +25,8 @@ use std::time::{Duration, Instant};
 const PATIENCE: Timer = Timer::seconds(2);
 /// How long a signal, or the end of the managers, may wait.
 const NOTICE: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
-/// The longest request: a path of 4 KiB, each byte of it as %XX, and what browsers say of themselves.
+/// The longest request: a path of 4 KiB, each byte of it as %XX, and what browsers say of
+/// themselves.
 const REQUEST_MAX: usize = 32 << 10;
 /// Connections that are answered at once; a browser opens up to six. Others are closed.
 const CONNECTIONS: usize = 32;
