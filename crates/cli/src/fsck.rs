@@ -67,6 +67,8 @@ pub fn fsck(arguments: &PoolArguments) -> Result<ExitCode, String> {
     let left = arguments.left()?;
     let mut pools = arguments.pools()?;
     pools.retain(|pool| left.iter().all(|(runtime, _)| runtime.pool != *pool));
+    // An instance that is named by its configuration may have drained all.
+    pools.retain(|pool| arguments.pool.is_some() || pool.exists());
     if pools.is_empty() && left.is_empty() {
         println!("no pools: nothing to check");
     }

@@ -69,6 +69,7 @@ pub fn outlook(outlook: &Outlook) -> String {
             let error = io::Error::from(*errno);
             format!("refused by its store ({error}), tried again in {}", time(*retry))
         }
+        Outlook::Stopped => "safe after its node manager goes on, which is stopped".to_owned(),
         Outlook::Unserved => "safe after `forebay recover`".to_owned(),
         Outlook::GivenUp => "not flushed from here: the node was given up".to_owned(),
     }

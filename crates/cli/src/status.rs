@@ -39,8 +39,8 @@ pub struct StatusArguments {
     /// is no terminal that is always shown
     #[arg(long, conflicts_with = "json")]
     counters: bool,
-    /// As a page with live charts, on this machine alone, until Ctrl-C: prints its address, with the
-    /// token that opens it
+    /// As a page with live charts, on this machine alone, until Ctrl-C: prints its address,
+    /// with the token that opens it
     #[arg(long, conflicts_with_all = ["json", "files", "counters"])]
     web: bool,
     /// The port of the page [default: a free one]
@@ -229,6 +229,7 @@ fn unsafe_object(observer: &Observer, ages: &Ages) -> Value {
             Outlook::AtClose => ("close", None),
             Outlook::AtEnd => ("end", None),
             Outlook::Fails(_, retry) => ("failing", Some(retry)),
+            Outlook::Stopped => ("stopped", None),
             Outlook::Unserved => ("unserved", None),
             Outlook::GivenUp => ("given up", None),
         };

@@ -5,7 +5,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
@@ -132,8 +132,17 @@ fn metrics_are_told_by_command_file_and_endpoint() {
     assert_eq!(parsed(&written).keys().collect::<Vec<_>>(), families.keys().collect::<Vec<_>>());
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o644);
     assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
-    // One who says nothing does not keep others from being answered for ever.
-    let _silent = UnixStream::connect(&socket).unwrap();
+    // One who says nothing holds up no other: it is still waited for when they have their answers.
+    let is_waited_for = |mut silent: &UnixStream| {
+        silent.set_nonblocking(true).unwrap();
+        silent.read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+    };
+    let goes_beside = (0..20).any(|_| {
+        let silent = UnixStream::connect(&socket).unwrap();
+        ask(UnixStream::connect(&socket).unwrap(), QUESTION);
+        is_waited_for(&silent)
+    });
+    assert!(goes_beside, "askers wait for one that says nothing");
     let (head, content) = ask(UnixStream::connect(&socket).unwrap(), QUESTION);
     assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
     assert!(head.contains("Content-Type: text/plain; version=0.0.4"), "{head}");
@@ -261,7 +270,7 @@ fn what_is_wrong_with_the_metrics_of_a_configuration_is_said() {
         ("listen = \"0.0.0.0:9477\"", "can be reached from other machines"),
         ("listen = \"[::]:9477\"", "can be reached from other machines"),
         ("listen = \"127.0.0.1:0\"", "port 0 is no port"),
-        ("listen = \"nonsense\"", "is no address; give a path such as"),
+        ("listen = \"nonsense\"", "is no address, and without a slash no path; give a path"),
         ("listen = \"/none/socket\"", "/none is no directory"),
         ("interval = \"1ms\"", "give a time from 1s to 60min"),
         ("listens = 1", "listens"),
@@ -313,6 +322,13 @@ fn status_for_programs_is_documented() {
         assert!(text.contains(wanted), "no {wanted:?} in\n{text}");
     }
     let manager = site.status().manager;
+    kill(manager, Signal::STOP);
+    wait_for("the stop", LONG, || {
+        let seen = look();
+        (seen["manager_stopped"] == true).then(|| {
+            assert_eq!(seen["unsafe"]["oldest"]["safe"], "stopped", "{seen}");
+        })
+    });
     kill(manager, Signal::KILL);
     wait_for("the kill", LONG, || (!crate::harness::is_alive(manager)).then_some(()));
     let seen = look();

@@ -147,10 +147,12 @@ impl Value<'_> {
                 Err(self.error(format_args!("port 0 is no port; {WANTED}")))
             }
             Some(at) => Err(self.error(format_args!(
-                "{} can be reached from other machines, by anyone; {WANTED}",
+                "{} can be reached from other machines, by all their users; {WANTED}",
                 at.ip()
             ))),
-            None => Err(self.error(format_args!("\"{text}\" is no address; {WANTED}"))),
+            None => Err(self.error(format_args!(
+                "\"{text}\" is no address, and without a slash no path; {WANTED}"
+            ))),
         }
     }
 }

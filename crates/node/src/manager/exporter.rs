@@ -1,6 +1,6 @@
-//! Tells metrics: writes them to a file now and then, and answers who asks on a Unix socket or on
-//! loopback. One thread, which also answers; who asks one time after the other is served one time
-//! after the other, and who does not go on asking is left after [`PATIENCE`].
+//! Tells metrics: writes them to a file now and then, and answers those who ask on a Unix socket or
+//! on loopback. One thread, which waits for all of them at once: an asker that does not go on holds
+//! up no other one, and is left after [`PATIENCE`].
 
 use crate::config::{Config, Listen, Metrics};
 use crate::node::Node;
@@ -20,6 +20,8 @@ use std::time::{Duration, Instant};
 
 /// How long one who asks may take to do so, and to take the answer.
 const PATIENCE: Timer = Timer::seconds(2);
+/// Askers whose questions are waited for; of more the first one is left.
+const ASKERS_MAX: usize = 64;
 /// The longest question.
 const QUESTION_MAX: usize = 8 << 10;
 
@@ -68,6 +70,7 @@ impl Exporter {
         };
         let mut due = Instant::now();
         let mut failure = None;
+        let mut asking: Vec<Asking> = Vec::new();
         while !node.stopping.load(std::sync::atomic::Ordering::Acquire) {
             if self.metrics.textfile.is_some() && Instant::now() >= due {
                 due = Instant::now() + self.metrics.interval;
@@ -80,27 +83,35 @@ impl Exporter {
                 }
                 failure = failed;
             }
-            if self.is_asked(due)
-                && let Some(Ok(mut asker)) = self.listener.as_ref().map(Listener::accept)
+            if self.is_asked(due, &asking)
+                && let Some(Ok(asker)) = self.listener.as_ref().map(Listener::accept)
             {
-                // One who has gone away needs no answer.
-                let _ = answer(&mut *asker, || tell(node, &observer));
+                if asking.len() == ASKERS_MAX {
+                    asking.remove(0);
+                }
+                asking.push(Asking::new(asker));
             }
+            // One who has gone away needs no answer.
+            asking.retain_mut(|one| one.go_on(|| tell(node, &observer)).is_ok_and(|ended| !ended));
         }
     }
 
-    /// Waits until the file is due, or a process asks: whether one does.
-    fn is_asked(&self, due: Instant) -> bool {
-        let fd = self.listener.as_ref().map(Listener::as_fd);
-        let waker = PollFd::from_borrowed_fd(self.waker.as_fd(), PollFlags::IN);
-        let mut fds: Vec<_> = std::iter::once(waker)
-            .chain(fd.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)))
-            .collect();
-        let left = due.saturating_duration_since(Instant::now());
-        let limit = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-        let limit = self.metrics.textfile.is_some().then_some(&limit);
-        let woken = rustix::event::poll(&mut fds, limit);
-        woken.is_ok() && fds.get(1).is_some_and(|fd| !fd.revents().is_empty())
+    /// Waits until the file is due, an asker goes on or is late, or another one comes: whether one
+    /// does.
+    fn is_asked(&self, due: Instant, asking: &[Asking]) -> bool {
+        let listener = self.listener.as_ref().map(Listener::as_fd);
+        let fds = [Some(self.waker.as_fd()), listener].into_iter().flatten();
+        let fds = fds.chain(asking.iter().map(|one| one.asker.as_fd()));
+        let mut fds: Vec<_> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        let due = self.metrics.textfile.is_some().then_some(due);
+        let until = due.into_iter().chain(asking.iter().map(|one| one.until)).min();
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let limit = left.map(|left| Timespec {
+            tv_sec: left.as_secs() as i64,
+            tv_nsec: left.subsec_nanos().into(),
+        });
+        let woken = rustix::event::poll(&mut fds, limit.as_ref());
+        woken.is_ok() && listener.is_some() && !fds[1].revents().is_empty()
     }
 
     /// Writes the file beside its place, and gives it its name then: a reader finds all of it.
@@ -193,22 +204,22 @@ fn listen(at: &Listen) -> Result<Listener, String> {
 }
 
 /// The end of a connection.
-trait Asker: Read + Write {
-    /// How long the next call may take.
-    fn limit(&self, left: Duration) -> io::Result<()>;
+trait Asker: Read + Write + AsFd {
+    /// Whether calls wait, and how long those that write may take.
+    fn wait(&self, limit: Option<Duration>) -> io::Result<()>;
 }
 
 impl Asker for TcpStream {
-    fn limit(&self, left: Duration) -> io::Result<()> {
-        self.set_read_timeout(Some(left))?;
-        self.set_write_timeout(Some(left))
+    fn wait(&self, limit: Option<Duration>) -> io::Result<()> {
+        self.set_nonblocking(limit.is_none())?;
+        self.set_write_timeout(limit)
     }
 }
 
 impl Asker for UnixStream {
-    fn limit(&self, left: Duration) -> io::Result<()> {
-        self.set_read_timeout(Some(left))?;
-        self.set_write_timeout(Some(left))
+    fn wait(&self, limit: Option<Duration>) -> io::Result<()> {
+        self.set_nonblocking(limit.is_none())?;
+        self.set_write_timeout(limit)
     }
 }
 
@@ -224,53 +235,78 @@ impl Listener {
         Ok(match self {
             Listener::Unix(listener, _) => {
                 let (stream, _) = listener.accept()?;
-                stream.set_nonblocking(false)?;
+                stream.wait(None)?;
                 Box::new(stream)
             }
             Listener::Tcp(listener) => {
                 let (stream, _) = listener.accept()?;
-                stream.set_nonblocking(false)?;
+                stream.wait(None)?;
                 Box::new(stream)
             }
         })
     }
 }
 
-/// Reads a question of HTTP, and answers it.
-fn answer(asker: &mut dyn Asker, metrics: impl FnOnce() -> String) -> io::Result<()> {
-    let end = Instant::now() + PATIENCE.as_duration();
-    let left = || {
-        let left = end.saturating_duration_since(Instant::now());
-        if left.is_zero() { Err(io::Error::from(io::ErrorKind::TimedOut)) } else { Ok(left) }
-    };
-    let (mut question, mut buffer) = (Vec::new(), [0; 1024]);
-    while !question.windows(4).any(|end| end == b"\r\n\r\n") && question.len() < QUESTION_MAX {
-        asker.limit(left()?)?;
-        match asker.read(&mut buffer)? {
-            0 => return Ok(()),
-            got => question.extend_from_slice(&buffer[..got]),
+/// One whose question has begun.
+struct Asking {
+    asker: Box<dyn Asker>,
+    question: Vec<u8>,
+    /// When it is left.
+    until: Instant,
+}
+
+impl Asking {
+    fn new(asker: Box<dyn Asker>) -> Asking {
+        Asking { asker, question: Vec::new(), until: Instant::now() + PATIENCE.as_duration() }
+    }
+
+    /// Reads what there is of its question, of HTTP, and answers it when that is whole: whether
+    /// this one is done with.
+    fn go_on(&mut self, metrics: impl FnOnce() -> String) -> io::Result<bool> {
+        let mut buffer = [0; QUESTION_MAX];
+        match self.asker.read(&mut buffer) {
+            Ok(0) => return Ok(true),
+            Ok(got) => self.question.extend_from_slice(&buffer[..got]),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Ok(Instant::now() >= self.until);
+            }
+            Err(error) => return Err(error),
         }
-    }
-    let (status, content) = respond(&question, metrics);
-    let is_head = question.starts_with(b"HEAD ");
-    let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {}\r\n\
-         Connection: close\r\n\r\n",
-        content.len()
-    );
-    let mut rest = head.as_bytes().to_vec();
-    if !is_head {
-        rest.extend_from_slice(content.as_bytes());
-    }
-    let mut at = 0;
-    while at < rest.len() {
-        asker.limit(left()?)?;
-        match asker.write(&rest[at..])? {
-            0 => return Ok(()),
-            put => at += put,
+        let is_whole = self.question.windows(4).any(|end| end == b"\r\n\r\n");
+        if is_whole || self.question.len() >= QUESTION_MAX {
+            self.answer(metrics)?;
+            return Ok(true);
         }
+        Ok(false)
     }
-    asker.flush()
+
+    fn answer(&mut self, metrics: impl FnOnce() -> String) -> io::Result<()> {
+        let (status, content) = respond(&self.question, metrics);
+        let is_head = self.question.starts_with(b"HEAD ");
+        let head = format!(
+            "HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {}\r\n\
+             Connection: close\r\n\r\n",
+            content.len()
+        );
+        let mut rest = head.into_bytes();
+        if !is_head {
+            rest.extend_from_slice(content.as_bytes());
+        }
+        let end = Instant::now() + PATIENCE.as_duration();
+        let mut at = 0;
+        while at < rest.len() {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            self.asker.wait(Some(left))?;
+            match self.asker.write(&rest[at..])? {
+                0 => return Ok(()),
+                put => at += put,
+            }
+        }
+        self.asker.flush()
+    }
 }
 
 /// Status and content of the answer to a question.
@@ -306,14 +342,20 @@ mod tests {
 
     #[test]
     fn a_question_without_an_end_is_given_up() {
-        let (mut ours, mut theirs) = UnixStream::pair().unwrap();
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        ours.wait(None).unwrap();
+        let mut asking = Asking::new(Box::new(ours));
+        assert!(!asking.go_on(String::new).unwrap(), "the asker has said nothing so far");
         theirs.write_all(&[b'a'; QUESTION_MAX]).unwrap();
-        answer(&mut ours, String::new).unwrap();
-        drop(ours);
+        while !asking.go_on(String::new).unwrap() {}
+        drop(asking);
         let mut said = String::new();
         theirs.read_to_string(&mut said).unwrap();
         assert!(said.starts_with("HTTP/1.1 400 "), "{said}");
-        let (mut ours, _theirs) = UnixStream::pair().unwrap();
-        assert!(answer(&mut ours, String::new).is_err(), "the asker says nothing");
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        ours.wait(None).unwrap();
+        let mut asking = Asking::new(Box::new(ours));
+        asking.until = Instant::now();
+        assert!(asking.go_on(String::new).unwrap(), "the asker says nothing");
     }
 }

@@ -36,6 +36,8 @@ pub enum Outlook {
     AtEnd,
     /// The store refuses it: why, and when it is tried again.
     Fails(Errno, Duration),
+    /// The node manager is stopped, by a signal or a debugger.
+    Stopped,
     /// No node manager serves the pool.
     Unserved,
     /// The group of nodes has given the node up: it is not flushed from here.
@@ -156,6 +158,9 @@ impl Observer {
         }
         if !self.is_served() {
             return Outlook::Unserved;
+        }
+        if liveness::is_stopped(self.manager()) {
+            return Outlook::Stopped;
         }
         if let Some(errno) = record.failing_errno() {
             let retry = Duration::from_millis(retry_ms(record).into());
