@@ -17,7 +17,10 @@ const BOUND: Duration = Duration::from_secs(20);
 /// What it may take until one more of seventy programs, which start at once, comes to its point.
 const START: Duration = Duration::from_secs(60);
 
-const LIVELY: Setup = Setup { flush: "trigger = \"periodic\"\nperiod = \"100ms\"", ..USUAL };
+/// RAM for what eighty programs keep at hand: where that is all of it, others wait for room, five
+/// seconds for each write.
+const LIVELY: Setup =
+    Setup { ram: "256MiB", flush: "trigger = \"periodic\"\nperiod = \"100ms\"", ..USUAL };
 
 /// A site with the programs that are stopped, and those that are not to notice.
 fn site(setup: &Setup) -> Option<Site> {
