@@ -612,7 +612,7 @@ mod tests {
         }
         for family in ELSEWHERE {
             let is_of = |point: &&str| point.split('.').next() == Some(family);
-            assert!(points::KNOWN.iter().any(|point| is_of(point)), "{family} has no point");
+            assert!(points::KNOWN.iter().any(is_of), "{family} has no point");
         }
         for point in OF_CLIENTS.iter().chain(OF_NODES).chain(SELDOM_IN_NODES) {
             assert!(CRATES.contains(&(*point, "pool")), "{point} is no point of the pool");
