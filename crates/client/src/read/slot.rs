@@ -11,6 +11,9 @@ use rustix::io::Errno;
 /// Bytes of a page that is read to the stack: of buckets of the usual size.
 const BOUNCE: usize = 4096;
 
+/// Sums of pages that lie one after the other; 0 is not known.
+type Sums = [u32; PAGES_PER_BUCKET as usize];
+
 impl Session {
     /// Copies from valid pages of a slot, and compares them with their sums.
     pub(super) fn read_pages(
@@ -20,7 +23,6 @@ impl Session {
         within: usize,
         bytes: usize,
     ) -> Result<(), Errno> {
-        let sums = self.segment.checksums(bucket).ok_or(Errno::IO)?;
         let page = self.segment.page_bytes();
         let (mut at, end) = (within, within + bytes);
         let is_whole = at.is_multiple_of(page) && end.is_multiple_of(page);
@@ -37,22 +39,11 @@ impl Session {
                 at = upto;
                 continue;
             }
-            let first = at / page;
-            let mut before = [0u32; PAGES_PER_BUCKET as usize];
-            for (index, sum) in before.iter_mut().take(run / page).enumerate() {
-                *sum = sums.get(first + index);
-            }
             let to = to.first(run);
+            let before = self.sums(bucket, at / page..(at + run) / page)?;
             self.slot_read(bucket, at, to)?;
-            for (index, content) in to.readable().bytes().chunks_exact(page).enumerate() {
-                if !sums.agrees(first + index, before[index], content) {
-                    // Another thread may have changed it in the application's memory.
-                    let start = (first + index) * page;
-                    let into = [to.after(index * page).first(page)];
-                    let mut again = Cursor::new(&into);
-                    self.read_page(bucket, &mut again, start..start + page)?;
-                }
-            }
+            let pages = to.readable().bytes().chunks_exact(page);
+            self.compare(bucket, &before, pages, to, at..at + run)?;
             cursor.advance(run);
             at += run;
         }
@@ -68,7 +59,6 @@ impl Session {
         cursor: &mut Cursor<'_, Writable>,
         range: Range<usize>,
     ) -> Result<(), Errno> {
-        let sums = self.segment.checksums(bucket).ok_or(Errno::IO)?;
         let first = range.start / BOUNCE;
         let (before_it, behind_it) = (range.start % BOUNCE, range.end % BOUNCE);
         let (mut head, mut tail) = ([0u8; BOUNCE], [0u8; BOUNCE]);
@@ -76,11 +66,7 @@ impl Session {
         let to = cursor.here().first(range.len());
         let (middle, last) = (to.after(in_head), to.after(range.len() - behind_it));
         let middle = middle.first(middle.len() - behind_it);
-        let mut before = [0u32; PAGES_PER_BUCKET as usize];
-        let count = range.end.div_ceil(BOUNCE) - first;
-        for (index, sum) in before.iter_mut().take(count).enumerate() {
-            *sum = sums.get(first + index);
-        }
+        let before = self.sums(bucket, first..range.end.div_ceil(BOUNCE))?;
         let ends = [(&mut head, before_it), (&mut tail, behind_it)]
             .map(|(page, part)| Span::from(&mut page[..if part == 0 { 0 } else { BOUNCE }]));
         self.slot_read_pieces(bucket, first * BOUNCE, [ends[0], middle, ends[1]])?;
@@ -89,16 +75,44 @@ impl Session {
         let pages = ends[0].readable().bytes().chunks_exact(BOUNCE);
         let pages = pages.chain(middle.readable().bytes().chunks_exact(BOUNCE));
         let pages = pages.chain(ends[1].readable().bytes().chunks_exact(BOUNCE));
+        self.compare(bucket, &before, pages, to, range.clone())?;
+        cursor.advance(range.len());
+        Ok(())
+    }
+
+    /// The sums of pages of a slot as they are before these are read.
+    fn sums(&self, bucket: BucketId, pages: Range<usize>) -> Result<Sums, Errno> {
+        let sums = self.segment.checksums(bucket).ok_or(Errno::IO)?;
+        let mut before = [0; PAGES_PER_BUCKET as usize];
+        for (sum, page) in before.iter_mut().zip(pages) {
+            *sum = sums.get(page);
+        }
+        Ok(before)
+    }
+
+    /// Compares `pages`, which were read, with their sums `before` that. They have `range` of the
+    /// slot, and may have more at its ends; `to` got it.
+    fn compare<'p>(
+        &self,
+        bucket: BucketId,
+        before: &Sums,
+        pages: impl Iterator<Item = &'p [u8]>,
+        to: Span<'_, Writable>,
+        range: Range<usize>,
+    ) -> Result<(), Errno> {
+        let sums = self.segment.checksums(bucket).ok_or(Errno::IO)?;
+        let page = self.segment.page_bytes();
+        let first = range.start / page;
         for (index, content) in pages.enumerate() {
-            if !sums.agrees(first + index, before[index], content) {
+            let number = first + index;
+            if !sums.agrees(number, before[index], content) {
                 // Another thread may have changed it in the application's memory, or on its way.
-                let start = ((first + index) * BOUNCE).max(range.start);
-                let upto = ((first + index + 1) * BOUNCE).min(range.end);
+                let start = (number * page).max(range.start);
+                let upto = ((number + 1) * page).min(range.end);
                 let into = [to.after(start - range.start).first(upto - start)];
                 self.read_page(bucket, &mut Cursor::new(&into), start..upto)?;
             }
         }
-        cursor.advance(range.len());
         Ok(())
     }
 
