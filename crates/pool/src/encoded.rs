@@ -165,9 +165,17 @@ pub fn is_marked(fd: impl rustix::fd::AsFd) -> bool {
 /// # Errors
 /// The store's errno.
 pub fn mark_of(fd: impl rustix::fd::AsFd, size: u64) -> Result<Option<Mark>, Errno> {
+    Ok(mark_of_any_size(fd)?.filter(|mark| mark.original == size))
+}
+
+/// The same, whatever the size.
+///
+/// # Errors
+/// The store's errno.
+pub fn mark_of_any_size(fd: impl rustix::fd::AsFd) -> Result<Option<Mark>, Errno> {
     let mut text = [0u8; MARK_MAX];
     match fgetxattr(fd, MARK, &mut text[..]) {
-        Ok(length) => Ok(text.get(..length).and_then(Mark::parse).filter(|m| m.original == size)),
+        Ok(length) => Ok(text.get(..length).and_then(Mark::parse)),
         Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::RANGE | Errno::NOSYS) => Ok(None),
         Err(errno) => Err(errno),
     }

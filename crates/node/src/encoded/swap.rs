@@ -21,7 +21,9 @@ use super::{Failure, Refusal, doing, store_of};
 use crate::store::beneath::reopen;
 use forebay_active::Error;
 use forebay_active::encoded::Reader;
-use forebay_pool::encoded::{Content, EXCHANGING, MARK, MARK_MAX, Mark, is_marked, may_be_marked};
+use forebay_pool::encoded::{
+    Content, EXCHANGING, MARK, Mark, is_marked, mark_of_any_size, may_be_marked,
+};
 use forebay_pool::{Identity, clock, crash, power_loss};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{
@@ -352,16 +354,6 @@ fn has_what_is_marked(file: &File, mark: &Mark) -> Result<bool, Failure> {
     match begins {
         Err(Error::NotEncoded(_)) => Ok(head == mark.head || tail == mark.tail),
         _ => Ok(true),
-    }
-}
-
-/// The mark of a file, whatever its size.
-fn mark_of_any_size(file: &File) -> Result<Option<Mark>, Errno> {
-    let mut text = [0u8; MARK_MAX];
-    match rustix::fs::fgetxattr(file, MARK, &mut text[..]) {
-        Ok(length) => Ok(text.get(..length).and_then(Mark::parse)),
-        Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::RANGE | Errno::NOSYS) => Ok(None),
-        Err(errno) => Err(errno),
     }
 }
 
