@@ -8,11 +8,11 @@ mod request;
 use crate::{explain, output, signals, status};
 use forebay_node::runtime::Runtime;
 use forebay_node::status::Observer;
+use forebay_node::unguessable;
 use forebay_pool::clock::Timer;
 use request::{Answer, Door, Target};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
-use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::process::ExitCode;
@@ -49,7 +49,7 @@ pub fn serve(port: Option<u16>) -> Result<ExitCode, String> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port.unwrap_or(0))).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
     let port = listener.local_addr().map_err(failed)?.port();
-    let door = Arc::new(Door { port, token: unguessable()? });
+    let door = Arc::new(Door { port, token: secret() });
     println!("http://127.0.0.1:{port}/?token={}", door.token);
     output::flush();
     let answering = Arc::new(());
@@ -91,11 +91,8 @@ fn serving() -> Result<Vec<u32>, String> {
 }
 
 /// 128 random bits as hexadecimal digits.
-fn unguessable() -> Result<String, String> {
-    let mut bits = [0; 16];
-    let read = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bits));
-    read.map_err(|error| format!("/dev/urandom: {error}"))?;
-    Ok(bits.iter().map(|byte| format!("{byte:02x}")).collect())
+fn secret() -> String {
+    format!("{:016x}{:016x}", unguessable(), unguessable())
 }
 
 /// Reads a request, and answers it.
@@ -125,7 +122,7 @@ fn attend(browser: &mut TcpStream, door: &Door) -> io::Result<()> {
 fn answer(target: &Target) -> Answer {
     let found = match target {
         // What the page may run is what was sent with it.
-        Target::Page => unguessable().map(|nonce| Answer::page(PAGE, &nonce)),
+        Target::Page => Ok(Answer::page(PAGE, &secret())),
         Target::Status => status::json_of_all().map(Answer::json),
         Target::Explain(path) => {
             explain::json_of(path).map(|found| Answer::json(found.to_string()))

@@ -33,6 +33,7 @@ pub use config::Config;
 #[cfg(feature = "ucx")]
 pub use forebay_cluster::{UCX_LICENSE, begin_ucx};
 pub use forebay_membership::HostList;
+pub use instance::discovery::unguessable;
 pub use instance::guard::{WAITS, is_served};
 pub use instance::service::Service;
 pub use instance::{launch, neighbours, runtime};

@@ -43,7 +43,7 @@ pub(crate) fn own_uid() -> u32 {
 ///
 /// # Panics
 /// If the kernel has no random numbers.
-pub(crate) fn unguessable() -> u64 {
+pub fn unguessable() -> u64 {
     let mut number = [0u8; 8];
     // SAFETY: the buffer is as long as said.
     let got = unsafe { libc::getrandom(number.as_mut_ptr().cast(), number.len(), 0) };
