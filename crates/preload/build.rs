@@ -26,10 +26,19 @@ fn main() {
     link_unwinder();
     println!("cargo::rerun-if-changed=src/variadic.c");
     cc::Build::new().file("src/variadic.c").opt_level(2).compile("forebay_variadic");
-    // Standard streams on managed files are replaced before any other library takes a copy of
-    // their pointers.
-    println!("cargo::rustc-cdylib-link-arg=-Wl,-z,initfirst");
-    // Each segment is a system call of each process, and so is the protection of what the loader
-    // has written; addresses of functions that are looked up later lie beside that anyway.
-    println!("cargo::rustc-cdylib-link-arg=-Wl,-z,noseparate-code,-z,norelro");
+    // zig's compiler driver refuses what it does not know of `-z`; scripts/build-portable, which
+    // says that it is the linker, sets INITFIRST in the finished library.
+    println!("cargo::rerun-if-env-changed=FOREBAY_LINKER");
+    let is_zig = std::env::var_os("FOREBAY_LINKER").is_some_and(|linker| linker == "zig");
+    if !is_zig {
+        // Standard streams on managed files are replaced before any other library takes a copy of
+        // their pointers. Each segment is a system call of each process.
+        println!("cargo::rustc-cdylib-link-arg=-Wl,-z,initfirst,-z,noseparate-code");
+        // What the library calls of its own the loader need not look for, 800 instructions each:
+        // no program's function of the same name is meant.
+        println!("cargo::rustc-cdylib-link-arg=-Wl,-Bsymbolic-functions");
+    }
+    // So is the protection of what the loader has written; addresses of functions that are looked
+    // up later lie beside that anyway.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-z,norelro");
 }

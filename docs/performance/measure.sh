@@ -4,7 +4,7 @@
 #     docs/performance/measure.sh [NAME...]
 #
 # NAME: micro, policies, prefetch, mlbs, fabric, nodes, nodes-fig5, nodes-fig6, cliffs, hermes-fig4 to -fig6,
-# hermes-fig8 to -fig11, data-elevator-fig5 to -fig8, nvm-fig4 to -fig11, peers; all of these without one. Wants a quiet machine: the load at the
+# hermes-fig8 to -fig11, data-elevator-analysis, data-elevator-fig5 to -fig8, nvm-model, nvm-adapter, nvm-fig4 to -fig11, peers; all of these without one. Wants a quiet machine: the load at the
 # start stands in each table. DIR, in the environment, is where the store's files are (on
 # a disk, by default /var/tmp); FOREBAY the command (by default the release build, which is made);
 # ROUNDS how often everything is run (by default until medians are known).
@@ -16,7 +16,7 @@ if [ -z "${FOREBAY:-}" ]; then
     FOREBAY=${CARGO_TARGET_DIR:-../../target}/release/forebay
 fi
 [ $# -gt 0 ] || set -- micro policies prefetch mlbs fabric nodes nodes-fig{5,6} cliffs hermes-fig{4,5,6,8,9,10,11} \
-    data-elevator-fig{5,6,7,8} nvm-fig{4,5,6,7,8,9,10,11} peers
+    data-elevator-{analysis,fig5,fig6,fig7,fig8} nvm-{model,adapter} nvm-fig{4,5,6,7,8,9,10,11} peers
 
 title() {
     case $1 in
@@ -36,10 +36,13 @@ title() {
     hermes-fig9) echo "Figure 9: repetitive reads" ;;
     hermes-fig10) echo "Figure 10: VPIC-IO" ;;
     hermes-fig11) echo "Figure 11: HACC-IO" ;;
+    data-elevator-analysis) echo "Analyses in transit" ;;
     data-elevator-fig5) echo "Data Elevator, Figure 5: what each part gives" ;;
     data-elevator-fig6) echo "Data Elevator, Figure 6: VPIC" ;;
     data-elevator-fig7) echo "Data Elevator, Figure 7: CAMR" ;;
     data-elevator-fig8) echo "Data Elevator, Figure 8: analysis in transit" ;;
+    nvm-model) echo "Collective and independent I/O" ;;
+    nvm-adapter) echo "The choice of the mode, for programs" ;;
     nvm-fig4) echo "NVM, Figure 4: HACC-IO and memory" ;;
     nvm-fig5) echo "NVM, Figure 5: MADbench2 and memory" ;;
     nvm-fig6) echo "NVM, Figure 6: S3aSim and memory" ;;
@@ -67,7 +70,7 @@ for name; do
         options=()
         ;;
     micro | prefetch | cliffs | fabric | nodes) options+=(--dir "$dir") ;;
-    mlbs | data-elevator-fig* | nvm-fig*) ;;
+    mlbs | data-elevator-* | nvm-*) ;;
     peers) options+=(--dir "$dir" --install) ;;
     nodes-fig*) options+=(--dir "$dir" --svg "$name.svg") ;;
     *) options+=(--svg "$name.svg") ;;

@@ -36,7 +36,7 @@ extern "C" {
 #endif
 
 /* What this header describes; raised with each addition. Each function says since when it is. */
-#define FOREBAY_API_VERSION 3
+#define FOREBAY_API_VERSION 4
 
 /* Errors beside those of errno, which are -4095 to -1. */
 enum forebay_error {
@@ -480,6 +480,122 @@ int forebay_unpin(forebay_file *file, int64_t offset, int64_t bytes);
  * step (`forebay analyse --on step`) are started, as fsync() does, and no byte is made safe. Since 3.
  * Errors: FOREBAY_E_NOT_RUNNING, FOREBAY_E_NOT_BUFFERED. */
 int forebay_step(forebay_file *file);
+
+/* Actions: commands and operations that run on files of the node while these are in the tiers, so
+ * that they read at their speed. docs/analyse.md and docs/active.md say what they get, when they
+ * run and where results go.
+ *
+ * An action belongs to the node manager that serves this process, and holds for what all programs
+ * under it write, from the call on: until it is removed, or until that node manager ends, which one
+ * that `forebay run` has started does behind its last run. It outlives this process, its session
+ * and its children; a node manager that is killed leaves it to its successor. Children of fork(),
+ * and other processes, list and remove the actions of each other. All that is passed is copied.
+ *
+ * These functions ask the node manager and wait for its answer: up to 10 s where there is none, for
+ * another one, and 30 s where it is stopped. They may allocate.
+ * Errors of all of them: FOREBAY_E_NOT_RUNNING, FOREBAY_E_CLOSED, FOREBAY_E_HANDLE, -ECONNREFUSED
+ * (there is no node manager any more), -ETIMEDOUT (it is stopped), -EINTR (a handler without
+ * SA_RESTART ran meanwhile: it may have been done, and may be asked again), -EINVAL (NULL where a
+ * text has to be, a text that is not UTF-8), -EPROTO (the node manager is of another build), and
+ * -EMFILE and others of a file in memory. */
+
+/* Bytes of the name of an action, with its zero: up to 63 of a-z, A-Z, 0-9, '-', '_' and '.'. */
+#define FOREBAY_NAME 64
+
+/* What starts an analysis. */
+enum forebay_on {
+    FOREBAY_ON_CLOSE = 0, /* the last close of a file that was written */
+    FOREBAY_ON_STEP = 1   /* that, and each step of a file: fsync(2), forebay_step() */
+};
+
+/* When a staged file is drained. Others are always drained meanwhile. */
+enum forebay_drain {
+    FOREBAY_DRAIN_WITH = 0, /* meanwhile */
+    FOREBAY_DRAIN_AFTER = 1 /* when the action has ended */
+};
+
+struct forebay_analysis {
+    size_t size;                /* sizeof(struct forebay_analysis) */
+    const char *match;          /* pattern of the files, beneath the buffered directory or from / */
+    const char *const *command; /* its words, NULL behind the last. The first is the program: in
+                                   PATH, or from the working directory on if it has a '/'. In the
+                                   others {file}, {step} and {name} stand for what they say */
+    const char *name;           /* what messages and results call it. NULL: the program's name */
+    const char *results;        /* directory of results. NULL: that of the file */
+    int64_t timeout_ms;         /* after which it is killed. 0: 10 minutes */
+    uint64_t result_max;        /* most bytes of a result. 0: 1 GiB */
+    int on;                     /* FOREBAY_ON_... */
+    int drain;                  /* FOREBAY_DRAIN_... */
+    int may_drop;               /* 1: it may say that a file is removed and not drained */
+    int reserved;
+};
+
+/* An analysis that says nothing yet; match and command have to be set. */
+#define FOREBAY_ANALYSIS {sizeof(struct forebay_analysis), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+
+/* Registers an analysis, as `forebay analyse` does, or changes the one of its name that was
+ * registered before. The same again, by any process, changes nothing: it holds from the first call
+ * on. Nothing is changed by a call that fails. Since 4.
+ * Errors: -EINVAL (no pattern, no command, a name that no file could have, a time or a value out of
+ * range, may_drop without FOREBAY_DRAIN_AFTER), -ENOENT (there is no such program, or it cannot be
+ * executed), -EEXIST (the configuration has one of this name), -ENOSPC (there are 64), -E2BIG. */
+int forebay_analyse(forebay_session *session, const struct forebay_analysis *analysis);
+
+struct forebay_operation {
+    size_t size;                /* sizeof(struct forebay_operation) */
+    const char *match;          /* pattern of the files, beneath the buffered directory or from / */
+    const char *operation;      /* "sort", "compress" or another one of docs/active.md */
+    const char *const *options; /* its options as NAME=VALUE, NULL behind the last: "record=32",
+                                   "key=f64@24:desc". Paths among them are absolute. NULL: none */
+    const char *name;           /* what messages call it. NULL: the operation */
+    const char *results;        /* directory of results. NULL: that of the file */
+    const char *suffix;         /* what names of results end with. NULL: the operation's */
+    const char *scratch;        /* where a sort makes files without a name. NULL: beside the file */
+    int64_t timeout_ms;         /* after which it is killed. 0: 10 minutes */
+    int64_t patience_ms;        /* how long it waits for idle CPU. 0: 60 s */
+    uint64_t result_max;        /* most bytes of a result. 0: no limit; 1 GiB for a function */
+    int drain;                  /* FOREBAY_DRAIN_... */
+    int replace;                /* 1: what compress or dedup makes takes the file's place */
+};
+
+/* An operation that says nothing yet; match and operation have to be set. */
+#define FOREBAY_OPERATION {sizeof(struct forebay_operation), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+
+/* Registers an operation, as [[active]] in the configuration does, or changes the one of its name,
+ * as forebay_analyse(). Since 4.
+ * Errors: -EINVAL (no such operation, options that it has not or lacks, values out of range),
+ * -EEXIST (the configuration has an action of this name, or another operation makes results of the
+ * same names), -ENOSPC (there are 64), -E2BIG. */
+int forebay_operate(forebay_session *session, const struct forebay_operation *operation);
+
+/* Removes the action of this name that was registered, by whichever process. What it runs on now
+ * ends by itself; a file that waited for it is drained. Since 4.
+ * Errors: -ENOENT (there is none), -EPERM (it stands in the configuration). */
+int forebay_action_remove(forebay_session *session, const char *name);
+
+/* The names of all actions, those of the configuration first: fills in the first `room` of them,
+ * and returns how many there are. Since 4. */
+int forebay_actions(forebay_session *session, char (*names)[FOREBAY_NAME], int room);
+
+enum forebay_action_kind { FOREBAY_ACTION_ANALYSIS = 0, FOREBAY_ACTION_OPERATION = 1 };
+
+struct forebay_action_info {
+    size_t size;             /* sizeof(struct forebay_action_info) */
+    char name[FOREBAY_NAME];
+    char match[448];         /* pattern of the files */
+    uint32_t kind;           /* FOREBAY_ACTION_... */
+    uint32_t is_configured;  /* 1: it stands in the configuration, and cannot be removed */
+    uint64_t waiting;        /* files on which it is to run */
+    uint64_t running;        /* files on which it runs */
+    uint64_t done;           /* runs that ended as they should, of the last 256 of all actions */
+    uint64_t failed;         /* runs that did not, of these */
+    char failure[512];       /* what became of the last of these, cut off; "" if none has failed */
+};
+
+/* Says how it stands with an action. Files are looked at five times a second: one that was just
+ * closed may not be counted yet. Since 4.
+ * Errors: -ENOENT (there is none), -EINVAL (size). */
+int forebay_action(forebay_session *session, const char *name, struct forebay_action_info *info);
 
 #ifdef __cplusplus
 }

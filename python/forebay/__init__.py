@@ -4,6 +4,7 @@ Under `forebay run` files are buffered; without it all of this works on plain fi
 Forebay can answer raises `NotRunning`.
 """
 
+from ._actions import Action, action, actions, analyse, operate, remove_action
 from ._files import (
     Pin, RawFile, Session, flush, is_buffered, is_safe, open, pin, placement, prefetch, session,
     unpin, wait, wait_async,
@@ -12,7 +13,7 @@ from ._library import HandleClosed, NotBuffered, NotRunning
 from .mlbs import ForebayError
 
 __all__ = [
-    "ForebayError", "HandleClosed", "NotBuffered", "NotRunning", "Pin", "RawFile", "Session",
-    "flush", "is_buffered", "is_safe", "open", "pin", "placement", "prefetch", "session", "unpin",
-    "wait", "wait_async",
+    "Action", "ForebayError", "HandleClosed", "NotBuffered", "NotRunning", "Pin", "RawFile",
+    "Session", "action", "actions", "analyse", "flush", "is_buffered", "is_safe", "open", "operate",
+    "pin", "placement", "prefetch", "remove_action", "session", "unpin", "wait", "wait_async",
 ]

@@ -1,7 +1,7 @@
 import io
 import os
 from collections.abc import Iterable
-from typing import IO, Any, Literal, Protocol
+from typing import IO, Any, Literal, NamedTuple, Protocol, overload
 
 from .mlbs import ForebayError as ForebayError
 
@@ -19,6 +19,17 @@ class Session:
     def __init__(self, require: bool = False) -> None: ...
     @property
     def is_active(self) -> bool: ...
+    @overload
+    def open(
+        self,
+        path: _Path,
+        mode: str,
+        buffering: Literal[0],
+        encoding: None = None,
+        errors: None = None,
+        newline: None = None,
+    ) -> RawFile: ...
+    @overload
     def open(
         self,
         path: _Path,
@@ -52,6 +63,18 @@ class Pin:
     def __exit__(self, *_: object) -> None: ...
 
 def session(require: bool = False) -> Session: ...
+@overload
+def open(
+    path: _Path,
+    mode: str,
+    buffering: Literal[0],
+    encoding: None = None,
+    errors: None = None,
+    newline: None = None,
+    *,
+    session: Session | None = None,
+) -> RawFile: ...
+@overload
 def open(
     path: _Path,
     mode: str = "r",
@@ -75,3 +98,45 @@ def prefetch(file: _HasDescriptor, ranges: Iterable[tuple[int, int]] | None = No
 def placement(
     file: _HasDescriptor, offset: int = 0, length: int = ...
 ) -> list[tuple[int, int, int, bool]]: ...
+
+class Action(NamedTuple):
+    name: str
+    match: str
+    is_operation: bool
+    is_configured: bool
+    waiting: int
+    running: int
+    done: int
+    failed: int
+    failure: str
+
+def analyse(
+    match: _Path,
+    command: Iterable[_Path],
+    *,
+    name: str | None = None,
+    on: Literal["close", "step"] = "close",
+    drain: Literal["with", "after"] = "with",
+    may_drop: bool = False,
+    results: _Path | None = None,
+    timeout: float | None = None,
+    result_max: int | None = None,
+) -> None: ...
+def operate(
+    match: _Path,
+    operation: str,
+    *,
+    name: str | None = None,
+    drain: Literal["with", "after"] = "with",
+    replace: bool = False,
+    results: _Path | None = None,
+    suffix: str | None = None,
+    scratch: _Path | None = None,
+    timeout: float | None = None,
+    patience: float | None = None,
+    result_max: int | None = None,
+    **options: str | int | bool | None,
+) -> None: ...
+def remove_action(name: str) -> None: ...
+def actions() -> list[str]: ...
+def action(name: str) -> Action: ...

@@ -11,7 +11,8 @@ import threading
 import time
 import weakref
 
-from ._library import Extent, Range, call, function, level as _level, memory
+from ._library import Extent, Range, call, function, level as _level, memory, whole
+from .mlbs import _seconds
 
 __all__ = [
     "Pin", "RawFile", "Session", "flush", "is_buffered", "is_safe", "open", "pin", "placement",
@@ -20,6 +21,8 @@ __all__ = [
 
 # A wait is made of slices, so that signals and cancellations take effect within one.
 _SLICE = 0.25
+# Seconds between two looks of one that leaves its thread to others: the first, and the longest.
+_LOOKS = (0.001, 0.05)
 _RANGES = 64
 _WILL_NEED = 3
 # What Linux reads or writes in one call at most.
@@ -34,6 +37,11 @@ _default = None
 _sessions: weakref.WeakSet = weakref.WeakSet()
 # Handles of files that other libraries have opened. They are kept, as a handle knows its flushes.
 _others: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+
+def _refuse_copies(self, _):
+    # A copy would share the handle, and take it away at its end.
+    raise TypeError(f"cannot copy or pickle {type(self).__name__!r}: open it again, by its path")
 
 
 class Session:
@@ -53,6 +61,8 @@ class Session:
         self._end.atexit = False
         with _making:
             _sessions.add(self)
+
+    __reduce_ex__ = _refuse_copies
 
     @property
     def is_active(self):
@@ -187,17 +197,27 @@ class RawFile(io.RawIOBase):
         with _making:
             self._session._files.add(self)
 
+    __reduce_ex__ = _refuse_copies
+
     def _live(self):
         if self.closed:
             raise ValueError("I/O operation on closed file")
         return self._handle
+
+    def _do(self, work, *words):
+        """What the kernel does with the descriptor; its errors say which file it was."""
+        try:
+            return work(self.fileno(), *words)
+        except OSError as error:
+            error.filename = self.name
+            raise
 
     def size(self):
         """The size in bytes."""
         return call("size", self._live(), path=self.name)
 
     def fileno(self):
-        return call("fd", self._live())
+        return call("fd", self._live(), path=self.name)
 
     def readable(self):
         self._live()
@@ -212,16 +232,16 @@ class RawFile(io.RawIOBase):
         return True
 
     def seek(self, offset, whence=io.SEEK_SET):
-        return os.lseek(self.fileno(), operator.index(offset), whence)
+        return self._do(os.lseek, operator.index(offset), whence)
 
     def tell(self):
-        return os.lseek(self.fileno(), 0, io.SEEK_CUR)
+        return self._do(os.lseek, 0, io.SEEK_CUR)
 
     def truncate(self, size=None):
         if not self.writable():
             raise io.UnsupportedOperation("the file is not open for writing")
         size = self.tell() if size is None else size
-        os.ftruncate(self.fileno(), size)
+        self._do(os.ftruncate, size)
         return size
 
     def readinto_at(self, buffer, offset):
@@ -237,6 +257,7 @@ class RawFile(io.RawIOBase):
         return self._whole("write", buffer, offset)
 
     def _whole(self, name, buffer, offset):
+        offset = whole(offset)
         with memory(buffer, name == "read") as (address, length):
             done = 0
             while True:
@@ -253,7 +274,7 @@ class RawFile(io.RawIOBase):
             raise io.UnsupportedOperation("the file is not open for reading")
         # The call moves the position together with the bytes.
         if _length(buffer) <= _ONE_CALL:
-            return os.readv(self.fileno(), [buffer])
+            return self._do(os.readv, [buffer])
         at = self.tell()
         return self.seek(at + self.readinto_at(buffer, at)) - at
 
@@ -261,7 +282,7 @@ class RawFile(io.RawIOBase):
         if not self._writes:
             raise io.UnsupportedOperation("the file is not open for writing")
         if _length(buffer) <= _ONE_CALL:
-            return os.write(self.fileno(), buffer)
+            return self._do(os.write, buffer)
         at = self.tell()
         count = self.write_at(buffer, at)
         self.seek(0, io.SEEK_END) if self._appends else self.seek(at + count)
@@ -326,11 +347,12 @@ def _handle(file):
         raise TypeError(
             f"{file!r} is no open file: give a file object, as forebay.open or open returns it"
         )
-    if not isinstance(file, io.RawIOBase) and hasattr(file, "flush"):
-        if not hasattr(file, "writable") or file.writable():
-            file.flush()
     raw = getattr(file, "buffer", file)
     raw = getattr(raw, "raw", raw)
+    if not isinstance(file, io.RawIOBase) and hasattr(file, "flush"):
+        # That of fsspec says of mode r+ that it does not write; the file below knows.
+        if any(not hasattr(each, "writable") or each.writable() for each in (file, raw)):
+            file.flush()
     if isinstance(raw, RawFile):
         return raw._live()
     # That of a closed file is an error, whose number may be another file's by now.
@@ -340,7 +362,7 @@ def _handle(file):
     if known is None:
         place = ctypes.c_void_p()
         usual = _usual()
-        call("use_fd", usual._handle, descriptor, ctypes.byref(place))
+        call("use_fd", usual._handle, descriptor, ctypes.byref(place), path=_name(file))
         known = place.value
         with _making:
             _others[raw] = known
@@ -370,8 +392,14 @@ def _over(error, timeout, name):
     )
 
 
+def _end_of(timeout):
+    """When a wait ends that begins now; None: never."""
+    seconds = _seconds(timeout)
+    return None if seconds is None else time.monotonic() + seconds
+
+
 def _sliced(wait_for, timeout, name=None):
-    end = None if timeout is None else time.monotonic() + timeout
+    end = _end_of(timeout)
     while True:
         left = _SLICE if end is None else min(_SLICE, max(0.0, end - time.monotonic()))
         try:
@@ -382,15 +410,18 @@ def _sliced(wait_for, timeout, name=None):
 
 
 async def _sliced_async(wait_for, timeout, name=None):
-    end = None if timeout is None else time.monotonic() + timeout
+    # Looks only, with sleeps of the loop: there are few threads, which other tasks need, too.
+    end = _end_of(timeout)
+    pause, longest = _LOOKS
     while True:
-        left = _SLICE if end is None else min(_SLICE, max(0.0, end - time.monotonic()))
         try:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(None, wait_for, int(left * 1000))
+            return await asyncio.get_running_loop().run_in_executor(None, wait_for, 0)
         except TimeoutError as error:
-            if end is not None and time.monotonic() >= end:
+            left = longest if end is None else end - time.monotonic()
+            if left <= 0:
                 raise _over(error, timeout, name) from None
+        await asyncio.sleep(min(pause, left))
+        pause = min(2 * pause, longest)
 
 
 def wait(file, level="store", timeout=None):
@@ -415,12 +446,12 @@ async def wait_async(file, level="store", timeout=None):
 
 def is_safe(file, level="store"):
     """Whether all of the file is at `level` now, and a `flush` or `wait` to it was made before."""
-    return call("is_safe", _handle(file), _level(level)) == 1
+    return call("is_safe", _handle(file), _level(level), path=_name(file)) == 1
 
 
 def is_buffered(file):
     """Whether Forebay buffers the file."""
-    return call("is_buffered", _handle(file)) == 1
+    return call("is_buffered", _handle(file), path=_name(file)) == 1
 
 
 class Pin:
@@ -447,34 +478,36 @@ def pin(file, offset=0, length=0, tier=0):
 
     Errors: `NotRunning`, `NotBuffered`, `OSError` with EDQUOT or ENOSPC beyond the limits.
     """
-    call("pin", _handle(file), offset, length, tier)
+    words = [whole(offset), whole(length), whole(tier, 32)]
+    call("pin", _handle(file), *words, path=_name(file))
     return Pin(file, offset, length)
 
 
 def unpin(file, offset=0, length=0):
     """Ends the pins in a range; how many."""
-    return call("unpin", _handle(file), offset, length)
+    return call("unpin", _handle(file), whole(offset), whole(length), path=_name(file))
 
 
 def prefetch(file, ranges=None):
     """Says what will be read next: up to 64 pairs of offset and bytes in their order, else all."""
     handle = _handle(file)
     if ranges is None:
-        call("hint", handle, _WILL_NEED, 0, 0)
+        call("hint", handle, _WILL_NEED, 0, 0, path=_name(file))
         return
-    ranges = list(ranges)
+    ranges = [(whole(offset), whole(length)) for offset, length in ranges]
     if len(ranges) > _RANGES:
         raise ValueError(f"{len(ranges)} ranges, and at most {_RANGES} are taken")
-    call("will_read", handle, (Range * len(ranges))(*ranges), len(ranges))
+    read = (Range * len(ranges))(*ranges)
+    call("will_read", handle, read, len(ranges), path=_name(file))
 
 
 def placement(file, offset=0, length=2**62):
     """Where bytes are: tuples of offset, bytes, tier (-1: the store) and whether the store lacks
     them."""
-    handle, room = _handle(file), 64
+    handle, room, offset, length = _handle(file), 64, whole(offset), whole(length)
     while True:
         found = (Extent * room)()
-        count = call("placement", handle, offset, length, found, room)
+        count = call("placement", handle, offset, length, found, room, path=_name(file))
         if count <= room:
             return [(e.offset, e.bytes, e.tier, e.is_ahead == 1) for e in found[:count]]
         room = count

@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import errno
+import operator
 import os
 import threading
 
@@ -25,6 +26,55 @@ class Extent(ctypes.Structure):
         ("tier", ctypes.c_int32),
         ("is_ahead", ctypes.c_uint32),
         ("reserved", ctypes.c_uint64),
+    ]
+
+
+class Analysis(ctypes.Structure):
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("match", ctypes.c_char_p),
+        ("command", ctypes.POINTER(ctypes.c_char_p)),
+        ("name", ctypes.c_char_p),
+        ("results", ctypes.c_char_p),
+        ("timeout_ms", _NUMBER),
+        ("result_max", ctypes.c_uint64),
+        ("on", _INT),
+        ("drain", _INT),
+        ("may_drop", _INT),
+        ("reserved", _INT),
+    ]
+
+
+class Operation(ctypes.Structure):
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("match", ctypes.c_char_p),
+        ("operation", ctypes.c_char_p),
+        ("options", ctypes.POINTER(ctypes.c_char_p)),
+        ("name", ctypes.c_char_p),
+        ("results", ctypes.c_char_p),
+        ("suffix", ctypes.c_char_p),
+        ("scratch", ctypes.c_char_p),
+        ("timeout_ms", _NUMBER),
+        ("patience_ms", _NUMBER),
+        ("result_max", ctypes.c_uint64),
+        ("drain", _INT),
+        ("replace", _INT),
+    ]
+
+
+class ActionInfo(ctypes.Structure):
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("name", ctypes.c_char * 64),
+        ("match", ctypes.c_char * 448),
+        ("kind", ctypes.c_uint32),
+        ("is_configured", ctypes.c_uint32),
+        ("waiting", ctypes.c_uint64),
+        ("running", ctypes.c_uint64),
+        ("done", ctypes.c_uint64),
+        ("failed", ctypes.c_uint64),
+        ("failure", ctypes.c_char * 512),
     ]
 
 
@@ -51,6 +101,11 @@ _TYPES = {
     "placement": (_NUMBER, [_HANDLE, _NUMBER, _NUMBER, ctypes.POINTER(Extent), _INT]),
     "pin": (_INT, [_HANDLE, _NUMBER, _NUMBER, _INT]),
     "unpin": (_INT, [_HANDLE, _NUMBER, _NUMBER]),
+    "analyse": (_INT, [_HANDLE, ctypes.POINTER(Analysis)]),
+    "operate": (_INT, [_HANDLE, ctypes.POINTER(Operation)]),
+    "action_remove": (_INT, [_HANDLE, ctypes.c_char_p]),
+    "actions": (_INT, [_HANDLE, _HANDLE, _INT]),
+    "action": (_INT, [_HANDLE, ctypes.c_char_p, ctypes.POINTER(ActionInfo)]),
 }
 
 _functions: dict = {}
@@ -72,7 +127,12 @@ class HandleClosed(mlbs.ForebayError):
     """The file was closed, or its session has ended."""
 
 
-_OWN = {-10001: NotRunning, -10002: NotBuffered, -10003: HandleClosed}
+# With the number that says most to what knows OSError alone.
+_OWN = {
+    -10001: (NotRunning, errno.EOPNOTSUPP),
+    -10002: (NotBuffered, errno.EOPNOTSUPP),
+    -10003: (HandleClosed, errno.EBADF),
+}
 
 
 def function(name):
@@ -92,8 +152,16 @@ def error(code, path=None):
     """The exception of a code: that of errno (FileNotFoundError, TimeoutError, ...) or an own one."""
     text = os.fsdecode(function("last_message")())
     if -4096 < code < 0:
+        if path is not None:
+            # OSError says it again, at the end.
+            name = os.fsdecode(path)
+            text = text.replace(f" {name}: ", " ", 1)
+            text = text.replace(f" {name} (descriptor ", " (descriptor ", 1)
         return OSError(-code, text or os.strerror(-code), path)
-    return _OWN.get(code, mlbs.ForebayError)(code, text)
+    kind, number = _OWN.get(code, (mlbs.ForebayError, 0))
+    made = kind(code, text)
+    made.errno, made.filename = number, path
+    return made
 
 
 def call(name, *arguments, path=None):
@@ -104,6 +172,14 @@ def call(name, *arguments, path=None):
             return result
         if result != -errno.EINTR:
             raise error(result, path)
+
+
+def whole(value, bits=64):
+    """A number that fits; ctypes takes what is left of it without a word."""
+    number = operator.index(value)
+    if not -(1 << bits - 1) <= number < 1 << bits - 1:
+        raise OverflowError(f"{number} is no number of {bits} bits")
+    return number
 
 
 def level(name):

@@ -19,6 +19,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import uuid
 import zlib
 
@@ -49,6 +50,22 @@ def _checksum(file):
     return total, size
 
 
+def _finished(path, level):
+    """What a manifest says of a file, once the file is at the level."""
+    with _open(path, "rb") as file:
+        crc, size = _checksum(file)
+        if level:
+            _wait(file, level)
+    return {"bytes": size, "crc32": crc}
+
+
+def _check(step, level):
+    if isinstance(step, bool) or not isinstance(step, int) or step < 0:
+        raise ValueError(f"step is {step!r}, and has to be a whole number from 0 on")
+    if level not in (None, "durable", "store"):
+        raise ValueError(f"level is {level!r}, and has to be None, durable or store")
+
+
 def _sync_directory(path):
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -64,11 +81,15 @@ class New:
         self._group, self.step, self._level = group, step, level
         self.path = group._folder(step)
         self._names, self._open_files, self._done = [], [], False
+        # What other processes have finished, as the manifest has it.
+        self._of_others = {}
         os.makedirs(self.path, exist_ok=True)
-        # This rank's part is not there from now on, if the step was written before.
+        # This rank's part is not there from now on, if the step was written before. Ranks that this
+        # run has not left theirs in one with more of them, and none of this run replaces it.
         for name in os.listdir(self.path):
             match = group._MANIFEST.fullmatch(name)
-            if match and int(match[1]) == group.rank:
+            if match and (int(match[1]) == group.rank
+                          or group.rank == 0 and int(match[1]) >= group.ranks):
                 os.unlink(os.path.join(self.path, name))
         _sync_directory(self.path)
 
@@ -77,6 +98,24 @@ class New:
 
         Names of ranks have to differ. One that is open at the end is closed then.
         """
+        self._check(name)
+        file = _open(os.path.join(self.path, name), "w+b", buffering)
+        self._names.append(name)
+        self._open_files.append(file)
+        return file
+
+    def add(self, name):
+        """Takes in a file that something else has written to the directory `path`, by its name there.
+
+        It has to be finished and closed.
+        """
+        self._check(name)
+        place = os.path.join(self.path, name)
+        if not stat.S_ISREG(os.lstat(place).st_mode):
+            raise ValueError(f"{place!r} is no regular file")
+        self._names.append(name)
+
+    def _check(self, name):
         if self._done:
             raise ValueError("the checkpoint was committed, or given up")
         if not name or os.path.basename(name) != name or name in (".", "..") \
@@ -84,10 +123,6 @@ class New:
             raise ValueError(f"{name!r} is no name of a file in a checkpoint")
         if name in self._names:
             raise ValueError(f"{name!r} is in the checkpoint already")
-        file = _open(os.path.join(self.path, name), "w+b", buffering)
-        self._names.append(name)
-        self._open_files.append(file)
-        return file
 
     def _close_files(self):
         # All of them, whichever cannot write what is in its buffer. Such a checkpoint is given up.
@@ -102,13 +137,9 @@ class New:
         if self._done:
             raise ValueError("the checkpoint was committed, or given up")
         self._close_files()
-        files = {}
+        files = dict(self._of_others)
         for name in self._names:
-            with _open(os.path.join(self.path, name), "rb") as file:
-                crc, size = _checksum(file)
-                files[name] = {"bytes": size, "crc32": crc}
-                if self._level:
-                    _wait(file, self._level)
+            files[name] = _finished(os.path.join(self.path, name), self._level)
         group = self._group
         manifest = {"form": _FORM, "run": group.run, "rank": group.rank, "ranks": group.ranks,
                     "files": files}
@@ -183,12 +214,10 @@ class Checkpoints:
         commit the step is not there. An incomplete one is written anew.
 
         With `level` None the end does not wait: the checkpoint survives the program and the node
-        manager, and may be lost with the node, which is noticed. Nothing is dropped for it then.
+        manager, and may be lost with the node, which is noticed. Nothing is dropped for it then,
+        nor with "durable": `prune` does that, and waits for what stays.
         """
-        if isinstance(step, bool) or not isinstance(step, int) or step < 0:
-            raise ValueError(f"step is {step!r}, and has to be a whole number from 0 on")
-        if level not in (None, "durable", "store"):
-            raise ValueError(f"level is {level!r}, and has to be None, durable or store")
+        _check(step, level)
         if not replace and self.is_complete(step):
             raise FileExistsError(17, f"checkpoint {step} is complete; say replace=True to write it "
                                   "anew", self._folder(step))
@@ -317,12 +346,24 @@ class Checkpoints:
         gone = [step for step in older if not self._stays(step, kept, complete)]
         if gone:
             for step in kept:
-                for name in self._files(step):
-                    with self.open(step, name) as file:
-                        _wait(file, "store")
+                self._await(step)
         for step in gone:
             self._drop(step)
         return gone
+
+    def _await(self, step):
+        """Waits until a complete checkpoint is on the store, as far as this node has written it."""
+        folder = self._folder(step)
+        # Those that are being written anew are not what stays.
+        manifests = [
+            name for name in os.listdir(folder)
+            if self._MANIFEST.fullmatch(name) and not name.endswith(".new")
+        ]
+        for name in [*self._files(step), *manifests]:
+            with _open(os.path.join(folder, name), "rb") as file:
+                _wait(file, "store")
+        _sync_directory(folder)
+        _sync_directory(self.directory)
 
     def _stays(self, step, kept, complete):
         by_rule = step in complete and (

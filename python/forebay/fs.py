@@ -5,11 +5,27 @@ Installed packages find it by its entry point: `pandas.read_parquet("forebay:///
 
 import os
 
-from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.local import LocalFileOpener, LocalFileSystem
 
 import forebay
 
 _HEADS = ("forebay://", "forebay:")
+
+
+class _File(LocalFileOpener):
+    """One of fsspec: it has a `size`, and is pickled while it is read. `f` is of `forebay.open`."""
+
+    def _open(self):
+        if self.f is None or self.f.closed:
+            self.f = forebay.open(self.path, self.mode)
+            if "w" not in self.mode:
+                self.size = self.f.size = os.fstat(self.f.fileno()).st_size
+
+    def readable(self):
+        return self.f.readable()
+
+    def writable(self):
+        return self.f.writable()
 
 
 class ForebayFileSystem(LocalFileSystem):
@@ -39,7 +55,7 @@ class ForebayFileSystem(LocalFileSystem):
             return super()._open(path, mode, block_size, autocommit=False, **kwargs)
         if self.auto_mkdir and any(letter in mode for letter in "wxa"):
             self.makedirs(self._parent(path), exist_ok=True)
-        return forebay.open(path, mode)
+        return _File(path, mode, fs=self)
 
     def wait(self, path, level="store", timeout=None):
         """Waits until what was written to a file is at `level`, see `forebay.wait`."""

@@ -137,19 +137,26 @@ def _path(value, what):
     return path
 
 
-def _milliseconds(timeout):
+def _seconds(timeout):
+    """A time-out as a number of seconds, or None: no limit."""
     if timeout is None:
-        return -1
+        return None
     try:
         seconds = float(timeout)
     except OverflowError:
         seconds = float("inf")
     except (TypeError, ValueError):
         raise TypeError(f"timeout is {timeout!r}, and has to be seconds or None") from None
-    if seconds != seconds:
-        raise ValueError("timeout is not a number")
+    # Neither is NaN.
+    if not seconds >= 0:
+        raise ValueError(f"timeout is {timeout!r}, and has to be 0 or more seconds, or None")
     # Longer than any process lives.
-    return int(min(max(seconds, 0.0), 1e9) * 1000)
+    return min(seconds, 1e9)
+
+
+def _milliseconds(timeout):
+    seconds = _seconds(timeout)
+    return -1 if seconds is None else int(seconds * 1000)
 
 
 def _end(records, session, process):

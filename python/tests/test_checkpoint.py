@@ -178,6 +178,38 @@ def test_a_checkpoint_is_there_once_all_ranks_of_a_run_are(folder):
     assert second[0].latest() is None
 
 
+def test_a_step_that_more_ranks_began_is_complete_with_fewer(folder):
+    more = [Checkpoints(folder, rank=rank, ranks=3, run="a") for rank in range(3)]
+    for group in more[1:]:
+        write(group, 7, names=[f"part{group.rank}"])
+    fewer = [Checkpoints(folder, rank=rank, ranks=2, run="b") for rank in range(2)]
+    for group in reversed(fewer):
+        write(group, 7, names=[f"part{group.rank}"])
+    assert fewer[0].latest(verify=True) == 7 and fewer[0].names(7) == ["part0", "part1"]
+
+
+def test_files_that_others_have_written_are_taken_in(folder):
+    group = Checkpoints(folder)
+    with group.begin(1) as new:
+        with open(os.path.join(new.path, "field"), "wb") as file:
+            file.write(b"by another library")
+        new.add("field")
+        with pytest.raises(FileNotFoundError):
+            new.add("other")
+        os.mkdir(os.path.join(new.path, "below"))
+        os.symlink("field", os.path.join(new.path, "link"))
+        for name in ("below", "link", "field", "../field", "manifest.0.json"):
+            with pytest.raises(ValueError):
+                new.add(name)
+        with pytest.raises(ValueError, match="already"):
+            new.open("field")
+    assert group.names(1) == ["field"] and group.latest(verify=True) == 1
+    assert group.open(1, "field").read() == b"by another library"
+    with open(folder / "checkpoint.1" / "field", "r+b") as file:
+        file.write(b"BY")
+    assert group.latest(verify=True) is None
+
+
 def test_bad_words_are_refused(folder, monkeypatch):
     for names in (["TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"]):
         monkeypatch.delenv(names, raising=False)
@@ -247,15 +279,3 @@ def test_a_kill_at_any_step_leaves_a_complete_checkpoint(folder):
         assert Checkpoints(site).steps()[-1] == 3
     assert kills > 10 and seen == {1, 2, 3}, (kills, seen)
     assert os.listdir(site) == ["checkpoint.3"]
-
-
-def test_torch_saves_to_groups(folder):
-    torch = pytest.importorskip("torch")
-    from forebay.torch import load, save
-
-    group = Checkpoints(folder, keep=1)
-    with group.begin(1) as new:
-        save({"weight": torch.arange(10.0)}, "model", to=new)
-    assert load("model", of=(group, 1))["weight"].sum() == 45
-    save(torch.ones(3), folder / "one", level="store")
-    assert load(folder / "one").sum() == 3

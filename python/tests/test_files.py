@@ -1,11 +1,15 @@
 import asyncio
+import copy
 import errno
 import io
 import itertools
 import os
+import pickle
 import random
+import resource
 import subprocess
 import sys
+import time
 
 import pytest
 from conftest import BUFFERED
@@ -79,7 +83,8 @@ def test_text_lines_and_encodings(folder):
 def test_errors_are_of_the_family_of_os_error(folder):
     with pytest.raises(FileNotFoundError) as caught:
         forebay.open(folder / "none")
-    assert caught.value.errno == errno.ENOENT and "none" in str(caught.value)
+    assert caught.value.errno == errno.ENOENT and caught.value.filename == folder / "none"
+    assert str(caught.value).count("none") == 1, str(caught.value)
     with pytest.raises(IsADirectoryError):
         forebay.open(folder, "rb")
     with pytest.raises(IsADirectoryError):
@@ -280,11 +285,28 @@ def test_a_time_out_says_what_was_waited_for(folder, buffered):
         assert found[0].filename == folder / "file" and "within 0.0001 s" in str(found[0])
 
 
+@pytest.mark.parametrize("timeout", [float("nan"), -1, -0.001, float("-inf")])
+def test_a_time_out_that_never_comes_is_refused(folder, timeout):
+    with forebay.open(folder / "file", "wb", 0) as file, forebay.session() as session:
+        file.write(b"x")
+        waits = [
+            lambda: forebay.wait(file, timeout=timeout),
+            lambda: session.wait(timeout=timeout),
+            lambda: asyncio.run(forebay.wait_async(file, timeout=timeout)),
+            lambda: asyncio.run(session.wait_async(timeout=timeout)),
+        ]
+        for wait in waits:
+            with pytest.raises(ValueError, match="0 or more seconds"):
+                wait()
+        forebay.wait(file, timeout=float("inf"))
+
+
 @pytest.mark.parametrize("call", [forebay.flush, forebay.wait])
 def test_errors_of_flushes_name_the_file(call):
     with open(os.devnull, "wb") as file, pytest.raises(OSError) as caught:
         call(file)
     assert caught.value.filename == os.devnull
+    assert str(caught.value).count(os.devnull) == 1, str(caught.value)
 
 
 @pytest.mark.parametrize("call", [forebay.flush, forebay.wait, forebay.is_safe])
@@ -304,6 +326,8 @@ def test_other_tasks_run_while_one_waits(folder):
                 await asyncio.sleep(0)
             await waits
             assert turns > 1 and forebay.is_safe(file)
+            # Each look of a task finds what is safe by then, however late it is.
+            await forebay.wait_async(file, timeout=0)
 
     asyncio.run(work())
 
@@ -333,8 +357,84 @@ def test_pins_and_prefetch(folder, buffered):
         assert caught.value.errno == errno.ENOENT
 
 
+@pytest.mark.parametrize("act", [
+    lambda file: file.write(b"beyond the limit"),
+    lambda file: file.write_at(b"beyond the limit", 5000),
+    lambda file: file.truncate(5000),
+    lambda file: file.seek(-1),
+    lambda file: file.readinto_at(bytearray(1), -1),
+    lambda file: forebay.pin(file, -1, 5),
+    lambda file: forebay.unpin(file, -1, 5),
+    lambda file: forebay.prefetch(file, [(0, -1)]),
+    lambda file: forebay.placement(file, -1, 5),
+])
+def test_errors_have_a_number_and_name_the_file(folder, act):
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with forebay.open(folder / "file", "w+b", 0) as file:
+        file.write(bytes(4096))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, usual[1]))
+        try:
+            with pytest.raises(OSError) as caught:
+                act(file)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, usual)
+    assert caught.value.errno and caught.value.filename == folder / "file"
+
+
+def test_a_tier_is_a_number(folder):
+    with forebay.open(folder / "file", "w+b", 0) as file, pytest.raises(TypeError, match="integer"):
+        forebay.pin(file, 0, 0, "ram")
+
+
 def test_pins_say_what_they_need():
     if BUFFERED:
         pytest.skip("is for plain runs")
     with forebay.open(__file__, "rb") as file, pytest.raises(forebay.NotRunning):
         forebay.pin(file)
+
+
+def test_numbers_that_do_not_fit_are_refused_and_not_cut_off(folder):
+    with forebay.open(folder / "file", "w+b", buffering=0) as file:
+        file.write(b"0123456789")
+        for far in (2**64 + 5, 2**63, -(2**63) - 1):
+            for act in (lambda: file.write_at(b"lost", far),
+                        lambda: file.readinto_at(bytearray(4), far),
+                        lambda: forebay.pin(file, far, 1), lambda: forebay.unpin(file, far, 1),
+                        lambda: forebay.prefetch(file, [(far, 1)]),
+                        lambda: forebay.placement(file, far)):
+                with pytest.raises(OverflowError, match=str(far)):
+                    act()
+        with pytest.raises(OverflowError):
+            forebay.pin(file, 0, 1, 2**32)
+        with pytest.raises(TypeError):
+            file.write_at(b"lost", 2.0)
+        assert file.write_at(b"X", numpy.uint32(3)) == 1
+    assert (folder / "file").read_bytes() == b"012X456789"
+
+
+def test_files_and_sessions_are_not_copied(folder):
+    with forebay.session() as session, session.open(folder / "file", "w+b", buffering=0) as file:
+        for each in (file, session):
+            for make in (copy.copy, copy.deepcopy, pickle.dumps):
+                with pytest.raises(TypeError, match="cannot copy or pickle"):
+                    make(each)
+        assert file.write(b"still open") == 10
+
+
+def test_many_waits_at_once_end_in_their_time_and_leave_threads_to_other_tasks():
+    # A library that never has it there, and takes the time that it is given.
+    looked = []
+
+    def never(limit):
+        looked.append(limit)
+        time.sleep(limit / 1000)
+        raise TimeoutError(errno.ETIMEDOUT, "not yet")
+
+    async def main():
+        waits = [forebay._files._sliced_async(never, 0.2) for _ in range(200)]
+        return await asyncio.gather(*waits, return_exceptions=True)
+
+    ended = asyncio.run(main())
+    assert [type(each) for each in ended] == [TimeoutError] * 200
+    # None of them blocks a thread.
+    assert set(looked) == {0}

@@ -1,4 +1,5 @@
 import os
+import pickle
 
 import pytest
 
@@ -55,6 +56,32 @@ def test_files_are_opened_by_the_library(folder):
     assert fs.cat(url) == b"bytes" and fs.unstrip_protocol(str(folder)) == f"forebay://{folder}"
     with pytest.raises(FileNotFoundError):
         fs.open(url + ".none")
+
+
+def test_files_have_what_those_of_fsspec_have(folder):
+    fs = fsspec.filesystem("forebay")
+    path = str(folder / "file")
+    fs.pipe_file(path, b"0123456789")
+    assert fs.cat_file(path, start=-4) == b"6789" and fs.tail(path, 3) == b"789"
+    with fs.open(path, "rb") as file:
+        assert file.size == 10 and file.read(4) == b"0123"
+        with pickle.loads(pickle.dumps(file)) as other:
+            assert isinstance(other.raw, forebay.RawFile) and other.read() == b"456789"
+        assert file.read(1) == b"4"
+        got = bytearray(2)
+        assert file.readinto(got) == 2 and got == b"56"
+    with fs.open(path, "ab") as file:
+        assert file.tell() == 10 and not file.readable() and file.write(b"!") == 1
+
+
+@pytest.mark.parametrize("protocol", ["forebay", "file"])
+def test_what_a_file_of_mode_r_plus_has_in_its_buffer_is_waited_for(folder, protocol):
+    (folder / "file").write_bytes(b"0123456789")
+    with fsspec.filesystem(protocol).open(str(folder / "file"), "r+b") as file:
+        file.write(b"abc")
+        forebay.wait(file, timeout=60)
+        assert (folder / "file").read_bytes() == b"abc3456789"
+        assert forebay.is_safe(file)
 
 
 def test_transactions_show_all_files_or_none(folder):

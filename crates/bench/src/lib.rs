@@ -34,6 +34,7 @@ mod paper;
 mod peers;
 mod policies;
 mod prefetch;
+mod redraw;
 mod report;
 mod runner;
 mod science;
@@ -71,6 +72,7 @@ pub use nvm::nvm_model;
 pub use peers::peers;
 pub use policies::policies;
 pub use prefetch::prefetch;
+pub use redraw::redraw;
 pub use report::Report;
 
 pub use runner::now_us;

@@ -1,5 +1,6 @@
 //! The machine that something was measured on.
 
+use forebay_pool::clock;
 use std::fmt;
 use std::fs;
 use std::thread;
@@ -12,6 +13,8 @@ pub(crate) struct Machine {
     kernel: String,
     /// Processes that ran or wanted to, in the minute before.
     load: String,
+    /// In UTC.
+    day: String,
 }
 
 impl Machine {
@@ -26,6 +29,7 @@ impl Machine {
             cores: thread::available_parallelism().map_or(0, usize::from),
             kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
             load: read("/proc/loadavg").split(' ').next().unwrap_or_default().to_owned(),
+            day: today(),
         }
     }
 
@@ -42,9 +46,14 @@ impl Machine {
     }
 }
 
+fn today() -> String {
+    let (year, month, day) = clock::date(clock::realtime_ns() / 1_000_000_000 / 86_400);
+    format!("{year:04}-{month:02}-{day:02}")
+}
+
 impl fmt::Display for Machine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Machine { processor, cores, kernel, load } = self;
-        write!(f, "{cores} cores of {processor}, Linux {kernel}, load {load} at the start")
+        let Machine { processor, cores, kernel, load, day } = self;
+        write!(f, "{day}, {cores} cores of {processor}, Linux {kernel}, load {load} at the start")
     }
 }

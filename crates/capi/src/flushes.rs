@@ -271,11 +271,15 @@ impl OpenFile {
         if let Err(errno) = self.status() {
             return told(errno, "flush", fd);
         }
-        let under_way = self.last_flush(level).filter(|&flush| {
-            flush.flags & PLAIN == 0
-                && !self.file.has_written.load(Ordering::SeqCst)
-                && self.progress(flush, level) == progress::WAITING
+        let last = self.last_flush(level).filter(|flush| {
+            flush.flags & PLAIN == 0 && !self.file.has_written.load(Ordering::SeqCst)
         });
+        let under_way = match last.map(|flush| (flush, self.progress(flush, level))) {
+            // One that only looks, again and again, may find its own flush done between two looks.
+            Some((_, progress::DONE)) => return 0,
+            Some((flush, progress::WAITING)) => Some(flush),
+            _ => None,
+        };
         let flush = match under_way {
             Some(flush) => flush,
             None => match (self.flush(level), self.last_flush(level)) {

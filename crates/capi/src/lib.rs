@@ -11,6 +11,7 @@
 
 #![cfg(target_os = "linux")]
 
+pub mod actions;
 mod flushes;
 mod handles;
 mod kernel;
@@ -35,7 +36,7 @@ use rustix::fs::Advice;
 use rustix::io::Errno;
 
 /// `FOREBAY_API_VERSION` of this library.
-const API_VERSION: c_int = 3;
+const API_VERSION: c_int = 4;
 
 /// `FOREBAY_REQUIRE`: a start fails where the process does not run under Forebay.
 const REQUIRE: c_uint = 1;
@@ -150,6 +151,34 @@ unsafe fn fill<T>(function: &str, to: *mut T, make: impl FnOnce() -> Result<T, c
         to.add(known).write_bytes(0, size - known);
     }
     0
+}
+
+/// What a caller has set of a struct whose first field says how long it is; the rest is `usual`.
+///
+/// # Safety
+/// `from` is null or such a struct. Any bytes are a value of `T`.
+unsafe fn given<T: Copy>(
+    function: &str,
+    begins: &str,
+    from: *const c_void,
+    usual: T,
+) -> Result<T, c_int> {
+    if from.is_null() {
+        return Err(null(function, "the struct"));
+    }
+    // SAFETY: as the caller says.
+    let size = unsafe { from.cast::<usize>().read() };
+    if size < size_of::<usize>() || size > 1 << 20 {
+        return Err(fail(
+            -libc::EINVAL,
+            format_args!("{function}(): begin the struct with {begins}; its size is {size}"),
+        ));
+    }
+    let mut given = usual;
+    let known = size_of::<T>().min(size);
+    // SAFETY: the caller's struct is as long as it says.
+    unsafe { core::ptr::copy_nonoverlapping(from.cast::<u8>(), (&raw mut given).cast(), known) };
+    Ok(given)
 }
 
 /// The result of a call with a handle.

@@ -1,13 +1,14 @@
 //! `forebay analyse`: commands that run on files while these are in the tiers, and what has become
 //! of them.
 
-use crate::ask::ask;
+use crate::ask::ask_in_words;
 use crate::instance::InstanceArguments;
 use crate::text::counted;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use forebay_node::actions::table::{self, Entry, RunState};
-use forebay_node::config::analyses::{self, Analysis, DRAIN, ON};
+use forebay_node::config::Registered;
+use forebay_node::config::analyses::{Analysis, DRAIN, ON};
 use forebay_node::log::shown;
 use forebay_node::runtime::Runtime;
 use forebay_pool::clock;
@@ -42,6 +43,9 @@ pub struct AnalyseArguments {
     /// What messages and results call it [default: the program's name]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
+    /// Take the place of a registered one of this name; else another one of it is refused
+    #[arg(long, conflicts_with_all = ["list", "remove"])]
+    replace: bool,
     /// What the command may take before it is killed, as 90s or 10min
     #[arg(long, value_name = "TIME", default_value = "10min")]
     timeout: String,
@@ -57,7 +61,7 @@ pub struct AnalyseArguments {
     /// The command may say that a file is removed instead of being drained
     #[arg(long)]
     may_drop: bool,
-    /// Show the analyses of the node manager
+    /// Show the analyses and operations of the node manager
     #[arg(long, conflicts_with_all = ["pattern", "command"])]
     list: bool,
     /// Remove the one of this name that was registered; what it runs on now ends by itself
@@ -82,19 +86,22 @@ pub fn analyse(arguments: &AnalyseArguments) -> Result<ExitCode, String> {
     } else if let Some(name) = &arguments.remove {
         format!("remove {name}")
     } else {
-        let mut text = String::new();
+        let mut text = if arguments.replace { String::new() } else { "add\n".to_owned() };
         arguments.read()?.write(&mut text);
         text
     };
     let runtime = served(&arguments.instance)?;
-    let said = ask(&runtime, Message::Analyse, &asked, ANSWER)
+    let answer = ask_in_words(&runtime, Message::Analyse, &asked, ANSWER);
+    let answer = answer.and_then(|answer| String::from_utf8(answer).ok());
+    let (code, said) = answer
+        .as_deref()
+        .and_then(|answer| answer.split_once('\n'))
         .ok_or("the node manager does not answer; see its log, which `forebay status` names")?;
-    if let Some(why) = said["error"].as_str() {
-        return Err(why.to_owned());
+    if code != "0" {
+        return Err(said.to_owned());
     }
     if arguments.list {
-        let text = said["said"].as_str().unwrap_or_default();
-        print_list(&analyses::of_text(text, None, Path::new("/"))?, &table::read(&runtime));
+        print_list(&Registered::of_text(said, None, Path::new("/"))?, &table::read(&runtime));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -117,9 +124,9 @@ impl AnalyseArguments {
         words.extend(self.results.as_ref().map(|results| format!("results = {}", text(results))));
         let here = std::env::current_dir().map_err(|error| error.to_string())?;
         let line = format!("analysis = [{{ {} }}]\n", words.join(", "));
-        let read = analyses::of_text(&line, Some("analyse"), &here);
-        let mut all = read.map_err(|why| why.replacen("analyse:1: analysis[0].", "--", 1))?;
-        let mut one = all.pop().ok_or("no analysis is given")?;
+        let read = Registered::of_text(&line, Some("analyse"), &here);
+        let mut all = read.map_err(|why| by_option(&why))?;
+        let mut one = all.analyses.pop().ok_or("no analysis is given")?;
         // By the clock of what files are stamped with.
         one.since = clock::realtime_coarse_ns();
         Ok(one)
@@ -151,11 +158,14 @@ fn served(instance: &InstanceArguments) -> Result<Runtime, String> {
     }
 }
 
-fn print_list(all: &[Analysis], runs: &[Entry]) {
-    for one in all {
-        let of = runs.iter().filter(|run| run.action == one.name);
+fn print_list(all: &Registered, runs: &[Entry]) {
+    let analyses = all.analyses.iter().map(|one| (&one.name, &one.pattern, one.command.join(" ")));
+    let operations = all.operations.iter();
+    let operations = operations.map(|one| (&one.name, &one.pattern, one.operation.clone()));
+    for (name, pattern, what) in analyses.chain(operations) {
+        let of = runs.iter().filter(|run| run.action == *name);
         let stands = counts(of).join(", ");
-        println!("{}: {} -> {}", one.name, shown(&one.pattern), shown(&one.command.join(" ")));
+        println!("{name}: {} -> {}", shown(pattern), shown(&what));
         println!("  {}", if stands.is_empty() { "has not run yet" } else { &stands });
     }
 }
@@ -193,12 +203,22 @@ fn describe(run: &Entry) -> String {
     format!("{} {} of {}{step} {}{said}", run.kind, run.action, shown(&run.path), run.state.name())
 }
 
-/// What files wait for that are not drained before it has ended, in few words.
-pub fn held(runtime: &Runtime) -> Option<String> {
+/// What is wrong with a key of an analysis, by the option that has said it.
+fn by_option(why: &str) -> String {
+    match why.strip_prefix("analyse:1: analysis[0].").and_then(|rest| rest.split_once(':')) {
+        Some(("command", rest)) => format!("COMMAND:{rest}"),
+        Some((key, rest)) => format!("--{}:{rest}", key.replace('_', "-")),
+        None => why.to_owned(),
+    }
+}
+
+/// What a drain waits for, in few words: what files are held for until it has ended, or, where
+/// `all_are_safe`, what is still to be done on them.
+pub fn awaited(runtime: &Runtime, all_are_safe: bool) -> Option<String> {
     let runs = table::read(runtime);
-    let holding = runs.iter().filter(|run| run.holds && !run.state.is_end());
+    let awaited = runs.iter().filter(|run| (run.holds || all_are_safe) && !run.state.is_end());
     let names: BTreeSet<(&str, &str)> =
-        holding.map(|run| (run.kind.as_str(), run.action.as_str())).collect();
+        awaited.map(|run| (run.kind.as_str(), run.action.as_str())).collect();
     let (kind, name) = names.first()?;
     Some(match names.len() {
         1 => format!("waits for {kind} {}", shown(name)),

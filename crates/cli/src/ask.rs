@@ -10,9 +10,19 @@ use std::io::{Read, Seek, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-/// Says something, with a text if it takes one, and returns the answer; `None` where the manager
-/// says nothing, or refuses.
+/// Says something, with a text if it takes one, and returns the answer, which is JSON; `None` where
+/// the manager says nothing, or refuses.
 pub fn ask(runtime: &Runtime, message: Message, text: &str, limit: Duration) -> Option<Value> {
+    serde_json::from_slice(&ask_in_words(runtime, message, text, limit)?).ok()
+}
+
+/// The same of an answer in any form.
+pub fn ask_in_words(
+    runtime: &Runtime,
+    message: Message,
+    text: &str,
+    limit: Duration,
+) -> Option<Vec<u8>> {
     let connection = Connection::to(&runtime.socket()).ok()?;
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let memory: OwnedFd = rustix::fs::memfd_create(c"forebay-answer", flags).ok()?;
@@ -25,7 +35,7 @@ pub fn ask(runtime: &Runtime, message: Message, text: &str, limit: Duration) -> 
             // The manager, too, has moved the position that both share.
             memory.rewind().ok()?;
             memory.read_to_end(&mut answer).ok()?;
-            serde_json::from_slice(&answer).ok()
+            Some(answer)
         }
         _ => None,
     }

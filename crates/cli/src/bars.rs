@@ -1,23 +1,28 @@
 //! A bar chart: a group of bars for each case, a bar for each system, which may be stacked from
 //! parts, with a mark where the bar of a paper ends.
 
-use crate::picture::{self, Anchor, Canvas, Color, Drawn, FAINT, GRID, INK, RED, Type, tick};
+use crate::picture::{
+    self, Anchor, Canvas, Color, Drawn, FAINT, GRID, INK, RED, Type, Width, tick,
+};
 use std::path::Path;
 
+/// How wide the plot is, and in a picture of one column.
 const PLOT: i32 = 640;
+const PLOT_NARROW: i32 = 280;
 const HEAD: i32 = 76;
 const FOOT: i32 = 52;
 const CASE_HEAD: i32 = 30;
 const CASE_GAP: i32 = 14;
 const ROW: i32 = 26;
 const BAR: i32 = 18;
-/// From one entry of the legend to the next.
-const LEGEND_SLOT: i32 = 130;
-/// Lines of the grid.
-const LINES: f64 = 10.0;
-/// From one note below the axis to the next, and the most letters of a line.
+/// An entry of the legend without its name, and a letter of that.
+const LEGEND: i32 = 40;
+const LETTER: i32 = 9;
+/// From one line of the grid to the next, at least: so that the numbers below do not touch.
+const LINE: i32 = 60;
+/// From one note below the axis to the next, and a letter of them.
 const NOTE: i32 = 18;
-const NOTE_LETTERS: usize = 130;
+const NOTE_LETTER: i32 = 7;
 /// Bars of one part that differ by more than so many times stand on a logarithmic axis.
 const DECADES: f64 = 100.0;
 
@@ -38,6 +43,7 @@ pub struct Chart<'a> {
     /// Below the axis: machine, rounds, what is fitted.
     pub notes: &'a [String],
     pub groups: Vec<Group>,
+    pub width: Width,
 }
 
 /// Bars with one heading.
@@ -73,23 +79,26 @@ impl Group {
 /// # Errors
 /// A message that names the file.
 pub fn draw(file: &Path, chart: &Chart<'_>) -> Result<(), String> {
-    let notes: Vec<String> = chart.notes.iter().flat_map(|note| lines(note)).collect();
+    let (left, right) = chart.margins;
+    let plot = if chart.width == Width::Column { PLOT_NARROW } else { PLOT };
+    let width = left + plot + right;
+    let letters = ((width - 48) / NOTE_LETTER) as usize;
+    let notes: Vec<String> = chart.notes.iter().flat_map(|note| lines(note, letters)).collect();
     let height = HEAD
         + chart.groups.iter().map(Group::height).sum::<i32>()
         + FOOT
         + notes.len() as i32 * NOTE;
-    let (left, right) = chart.margins;
     let axis = Axis::of(chart);
-    picture::save(file, (left + PLOT + right, height), |canvas| {
-        Plot { canvas, chart, left, axis, notes: &notes }.figure()
+    picture::save_as(file, (width, height), chart.width, |canvas| {
+        Plot { canvas, chart, left, plot, axis, notes: &notes }.figure()
     })
 }
 
-/// A note in lines.
-fn lines(note: &str) -> Vec<String> {
+/// A note in lines of so many letters.
+fn lines(note: &str, letters: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in note.split_whitespace() {
-        if lines.last().is_some_and(|line| line.len() + word.len() >= NOTE_LETTERS) {
+        if lines.last().is_some_and(|line| line.len() + word.len() >= letters) {
             lines.push(String::new());
         }
         if let Some(line) = lines.last_mut() {
@@ -139,11 +148,11 @@ impl Axis {
         }
     }
 
-    /// Values with a line of the grid.
-    fn lines(self) -> Vec<f64> {
+    /// Values with a line of the grid, of which so many have room.
+    fn lines(self, most: f64) -> Vec<f64> {
         match self {
             Axis::Linear(longest) => {
-                let step = tick(longest, LINES);
+                let step = tick(longest, most);
                 (0..=(longest / step) as u32).map(|number| f64::from(number) * step).collect()
             }
             Axis::Logarithmic(from, to) => (from..=to).map(|power| 10_f64.powi(power)).collect(),
@@ -155,6 +164,8 @@ struct Plot<'a, 'c> {
     canvas: &'a Canvas<'c>,
     chart: &'a Chart<'a>,
     left: i32,
+    /// Pixels of the plot.
+    plot: i32,
     axis: Axis,
     notes: &'a [String],
 }
@@ -191,7 +202,7 @@ impl Plot<'_, '_> {
             }
             self.canvas.rectangle((left, 48), (left + 14, 62), *color)?;
             self.canvas.text(name, (left + 20, 55), Type::left(15, INK))?;
-            left += LEGEND_SLOT;
+            left += LEGEND + name.len() as i32 * LETTER;
         }
         if !self.chart.marks.is_empty() {
             self.canvas.rectangle((left, 46), (left + 3, 64), RED)?;
@@ -201,13 +212,13 @@ impl Plot<'_, '_> {
     }
 
     fn axis(&self, bottom: i32) -> Drawn {
-        for value in self.axis.lines() {
+        for value in self.axis.lines(f64::from(self.plot / LINE)) {
             let x = self.x(value);
             self.canvas.line((x, HEAD), (x, bottom), GRID)?;
             let label = format!("{}", (value * 1e6).round() / 1e6);
             self.canvas.text(&label, (x, bottom + 12), Type::left(13, FAINT).at(Anchor::Center))?;
         }
-        let middle = (self.left + PLOT / 2, bottom + 34);
+        let middle = (self.left + self.plot / 2, bottom + 34);
         let unit = match self.axis {
             Axis::Linear(_) => self.chart.unit.to_owned(),
             Axis::Logarithmic(..) => format!("{}, logarithmic", self.chart.unit),
@@ -244,7 +255,7 @@ impl Plot<'_, '_> {
     }
 
     fn x(&self, value: f64) -> i32 {
-        self.left + (self.axis.share(value) * f64::from(PLOT)).round() as i32
+        self.left + (self.axis.share(value) * f64::from(self.plot)).round() as i32
     }
 }
 
@@ -268,6 +279,7 @@ mod tests {
             marks: "",
             notes: &[],
             groups: vec![Group { name: String::new(), bars: lengths.iter().map(bar).collect() }],
+            width: Width::Screen,
         }
     }
 
@@ -277,7 +289,7 @@ mod tests {
         let axis = Axis::of(&chart(&[0.02, 0.0, 38.0]));
         assert_eq!(axis, Axis::Logarithmic(-2, 2));
         assert_eq!([0.01, 1.0, 100.0, 0.0].map(|value| axis.share(value)), [0.0, 0.5, 1.0, 0.0]);
-        assert_eq!(axis.lines(), [0.01, 0.1, 1.0, 10.0, 100.0]);
+        assert_eq!(axis.lines(10.0), [0.01, 0.1, 1.0, 10.0, 100.0]);
         // Where the shortest is a power of ten itself, it still has a length.
         assert_eq!(Axis::of(&chart(&[1.0, 1000.0])), Axis::Logarithmic(-1, 3));
         let mut stacked = chart(&[1.0, 1000.0]);
@@ -285,11 +297,73 @@ mod tests {
         assert_eq!(Axis::of(&stacked), Axis::Linear(1000.0));
     }
 
+    /// What stands in a picture: where its line is, where it begins and ends, as wide as letters of
+    /// a usual font are.
+    fn texts(picture: &str) -> Vec<(i32, f64, f64)> {
+        let mut texts = Vec::new();
+        for element in picture.split("<text ").skip(1) {
+            let value = |name: &str| {
+                let (_, rest) = element.split_once(&format!("{name}=\"")).unwrap();
+                rest.split('"').next().unwrap().to_owned()
+            };
+            let number = |name: &str| value(name).parse::<f64>().unwrap();
+            let (_, text) = element.split_once('>').unwrap();
+            let text = text.split('<').next().unwrap().trim().replace("&apos;", "'");
+            let wide = text.chars().count() as f64 * number("font-size") * 0.55;
+            let x = number("x");
+            let (from, to) = match &*value("text-anchor") {
+                "start" => (x, x + wide),
+                "end" => (x - wide, x),
+                _ => (x - wide / 2.0, x + wide / 2.0),
+            };
+            texts.push((number("y") as i32, from, to));
+        }
+        texts
+    }
+
+    #[test]
+    fn texts_stay_inside_and_apart_in_each_width() {
+        for width in [Width::Screen, Width::Column, Width::Page] {
+            let mut drawn = chart(&[0.4, 39.0]);
+            let notes = ["2026-01-01, 2 cores of a processor, Linux 6.1, load 0.1 at the start; medians of 5 \
+                          rounds, least and most"
+                .to_owned()];
+            drawn.title = "Hermes, Figure 8: alternating compute and I/O";
+            drawn.unit = "million operations per second";
+            drawn.parts = &[("write", RED), ("flush", INK)];
+            drawn.margins = (230, 100);
+            drawn.marks = "by the paper's ratios";
+            drawn.notes = &notes;
+            drawn.width = width;
+            drawn.groups[0].name = "data-intensive".to_owned();
+            for bar in &mut drawn.groups[0].bars {
+                bar.name = "Data Elevator's strategy".to_owned();
+                bar.parts.push(0.5);
+                bar.marks.push(20.0);
+            }
+            let file = tempfile::NamedTempFile::new().unwrap();
+            draw(file.path(), &drawn).unwrap();
+            let picture = std::fs::read_to_string(file.path()).unwrap();
+            let whole = if width == Width::Column { 610.0 } else { 970.0 };
+            let texts = texts(&picture);
+            // Title, legend, heading, bars with their lengths, axis with its unit, a note.
+            assert!(texts.len() >= 14, "{picture}");
+            for (at, one) in texts.iter().enumerate() {
+                assert!(one.1 >= 0.0 && one.2 <= whole, "{width:?}: {one:?} in {picture}");
+                for other in &texts[at + 1..] {
+                    let is_apart =
+                        one.0.abs_diff(other.0) > 8 || one.2 <= other.1 || other.2 <= one.1;
+                    assert!(is_apart, "{width:?}: {one:?} and {other:?} in {picture}");
+                }
+            }
+        }
+    }
+
     #[test]
     fn notes_are_broken_between_words() {
         let note = "word ".repeat(60);
-        let lines = lines(&note);
-        assert!(lines.len() == 3 && lines.iter().all(|line| line.len() <= NOTE_LETTERS));
+        let lines = lines(&note, 130);
+        assert!(lines.len() == 3 && lines.iter().all(|line| line.len() <= 130));
         assert_eq!(lines.join(" "), note.trim());
     }
 }

@@ -44,6 +44,12 @@ impl BatchJob {
         Some(BatchJob { system: "Kubernetes", id: is_there("HOSTNAME")? })
     }
 
+    /// Whether what outlives the job goes on on a machine that others get. What is in a pod goes
+    /// with the pod, memory in /dev/shm, too.
+    pub fn can_be_outlived(&self) -> bool {
+        self.system != "Kubernetes"
+    }
+
     /// For programs.
     pub fn json(&self) -> Value {
         json!({ "system": self.system, "id": self.id })

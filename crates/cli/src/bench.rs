@@ -2,7 +2,7 @@
 
 use crate::bars::{self, Bar, Chart, Group};
 use crate::demo;
-use crate::picture::{BLUE, GREEN, SKY};
+use crate::picture::{BLUE, GREEN, SKY, Width};
 use clap::{Args, ValueEnum};
 use forebay_bench::stage::{Movers, When, stage};
 use forebay_bench::{Bars, Measured, Options, Scale};
@@ -27,6 +27,12 @@ pub struct BenchArguments {
     /// Draw the figure (not of the hot path)
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+    /// How wide the picture is: as many pixels as it has, or for one or both columns of a page
+    #[arg(long, value_enum, default_value_t = Width::Screen, requires = "svg")]
+    width: Width,
+    /// Measure nothing: draw the numbers that an earlier --json wrote to this file
+    #[arg(long, value_name = "FILE", requires = "svg", conflicts_with_all = ["json", "markdown"])]
+    redraw: Option<PathBuf>,
     /// small: only whether it works, in a few seconds; its ratios mean nothing
     #[arg(long, value_enum, default_value_t = Size::Usual)]
     scale: Size,
@@ -162,6 +168,13 @@ pub fn bench(arguments: &BenchArguments) -> Result<ExitCode, String> {
     let outputs = [&arguments.json, &arguments.markdown, &arguments.svg];
     outputs.into_iter().flatten().try_for_each(|file| crate::check_folder(file))?;
     let name = &arguments.name;
+    if let (Some(from), Some(to)) = (&arguments.redraw, &arguments.svg) {
+        let failed = |error: String| format!("{}: {error}", from.display());
+        let json = fs::read_to_string(from).map_err(|error| failed(error.to_string()))?;
+        let figure = forebay_bench::redraw(name, &json).map_err(failed)?;
+        draw(to, figure, arguments.width)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     if OF_NODES.contains(&&**name) {
         forebay_bench::enter_network(demo::user_namespace()?)?;
     }
@@ -189,7 +202,7 @@ pub fn bench(arguments: &BenchArguments) -> Result<ExitCode, String> {
         save(&arguments.markdown, measured.markdown())?;
         if let Some(file) = &arguments.svg {
             let missing = || format!("cannot draw {}: {name} has no picture", file.display());
-            draw(file, measured.bars().ok_or_else(missing)?)?;
+            draw(file, measured.bars().ok_or_else(missing)?, arguments.width)?;
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -197,12 +210,12 @@ pub fn bench(arguments: &BenchArguments) -> Result<ExitCode, String> {
     let report = forebay_bench::bench(figure, &options, &mut say)?;
     print!("{}", report.table());
     save(&arguments.json, report.json())?;
-    arguments.svg.iter().try_for_each(|file| draw(file, report.bars()))?;
+    arguments.svg.iter().try_for_each(|file| draw(file, report.bars(), arguments.width))?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Draws a benchmark's bars into an SVG file.
-fn draw(file: &Path, figure: Bars) -> Result<(), String> {
+fn draw(file: &Path, figure: Bars, width: Width) -> Result<(), String> {
     let names = if figure.parts.is_empty() { vec![""] } else { figure.parts };
     let parts: Vec<_> = names.into_iter().zip([BLUE, SKY, GREEN]).collect();
     let bar = |bar: forebay_bench::Bar| Bar {
@@ -223,9 +236,10 @@ fn draw(file: &Path, figure: Bars) -> Result<(), String> {
         parts: &parts,
         margins: (230, 100),
         label: |length| if length < 0.1 { format!("{length:.4}") } else { format!("{length:.2}") },
-        marks: if has_marks { "where the paper's ratios to Forebay would end it" } else { "" },
+        marks: if has_marks { "by the paper's ratios" } else { "" },
         notes: &figure.notes,
         groups: figure.groups.into_iter().map(group).collect(),
+        width,
     };
     bars::draw(file, &chart)
 }

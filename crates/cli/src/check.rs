@@ -2,7 +2,9 @@
 //! this machine. Nothing is started or made.
 
 use crate::batch::BatchJob;
-use crate::instance::InstanceArguments;
+use crate::directives::{Directives, is_script};
+use crate::gauges;
+use crate::instance::{InstanceArguments, startable};
 use crate::output;
 use crate::text::{bytes, counted};
 use clap::Args;
@@ -18,7 +20,8 @@ use std::process::ExitCode;
 /// Options of `forebay check`.
 #[derive(Args)]
 pub struct CheckArguments {
-    /// The configuration, as --config names it to other commands
+    /// The configuration, as --config names it to other commands, or a batch script with `#FB`
+    /// lines
     #[arg(value_name = "CONFIG", conflicts_with = "config")]
     file: Option<PathBuf>,
     #[command(flatten)]
@@ -31,32 +34,64 @@ pub struct CheckArguments {
 /// `forebay check`.
 pub fn check(arguments: &CheckArguments) -> Result<ExitCode, String> {
     let mut instance = arguments.instance.clone();
-    if instance.config.is_none() {
+    let file = arguments.file.as_deref();
+    // Once: a pipe does not have it again.
+    let content = file.map(Config::content_of).transpose();
+    let is_script = matches!(&content, Ok(Some(content)) if is_script(content));
+    if is_script && instance.is_given() {
+        return Err("a script says by itself what is buffered; give no other options".to_owned());
+    }
+    if !is_script && instance.config.is_none() {
         instance.config.clone_from(&arguments.file);
     }
-    if !instance.is_given() {
-        return Err("give a configuration file, or --backing DIR".to_owned());
+    if !is_script && !instance.is_given() {
+        return Err("give a configuration file, a batch script, or --backing DIR".to_owned());
     }
-    let name = instance.config.as_ref().map_or("these options".to_owned(), shown);
-    match instance.runtime() {
-        Ok((config, runtime)) => {
-            let found = Found::of(&config, &runtime);
-            match arguments.json {
-                true => output::json(found.json(&config, &runtime)),
-                false => found.show(&name, &config, &runtime),
-            }
-            Ok(ExitCode::SUCCESS)
-        }
-        Err(errors) if arguments.json => {
-            let errors: Vec<_> = errors.lines().collect();
-            output::json(json!({ "schema": 1, "good": false, "errors": errors }));
+    let named = file.or(instance.config.as_deref());
+    let name = named.map_or("these options".to_owned(), shown);
+    let refused = |errors: &[&str], start: Option<&str>, said: String| match arguments.json {
+        true => {
+            let start = json!(start);
+            output::json(json!({ "schema": 1, "good": false, "errors": errors, "start": start }));
             Ok(ExitCode::from(crate::FAILED))
         }
+        false => Err(said),
+    };
+    let read = content.map_err(|error| error.to_string()).and_then(|content| {
+        let Some((script, content)) = file.zip(content.as_ref()).filter(|_| is_script) else {
+            return Ok((None, instance.load_of(content)?));
+        };
+        let directives = Directives::of_script(script, content)?;
+        let as_given = |errors: String| {
+            errors.replace("--backing: ", &format!("{}: #FB backing=", shown(script)))
+        };
+        let config = directives.instance.load().map_err(as_given)?;
+        directives.check(&config)?;
+        Ok((Some(directives), config))
+    });
+    let (directives, config) = match read {
+        Ok(read) => read,
         Err(errors) => {
-            let count = errors.lines().count();
-            Err(format!("{errors}\n{name}: {}", counted(count, "error", "errors")))
+            let each: Vec<_> = errors.lines().collect();
+            let count = counted(each.len(), "error", "errors");
+            return refused(&each, None, format!("{errors}\n{name}: {count}"));
         }
+    };
+    let runtime = match startable(&config) {
+        Ok(runtime) => runtime,
+        Err(why) => {
+            let said = format!("{why}\n{name}: no errors, but it cannot be started here now");
+            return refused(&[], Some(&why), said);
+        }
+    };
+    let mut found = Found::of(&config, &runtime);
+    found.warnings.extend(directives.iter().flat_map(Directives::warnings));
+    found.warnings.extend(directives.iter().flat_map(Directives::missing));
+    match arguments.json {
+        true => output::json(found.json(&config, &runtime)),
+        false => found.show(&name, &config, &runtime),
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// What was found beside the configuration itself.
@@ -135,6 +170,9 @@ impl Found {
             }
         }
         println!("  flush     {}", when(config));
+        for limit in limits(config) {
+            println!("            {limit}");
+        }
         println!("  fsync     waits for {}", config.flush.durability.name());
         let has = [
             (config.rules.len(), "rule", "rules"),
@@ -185,6 +223,7 @@ impl Found {
             "schema": 1,
             "good": true,
             "errors": [],
+            "start": null,
             "warnings": self.warnings,
             "instance": runtime.instance,
             "manager": self.manager,
@@ -192,10 +231,37 @@ impl Found {
             "tiers": tiers.collect::<Vec<_>>(),
             "trigger": config.flush.trigger.name(),
             "durability": config.flush.durability.name(),
+            "max_unsafe": given(config.flush.max_unsafe),
+            "run": {
+                "max_unsafe": given(config.run.max_unsafe),
+                "max_age_seconds": (!config.run.max_age.is_zero())
+                    .then_some(config.run.max_age.as_secs_f64()),
+            },
             "rules": config.rules.len(),
             "job": BatchJob::current().map(|job| job.json()),
         })
     }
+}
+
+/// A limit that is one.
+fn given(bytes: u64) -> Option<u64> {
+    Some(bytes).filter(|&bytes| bytes > 0)
+}
+
+/// What the store may lack at most.
+fn limits(config: &Config) -> impl Iterator<Item = String> {
+    let all = given(config.flush.max_unsafe)
+        .map(|most| format!("of all runs at most {} unsafe", bytes(most)));
+    let age = gauges::time(config.run.max_age);
+    let run = match (given(config.run.max_unsafe), config.run.max_age.is_zero()) {
+        (None, true) => None,
+        (None, false) => Some(format!("of a run nothing unsafe for more than {age}")),
+        (Some(most), true) => Some(format!("of a run at most {} unsafe", bytes(most))),
+        (Some(most), false) => {
+            Some(format!("of a run at most {} unsafe, for {age} at most", bytes(most)))
+        }
+    };
+    all.into_iter().chain(run)
 }
 
 /// When data goes to the store.

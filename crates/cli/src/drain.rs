@@ -9,7 +9,7 @@ use crate::watch::Watch;
 use forebay_node::Connection;
 use forebay_node::log::shown;
 use forebay_node::runtime::Runtime;
-use forebay_node::status::{FileStatus, Observer};
+use forebay_node::status::{FileStatus, Observer, TierStatus};
 use forebay_pool::clock::Timer;
 use forebay_pool::liveness::{self, Halt};
 use forebay_pool::message::Message;
@@ -30,6 +30,12 @@ fn template(columns: u16) -> &'static str {
     }
 }
 
+/// Of what stands still.
+const NO_END: &str = "no end in sight";
+
+/// Of what has just begun.
+pub const NO_ESTIMATE: &str = "no estimate yet";
+
 /// When all will be safe that takes `seconds` from `now` on.
 fn safe_at(now: SystemTime, seconds: f64) -> String {
     /// Beyond this an estimate says nothing.
@@ -41,7 +47,17 @@ fn safe_at(now: SystemTime, seconds: f64) -> String {
             let (hours, minutes) = (at / 3600, at / 60 % 60);
             format!("{seconds} s left, safe at {hours:02}:{minutes:02}:{:02} UTC", at % 60)
         }
-        None => "no end in sight".to_owned(),
+        None => NO_END.to_owned(),
+    }
+}
+
+/// When all will be safe, where `left` bytes are left at `rate`, if that is known.
+fn outlook(now: SystemTime, left: u64, rate: f64, is_known: bool) -> String {
+    match left {
+        // How long a store takes to sync many small files is not known.
+        0 => "all is written, not yet synced".to_owned(),
+        _ if rate > 0.0 && !is_known => NO_ESTIMATE.to_owned(),
+        _ => safe_at(now, left as f64 / rate),
     }
 }
 
@@ -58,21 +74,97 @@ pub enum Drained {
 /// How fast something is lately: what stands still has no end in sight, however fast it was.
 #[derive(Default)]
 pub struct Recent {
-    /// What was done, and when, the oldest first: of the last [`Recent::SPAN`], and one before.
-    looks: VecDeque<(Duration, u64)>,
+    /// When more was done, and how much then, the oldest first: of the last [`Recent::span`], and
+    /// one before.
+    steps: VecDeque<(Duration, u64)>,
+    /// Whether the oldest one is such a step, and not just a look before the first.
+    from_step: bool,
+    /// When the last one was, or the beginning, and how long it took.
+    last: Duration,
+    pace: Duration,
 }
 
 impl Recent {
     const SPAN: Duration = Duration::from_secs(5);
+    /// The first bytes come late, or many at once: a rate of less time says little of what is left.
+    const SURE: Duration = Duration::from_secs(1);
+    /// A step that took longer says that it stood still.
+    const PACE_MOST: Duration = Duration::from_secs(30);
+
+    /// For how long nothing has to be done before what is begun stands still: a slow store takes
+    /// long for the first of its requests.
+    const BEGINNING: Duration = Duration::from_secs(30);
+
+    /// From nothing done at the beginning on.
+    fn begun() -> Recent {
+        Recent { steps: VecDeque::from([(Duration::ZERO, 0)]), ..Recent::default() }
+    }
 
     /// Bytes a second, when `done` are done at a time since the beginning.
     pub fn rate(&mut self, at: Duration, done: u64) -> f64 {
-        self.looks.push_back((at, done));
-        while self.looks.get(1).is_some_and(|&(second, _)| at.saturating_sub(second) > Self::SPAN) {
-            self.looks.pop_front();
+        match self.steps.back() {
+            None => {
+                self.last = at;
+                self.steps.push_back((at, done));
+            }
+            Some(&(_, before)) if before != done => self.step(at, done),
+            // Before anything is done it is no matter how long that takes to begin.
+            Some(_) if self.steps.len() == 1 => (self.steps[0].0, self.from_step) = (at, false),
+            Some(_) => {}
         }
-        let (since, before) = self.looks[0];
+        let span = self.span();
+        while self.steps.get(1).is_some_and(|&(second, _)| at.saturating_sub(second) > span) {
+            self.steps.pop_front();
+            self.from_step = true;
+        }
+        let (since, before) = (self.since(at), self.steps[0].1);
         done.saturating_sub(before) as f64 / at.saturating_sub(since).as_secs_f64().max(1e-3)
+    }
+
+    /// Since when what was done after the oldest step, or look, was being done.
+    fn since(&self, at: Duration) -> Duration {
+        match self.steps.get(1) {
+            // A single large step, which may have been under way since the one before.
+            Some(&(only, _)) if self.is_single() && at.saturating_sub(only) >= Self::SURE => {
+                only.saturating_sub(self.pace)
+            }
+            _ => self.steps[0].0,
+        }
+    }
+
+    fn is_single(&self) -> bool {
+        self.steps.len() == 2 && !self.from_step
+    }
+
+    /// Notes that more is done than before.
+    fn step(&mut self, at: Duration, done: u64) {
+        let took = at.saturating_sub(self.last);
+        (self.last, self.pace) = (at, took.min(Self::PACE_MOST));
+        self.steps.push_back((at, done));
+        // The first of large steps was under way before the look that it is measured from.
+        if self.steps.len() == 3 && !self.from_step && took > Self::SURE {
+            self.steps.pop_front();
+            self.from_step = true;
+        }
+    }
+
+    /// How far back what is done counts: of large steps that take long at least the last one.
+    fn span(&self) -> Duration {
+        Self::SPAN.max(self.pace * 3 / 2)
+    }
+
+    /// Whether it is too early, at this time, to say that nothing goes on.
+    pub fn is_beginning(at: Duration, done: u64) -> bool {
+        done == 0 && at < Self::BEGINNING
+    }
+
+    /// Whether the rate of the last look, at this time, says when all will be done.
+    pub fn is_sure(&self, at: Duration) -> bool {
+        let since = self
+            .steps
+            .get(usize::from(self.is_single()))
+            .map(|&(since, _)| at.saturating_sub(since));
+        self.steps.len() > 1 && since.is_some_and(|since| since >= Self::SURE)
     }
 }
 
@@ -97,7 +189,7 @@ impl Progress {
             what,
             since: Instant::now(),
             most: 0,
-            recent: Recent { looks: VecDeque::from([(Duration::ZERO, 0)]) },
+            recent: Recent::begun(),
             bar: Bar::default(),
             line: None,
             is_vague: false,
@@ -110,41 +202,48 @@ impl Progress {
         Progress { always, ..Progress::new(what) }
     }
 
-    /// Shows that `left` bytes are left, if it takes long enough for that.
-    pub fn show(&mut self, left: u64) {
-        self.show_held(left, || None);
+    /// Shows that `left` bytes are left, if it takes long enough for that. Where nothing goes on
+    /// `fails` is asked whether the store refuses it.
+    pub fn show(&mut self, left: u64, fails: impl FnOnce() -> bool) {
+        self.show_held(left, || fails().then(|| NO_END.to_owned()));
     }
 
     /// The same, where `held` may know what keeps it from going on.
     fn show_held(&mut self, left: u64, held: impl FnOnce() -> Option<String>) {
         self.most = self.most.max(left);
         let done = self.most - left;
-        let rate = self.recent.rate(self.since.elapsed(), done);
-        if self.most == 0 || self.since.elapsed() < SHORT && !self.always {
+        let taken = self.since.elapsed();
+        let rate = self.recent.rate(taken, done);
+        if taken < SHORT && !self.always {
             return;
         }
-        let left_seconds = if rate > 0.0 { left as f64 / rate } else { f64::INFINITY };
         // What moves has an end in sight, whatever else is held.
         let held = if rate > 0.0 { None } else { held() };
-        let safe = held.unwrap_or_else(|| safe_at(SystemTime::now(), left_seconds));
+        if self.most == 0 && held.is_none() {
+            return;
+        }
+        let is_known = rate > 0.0 && self.recent.is_sure(taken);
+        let begins = left > 0 && Recent::is_beginning(taken, done);
+        let held = held.or_else(|| begins.then(|| NO_ESTIMATE.to_owned()));
+        let safe = held.unwrap_or_else(|| outlook(SystemTime::now(), left, rate, is_known));
         if std::io::stderr().is_terminal() {
             self.bar.show(self.what, template, safe, (done, self.most));
-        } else if self.is_time_for_a_line(rate > 0.0) {
+        } else if self.is_time_for_a_line(is_known) {
             self.line = Some(Instant::now());
-            self.is_vague = rate <= 0.0;
-            eprintln!(
-                "forebay: {}: {} of {} done, {}/s, {safe}",
-                self.what,
-                bytes(done),
-                bytes(self.most),
-                bytes(rate as u64),
-            );
+            self.is_vague = !is_known;
+            let far = match self.most {
+                0 => String::new(),
+                most => {
+                    format!("{} of {} done, {}/s, ", bytes(done), bytes(most), bytes(rate as u64))
+                }
+            };
+            eprintln!("forebay: {}: {far}{safe}", self.what);
         }
     }
 
-    fn is_time_for_a_line(&self, moves: bool) -> bool {
+    fn is_time_for_a_line(&self, is_known: bool) -> bool {
         match self.line {
-            Some(line) if self.is_vague && moves => line.elapsed() >= SHORT,
+            Some(line) if self.is_vague && is_known => line.elapsed() >= SHORT,
             Some(line) => line.elapsed() >= LINE_EVERY,
             None => self.always || self.since.elapsed() >= LINE_EVERY,
         }
@@ -229,7 +328,9 @@ fn ask<A, L>(
             }
             watch.look(runtime.manager())?;
             if let Some(observer) = &observer {
-                progress.show_held(observer.dirty(), || analyse::held(runtime));
+                let left = observer.dirty();
+                let held = || refused(observer).or_else(|| analyse::awaited(runtime, left == 0));
+                progress.show_held(left, held);
                 holders.tell(|| observer.holders());
             }
         }
@@ -237,6 +338,15 @@ fn ask<A, L>(
     let result = look();
     progress.end();
     result
+}
+
+/// That nothing is left but what the store refuses, so that no rate says when it will be safe.
+fn refused(observer: &Observer) -> Option<String> {
+    if observer.drain().time.is_some() {
+        return None;
+    }
+    let errno = observer.files().iter().find_map(|file| file.errno)?;
+    Some(format!("waits for the store, which refuses it ({})", Errno::from_raw_os_error(errno)))
 }
 
 /// What became of a manager that was told to end.
@@ -334,11 +444,25 @@ fn wait_for_pool(connection: Option<&Connection>, runtime: &Runtime) -> Result<E
         _ if left.is_served() => Ok(Ended::Replaced),
         // A signal has ended it, which waits for no program.
         true if !left.processes().is_empty() => Ok(Ended::Gone),
-        true => Err(format!(
+        true => Err(why_kept(runtime, &left)),
+        false => Err(describe(runtime, &files)),
+    }
+}
+
+/// Why the pool of a manager that has ended is there although nothing is left to drain.
+fn why_kept(runtime: &Runtime, left: &Observer) -> String {
+    let failed = |tier: TierStatus| tier.failed.map(|(errno, _)| (tier.name, errno));
+    match left.tiers().into_iter().find_map(failed) {
+        Some((tier, errno)) => format!(
+            "everything is on the store, but tier {tier} ({}) cannot note that, and {} is kept for \
+             it: repair or make room on the tier, then run `forebay recover`",
+            Errno::from_raw_os_error(errno),
+            runtime.pool.display()
+        ),
+        None => format!(
             "{}: the node manager has died before it removed its pool; `forebay recover` does",
             runtime.folder.display()
-        )),
-        false => Err(describe(runtime, &files)),
+        ),
     }
 }
 
@@ -473,6 +597,16 @@ mod tests {
     }
 
     #[test]
+    fn what_is_written_is_not_said_to_be_safe_before_it_is_synced() {
+        let outlook = |left, rate, is_known| outlook(UNIX_EPOCH, left, rate, is_known);
+        assert_eq!(outlook(0, 0.0, true), "all is written, not yet synced");
+        assert_eq!(outlook(0, 9.0, true), outlook(0, 0.0, false));
+        assert_eq!(outlook(90, 9.0, true), "10 s left, safe at 00:00:10 UTC");
+        assert_eq!(outlook(90, 9.0, false), "no estimate yet");
+        assert_eq!(outlook(90, 0.0, false), "no end in sight");
+    }
+
+    #[test]
     fn what_stands_still_has_no_rate() {
         let mut recent = Recent::default();
         let mut rate = |seconds, done| recent.rate(Duration::from_secs(seconds), done);
@@ -481,6 +615,57 @@ mod tests {
         // Of the last five seconds.
         assert_eq!((rate(8, 400), rate(10, 400)), (300.0 / 7.0, 0.0));
         assert_eq!(rate(12, 600), 25.0);
+    }
+
+    #[test]
+    fn a_store_that_takes_seconds_for_a_step_has_a_rate_and_an_end() {
+        // 16 bytes in each 16 s, looked at often.
+        let mut recent = Recent::default();
+        let mut look = |ms: u64| {
+            let at = Duration::from_millis(ms);
+            (recent.rate(at, ms / 16_000 * 16), recent.is_sure(at))
+        };
+        for ms in (0..100_000).step_by(50) {
+            let (rate, is_sure) = look(ms);
+            match ms {
+                ..16_000 => assert_eq!(rate, 0.0),
+                16_000..17_000 => assert!(!is_sure, "{ms}"),
+                _ => assert!(is_sure && (0.49..1.01).contains(&rate), "{ms}: {rate}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_step_after_a_stall_is_as_slow_as_that_was() {
+        let mut recent = Recent::default();
+        let mut look = |seconds: u64, done| {
+            let at = Duration::from_secs(seconds);
+            (recent.rate(at, done), recent.is_sure(at))
+        };
+        (0..10).for_each(|seconds| _ = look(seconds, seconds * 10));
+        (10..70).for_each(|seconds| _ = look(seconds, 90));
+        assert_eq!(look(69, 90).0, 0.0);
+        (70..115).for_each(|seconds| {
+            let (rate, is_sure) = look(seconds, 200);
+            assert!(!is_sure || rate < 4.0, "{seconds}: {rate}");
+        });
+        // Not for as long as the stall was: it stands still again.
+        assert_eq!(look(120, 200).0, 0.0);
+    }
+
+    #[test]
+    fn a_rate_counts_from_the_first_byte_and_is_believed_after_a_while() {
+        let mut recent = Recent::default();
+        let mut look = |ms, done| {
+            let at = Duration::from_millis(ms);
+            (recent.rate(at, done), recent.is_sure(at))
+        };
+        for ms in (0..3000).step_by(50) {
+            assert_eq!(look(ms, 0).0, 0.0);
+        }
+        assert_eq!(look(3000, 100), (100.0 / 0.05, false));
+        assert_eq!(look(3900, 1000), (1000.0 / 0.95, false));
+        assert_eq!(look(4950, 2000), (1000.0, true));
     }
 
     #[test]

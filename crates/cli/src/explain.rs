@@ -28,7 +28,7 @@ pub struct ExplainArguments {
     /// FILE:metadata
     path: PathBuf,
     /// Bytes of the write that is asked about
-    #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = some_size)]
+    #[arg(long, value_name = "SIZE", default_value = BYTES, value_parser = some_size)]
     bytes: u64,
     /// Compare collective with independent I/O of so many MPI ranks, each with --bytes
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
@@ -63,7 +63,7 @@ fn some_size(text: &str) -> Result<u64, String> {
 }
 
 /// Bytes of the write that is asked about where that is not said.
-const BYTES: u64 = 1 << 20;
+const BYTES: &str = "1MiB";
 /// Parts of a file that are shown without `--all`.
 const EXTENTS_SHOWN: usize = 20;
 
@@ -90,7 +90,7 @@ pub fn explain(arguments: &ExplainArguments) -> Result<ExitCode, String> {
 
 /// What is to be said of a file where nothing but its path is given, as JSON.
 pub fn json_of(path: &Path) -> Result<Value, String> {
-    let (runtime, observer, explanation) = find(path, BYTES)?;
+    let (runtime, observer, explanation) = find(path, some_size(BYTES)?)?;
     Ok(json(&observer, &runtime, &explanation, None))
 }
 
@@ -157,11 +157,21 @@ fn show(observer: &Observer, runtime: &Runtime, found: &Explanation, all: bool) 
     if found.unbufferable {
         let _ = writeln!(line, "            its files cannot be buffered: {WHY}");
     }
+    if found.writes_through {
+        let took = found.small_file_ns.map_or(String::new(), |ns| {
+            format!(": the store takes one in {} us", ns.div_ceil(1000))
+        });
+        let _ = writeln!(line, "            new small files are written through{took}");
+    }
     match &found.file {
         Some(file) => {
             let behind =
                 if file.ahead { "ahead of the store's" } else { "the store's is the same" };
-            let direct = if file.direct { "; used through the kernel" } else { "" };
+            let direct = match (file.direct, file.written_through) {
+                (true, true) => "; new and small, written through",
+                (true, false) => "; used through the kernel",
+                (false, _) => "",
+            };
             let mode = file.mode.filter(|&mode| mode != Mode::Async);
             let mode = mode.map_or(String::new(), |mode| format!("; mode {}", mode.name()));
             let job = file.job.map_or(String::new(), |job| format!(" of job {job}"));
@@ -255,6 +265,7 @@ fn json(
             "store_size": file.store_size,
             "ahead": file.ahead,
             "direct": file.direct,
+            "written_through": file.written_through,
             "mode": file.mode.map(Mode::name),
             "job": file.job,
             "stage": file.stage.map(|stage| stage.letter().to_string()),
@@ -319,6 +330,8 @@ fn json(
         "bypass": found.bypass,
         "unbufferable": found.unbufferable,
         "mode": found.mode.map(Mode::name),
+        "writes_through": found.writes_through,
+        "small_file_ns": found.small_file_ns,
         "size": found.size,
         "encoded": found
             .encoded

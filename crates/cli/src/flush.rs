@@ -68,7 +68,10 @@ fn flush_while_served(
     let pending = |file: FileId| pool.segment.pending_bytes(file);
     let mut holders = Holders::default();
     let mut watch = Watch::default();
-    progress.show(files.iter().map(|ahead| pending(ahead.file)).sum());
+    let fails = |file: FileId| pool.segment.file(file).failing_errno().is_some();
+    progress.show(files.iter().map(|ahead| pending(ahead.file)).sum(), || {
+        files.iter().any(|ahead| fails(ahead.file))
+    });
     while !wanted.is_empty() {
         let seen = header.work_done.load(Ordering::Acquire);
         wanted.retain(|&(found, before, ticket)| {
@@ -78,7 +81,9 @@ fn flush_while_served(
             }
             state == SyncState::Waiting
         });
-        progress.show(wanted.iter().map(|(ahead, ..)| pending(ahead.file)).sum());
+        progress.show(wanted.iter().map(|(ahead, ..)| pending(ahead.file)).sum(), || {
+            wanted.iter().any(|(ahead, ..)| fails(ahead.file))
+        });
         holders.tell(|| forebay_node::holders::holders(&pool.segment));
         if !wanted.is_empty() {
             if pool.is_gone() {

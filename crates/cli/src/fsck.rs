@@ -105,7 +105,10 @@ fn show_journal(journal: &JournalState, verb: &str) {
     let (used, size, left) = (bytes(journal.used), bytes(journal.size), bytes(journal.bytes));
     let records = counted(journal.records, "record", "records");
     let files = files(journal.files);
-    println!("{name}: {records} ({used} of {size}); {verb} {left} of {files} from it");
+    println!(
+        "{name}: {records} ({used} of {size}); {verb} {left} of {files} from it, besides what the \
+         slots of file tiers hold"
+    );
 }
 
 fn show(pool: &Path, checked: &Checked) -> u8 {

@@ -2,11 +2,12 @@
 //! unit.
 
 use crate::text::bytes;
-use forebay_node::outlook::Outlook;
+use forebay_node::outlook::{Drain, Outlook};
 use forebay_node::runtime::Runtime;
 use forebay_node::status::TierStatus;
 use forebay_placement::rounds::Ages;
 use forebay_pool::moves::Flow;
+use forebay_pool::stay::Stay;
 use std::io;
 use std::time::Duration;
 
@@ -56,6 +57,30 @@ pub fn time(time: Duration) -> String {
         120..7200 => format!("{} min", seconds / 60),
         7200..172_800 => format!("{} h", seconds / 3600),
         _ => format!("{} days", seconds / 86_400),
+    }
+}
+
+/// What follows a number of unsafe bytes: when the store has them, or that they wait for it.
+pub fn drain(drain: &Drain) -> String {
+    match (drain.refused, drain.time) {
+        (0, left) => format!(", which the store takes in {}", time(left.unwrap_or_default())),
+        (_, None) => ", which wait for the store: it refuses them".to_owned(),
+        (refused, Some(left)) => {
+            format!(
+                ", of which {} wait for the store, which refuses them, and takes the others in {}",
+                bytes(refused),
+                time(left)
+            )
+        }
+    }
+}
+
+/// For how long a node manager stays.
+pub fn stay(stay: Stay) -> String {
+    match stay {
+        Stay::Not => "until its last run has ended".to_owned(),
+        Stay::For(left) => format!("for {} unless a run comes", time(left)),
+        Stay::UntilTold => "until `forebay down`".to_owned(),
     }
 }
 
@@ -130,6 +155,19 @@ mod tests {
         assert_eq!(
             outlook(&Outlook::Within(Duration::from_millis(1250))),
             "safe within about 1.2 s"
+        );
+    }
+
+    #[test]
+    fn what_the_store_refuses_has_no_estimate() {
+        let said = |refused, ms: Option<u64>| {
+            drain(&Drain { refused, time: ms.map(Duration::from_millis) })
+        };
+        assert_eq!(said(0, Some(1250)), ", which the store takes in 1.2 s");
+        assert_eq!(said(4096, None), ", which wait for the store: it refuses them");
+        assert_eq!(
+            said(4096, Some(2000)),
+            ", of which 4.00 KiB wait for the store, which refuses them, and takes the others in 2.0 s"
         );
     }
 }

@@ -6,6 +6,7 @@ use forebay_node::Config;
 use forebay_node::config::Predictors;
 use forebay_node::runtime::Runtime;
 use forebay_placement::schema::Durability;
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// Options that name an instance.
@@ -42,14 +43,41 @@ impl InstanceArguments {
             || self.durability.is_some()
     }
 
+    /// The same, as words of a command line.
+    pub fn words(&self) -> Vec<OsString> {
+        let config = self.config.iter().map(|file| ("--config", file.into()));
+        let backing = self.backing.iter().map(|path| ("--backing", path.into()));
+        let schema = self.schema.iter().map(|file| ("--schema", file.into()));
+        let durability = self.durability.iter().map(|it| ("--durability", it.name().into()));
+        let all = config.chain(backing).chain(schema).chain(durability);
+        all.flat_map(|(option, value): (&str, OsString)| [option.into(), value]).collect()
+    }
+
     /// The configuration they name.
+    ///
+    /// # Errors
+    /// All that is wrong with it, one on each line.
+    pub fn load(&self) -> Result<Config, String> {
+        self.load_of(None)
+    }
+
+    /// The same; the configuration file's content may have been read.
+    pub fn load_of(&self, content: Option<Vec<u8>>) -> Result<Config, String> {
+        self.load_with(content, Predictors::Needed)
+    }
+
     fn load_for(&self, predictors: Predictors) -> Result<Config, String> {
-        let loaded = match &self.config {
-            Some(file) => Config::load_for(file, &self.backing, predictors),
-            None => Config::automatic_of_any_size(&self.backing),
+        self.load_with(None, predictors)
+    }
+
+    fn load_with(&self, content: Option<Vec<u8>>, needed: Predictors) -> Result<Config, String> {
+        let loaded = match (&self.config, content) {
+            (Some(file), Some(content)) => Config::of_content(file, content, &self.backing, needed),
+            (Some(file), None) => Config::load_for(file, &self.backing, needed),
+            (None, _) => Config::automatic_of_any_size(&self.backing),
         };
         let with_schema = loaded.and_then(|mut config| {
-            self.schema.iter().try_for_each(|schema| config.add_schema(schema, predictors))?;
+            self.schema.iter().try_for_each(|schema| config.add_schema(schema, needed))?;
             let durability = self.durability;
             durability.map_or(Ok(()), |asked| config.set_durability(asked, "--durability"))?;
             Ok(config)
@@ -69,10 +97,19 @@ impl InstanceArguments {
 
     fn runtime_for(&self, predictors: Predictors) -> Result<(Config, Runtime), String> {
         let config = self.load_for(predictors)?;
-        let runtime = Runtime::of(&config)?;
-        if !runtime.has_pool() {
-            config.check_memory().map_err(|error| error.to_string())?;
-        }
+        let runtime = startable(&config)?;
         Ok((config, runtime))
     }
+}
+
+/// The instance of a configuration, which runs, or for which there is memory to start it.
+///
+/// # Errors
+/// Why it cannot be started now: the configuration is not what is wrong.
+pub fn startable(config: &Config) -> Result<Runtime, String> {
+    let runtime = Runtime::of(config)?;
+    if !runtime.has_pool() {
+        config.check_memory().map_err(|error| error.to_string())?;
+    }
+    Ok(runtime)
 }

@@ -10,15 +10,18 @@ mod aside;
 mod ask;
 mod bars;
 mod batch;
+mod batch_script;
 #[cfg(feature = "bench")]
 mod bench;
 mod check;
 mod demo;
 mod detach;
+mod directives;
 mod disposable;
 mod drain;
 mod elsewhere;
 mod explain;
+mod fills;
 mod flush;
 mod follow;
 mod fsck;
@@ -27,6 +30,7 @@ mod give_up;
 mod group;
 mod holders;
 mod instance;
+mod keep;
 mod lost;
 mod manager;
 mod manual;
@@ -83,6 +87,8 @@ struct Arguments {
 enum Command {
     /// Run a command with its files buffered; drain; exit with the command's status
     Run(run::RunArguments),
+    /// Run a batch script whose `#FB` lines say what is buffered, staged in before and out after it
+    Batch(batch_script::BatchArguments),
     /// Run a command as `run` does; draw what its threads and the tiers did; say how much faster
     /// than its store it is, and should be
     Trace(trace::TraceArguments),
@@ -176,7 +182,7 @@ enum Command {
     /// wait until it is in its group
     Up(manager::UpArguments),
     /// End what `forebay up` has started, as `forebay stop` does, here or on all hosts of a group
-    Down(manager::UpArguments),
+    Down(manager::DownArguments),
     /// Serve as node manager in the foreground (`forebay run` starts one by itself)
     Node(manager::NodeArguments),
     /// Print a script that completes the command line in a shell
@@ -221,14 +227,16 @@ fn main() -> ExitCode {
                 false => output::print_by(|| error.print()),
             }
             // After `forebay run`, 2 would be the command's own.
-            let runs =
-                std::env::args_os().nth(1).is_some_and(|word| word == "run" || word == "trace");
+            let runs = std::env::args_os()
+                .nth(1)
+                .is_some_and(|word| word == "run" || word == "trace" || word == "batch");
             let code = if runs && error.use_stderr() { FAILED.into() } else { error.exit_code() };
             return output::finish(ExitCode::from(u8::try_from(code).unwrap_or(FAILED)));
         }
     };
     let result = match arguments.command {
         Command::Run(arguments) => run::run(&arguments, None),
+        Command::Batch(arguments) => batch_script::batch(&arguments),
         Command::Trace(arguments) => trace::trace(&arguments),
         Command::Demo { output, nodes } => {
             let work = || {

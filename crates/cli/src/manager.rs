@@ -8,21 +8,24 @@ mod start;
 mod stop;
 mod up;
 
-pub use orphans::drain_orphans;
+pub use orphans::{await_answer, drain_orphans};
 pub use recover::recover;
 pub use serve::{NodeArguments, node};
 pub use stop::{StopArguments, stop};
-pub use up::{UpArguments, down, up};
+pub use up::{DownArguments, UpArguments, describe_served, down, ends_with_runs, up};
 
 use crate::signals;
 use crate::task;
 use crate::text::bytes;
 use crate::watch::Watch;
+use forebay_node::config::{TierKind, memory_limit};
 use forebay_node::runtime::Runtime;
 use forebay_node::status::Observer;
 use forebay_node::{Config, Connection};
 use forebay_pool::message::Message;
+use forebay_pool::stay::{Stay, UNTIL_TOLD};
 use orphans::{await_release_while, recorded};
+use rustix::io::Errno;
 use start::{START_TRIES, StartError, keeps_all, start};
 use std::time::{Duration, Instant};
 
@@ -40,27 +43,72 @@ pub fn await_leftover(runtime: &Runtime) {
     await_release_while(runtime, || {
         signals::to_leave().is_none()
             && !signals::is_interrupted()
-            && Observer::of(&runtime.pool).is_ok_and(|observer| observer.clients() == 0)
+            && Observer::of(&runtime.pool)
+                .is_ok_and(|observer| observer.clients() == 0 && observer.stay() == Stay::Not)
     });
+}
+
+/// Waits until the manager at the other end has ended, which no run needs but ours, or until it is
+/// clear that it goes on: others hold it, it stays, or programs use it. A signal ends the wait.
+pub fn await_end(connection: &Connection, runtime: &Runtime) {
+    /// What has just died is seen by the manager in less.
+    const LIMIT: Duration = Duration::from_secs(5);
+    /// Between two looks at signals.
+    const LOOK: Duration = Duration::from_millis(200);
+    let since = Instant::now();
+    let mut answer = connection.send(Message::AwaitEnd).map(|()| None);
+    while let Ok(None) = answer
+        && signals::to_leave().is_none()
+        && since.elapsed() < LIMIT
+    {
+        answer = connection.receive(LOOK);
+    }
+    if !matches!(answer, Ok(Some(_))) {
+        await_leftover(runtime);
+    }
+}
+
+/// Says of the RAM tier of a node manager that was started, if that is so, that the job or control
+/// group may not have as much memory.
+fn mention_limit(config: &Config) {
+    let Some(limit) = memory_limit() else { return };
+    for tier in &config.tiers {
+        if tier.kind == TierKind::Ram && tier.capacity > limit {
+            eprintln!(
+                "forebay: tier {}: {} are more than the job or control group may have ({}): when it \
+                 gets that full, processes are killed. Give it less, as capacity = \"25%\", or the \
+                 job more memory",
+                tier.name,
+                bytes(tier.capacity),
+                bytes(limit)
+            );
+        }
+    }
 }
 
 /// Makes sure that a node manager serves the instance, and holds it. `runtime` is then that
 /// manager's.
 pub fn join(config: &Config, runtime: &mut Runtime) -> Result<(Connection, Joined), String> {
-    join_with(config, runtime, &["--ephemeral"])
+    join_with(config, runtime, None)
 }
 
-/// The same, with the options of a node manager that is started.
+/// The same of one that stays until it is told to end.
+fn join_to_stay(config: &Config, runtime: &mut Runtime) -> Result<Joined, String> {
+    let keep = Message::Keep { time_ns: UNTIL_TOLD };
+    join_with(config, runtime, Some(keep)).map(|(_, joined)| joined)
+}
+
+/// Joins, with a word before that.
 fn join_with(
     config: &Config,
     runtime: &mut Runtime,
-    options: &[&str],
+    word: Option<Message>,
 ) -> Result<(Connection, Joined), String> {
     let mut watch = Watch::default();
     let mut tries = 0;
     for _ in 0..50 {
         look_again(runtime)?;
-        if let Some(connection) = hold(runtime, &mut watch)? {
+        if let Some(connection) = hold(runtime, &mut watch, word)? {
             look_again(runtime)?;
             is_seen(runtime)?;
             return Ok((connection, Joined::Running));
@@ -70,7 +118,7 @@ fn join_with(
         match runtime.lock() {
             Ok(Some(lock)) => {
                 drop(lock);
-                match start(config, runtime, options) {
+                match start(config, runtime, &["--ephemeral"]) {
                     Err(StartError::Died(why)) if tries < START_TRIES => {
                         tries += 1;
                         eprintln!("forebay: {why}; starting another");
@@ -91,7 +139,8 @@ fn join_with(
                     _ => {}
                 }
                 look_again(runtime)?;
-                if let Some(connection) = hold(runtime, &mut watch)? {
+                if let Some(connection) = hold(runtime, &mut watch, word)? {
+                    mention_limit(&runtime.read_config().unwrap_or_else(|| config.clone()));
                     return Ok((connection, Joined::Started));
                 }
             }
@@ -100,6 +149,8 @@ fn join_with(
                 go_on_unless_signalled()?;
                 await_release_by_end(runtime, Duration::from_millis(100));
             }
+            // One that has just ended has removed the folder behind `prepare`.
+            Err(Errno::NOENT) => {}
             Err(errno) => return Err(format!("{}: {errno}", runtime.folder.display())),
         }
     }
@@ -175,9 +226,14 @@ fn go_on_unless_signalled() -> Result<(), String> {
 ///
 /// # Errors
 /// That it is stopped.
-fn hold(runtime: &Runtime, watch: &mut Watch) -> Result<Option<Connection>, String> {
+fn hold(
+    runtime: &Runtime,
+    watch: &mut Watch,
+    word: Option<Message>,
+) -> Result<Option<Connection>, String> {
     let Ok(connection) = Connection::to(&runtime.socket()) else { return Ok(None) };
-    if connection.send(Message::Hold).is_err() {
+    let said = word.map_or(Ok(()), |word| connection.send(word));
+    if said.and_then(|()| connection.send(Message::Hold)).is_err() {
         return Ok(None);
     }
     let since = Instant::now();

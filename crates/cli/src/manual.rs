@@ -9,11 +9,13 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// An example for each command that people give; those of further words have their own.
+/// An example for each command that people give, by its words; some have two.
 const EXAMPLES: &[(&str, &str)] = &[
     ("metrics", "forebay metrics > /var/lib/node_exporter/forebay.prom"),
     ("top", "forebay top --every 0.5"),
     ("run", "forebay run --config site.toml --report=run.html -- ./simulation input.nml"),
+    ("run", "forebay run --config site.toml --keep 10min -- python train.py"),
+    ("batch", "forebay batch job.sh"),
     ("trace", "forebay trace --backing /lustre/project --out picture -- ./simulation"),
     ("demo", "forebay demo --output forebay-demo"),
     ("profile", "forebay profile --write site.toml"),
@@ -33,6 +35,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("fsck", "forebay fsck"),
     ("stop", "forebay stop --all"),
     ("up", "forebay up --config site.toml"),
+    ("up", "forebay up --web"),
     ("down", "forebay down --config site.toml"),
     ("node", "forebay node --config site.toml"),
     ("check", "forebay check site.toml"),
@@ -42,13 +45,36 @@ const EXAMPLES: &[(&str, &str)] = &[
         "forebay completions bash > ~/.local/share/bash-completion/completions/forebay",
     ),
     ("man-pages", "forebay man-pages ~/.local/share/man/man1"),
+    ("active run", "forebay active run sort events.bin --record 64 --key u64@0 -o sorted.bin"),
+    ("active restore", "forebay active restore field.dat.zst -o field.dat"),
+    ("active info", "forebay active info field.dat.zst"),
+    ("active check", "forebay active check field.dat.sha256"),
+    ("predictor check", "forebay predictor check stride.wasm --trace reads.csv"),
+    ("model", "forebay model nvm"),
+    ("simulate", "forebay simulate hermes-fig8 --svg figure8.svg"),
+    #[cfg(feature = "bench")]
+    ("bench", "forebay bench hermes-fig4 --svg figure4.svg"),
+    #[cfg(feature = "torture")]
+    ("torture", "forebay torture --minutes 5"),
 ];
 
 /// The command line, with its examples.
 pub fn command() -> Command {
-    EXAMPLES.iter().fold(Arguments::command(), |command, (name, example)| {
-        command.mut_subcommand(*name, |found| found.after_help(format!("Example:\n  {example}")))
+    let same = |one: &(&str, &str), other: &(&str, &str)| one.0 == other.0;
+    EXAMPLES.chunk_by(same).fold(Arguments::command(), |command, examples| {
+        let lines = examples.iter().map(|(_, example)| format!("\n  {example}"));
+        let help = "Example:".to_owned() + &lines.collect::<String>();
+        let words: Vec<_> = examples[0].0.split(' ').collect();
+        with_help(command, &words, help)
     })
+}
+
+/// A command whose subcommand of these words, or which itself if there is none, ends its help so.
+fn with_help(command: Command, words: &[&'static str], help: String) -> Command {
+    match words {
+        [] => command.after_help(help),
+        [first, rest @ ..] => command.mut_subcommand(*first, |found| with_help(found, rest, help)),
+    }
 }
 
 /// Options of `forebay completions`.
@@ -113,25 +139,27 @@ mod tests {
     fn each_command_has_an_example_and_each_example_is_one() {
         /// Those whose help has examples of its own.
         const OWN: [&str; 3] = ["analyse", "give-up", "report"];
-        /// Those that have commands of their own, or are for developers.
-        const OTHER: [&str; 7] =
-            ["active", "predictor", "model", "simulate", "bench", "torture", "help"];
         let command = command();
-        let shown = command.get_subcommands().filter(|found| !found.is_hide_set());
-        let names: BTreeSet<_> = shown.map(|found| found.get_name().to_owned()).collect();
+        let mut names = BTreeSet::new();
+        for found in command.get_subcommands().filter(|found| !found.is_hide_set()) {
+            let below: Vec<_> = found.get_subcommands().map(Command::get_name).collect();
+            let name = found.get_name();
+            match below.is_empty() {
+                true => drop(names.insert(name.to_owned())),
+                false => names.extend(below.iter().map(|below| format!("{name} {below}"))),
+            }
+        }
+        names.retain(|name| !name.ends_with("help"));
         for name in &names {
             let has = EXAMPLES.iter().any(|(known, _)| known == name);
-            assert!(
-                has || OWN.contains(&name.as_str()) || OTHER.contains(&name.as_str()),
-                "{name} has no example"
-            );
+            assert!(has || OWN.contains(&name.as_str()), "{name} has no example");
         }
         for (name, example) in EXAMPLES {
             assert!(names.contains(*name), "there is no command {name}");
             let words = example.split(" > ").next().unwrap_or(example).split_whitespace();
             let parsed = command.clone().try_get_matches_from(words);
             let parsed = parsed.unwrap_or_else(|error| panic!("{example}: {error}"));
-            assert_eq!(parsed.subcommand_name(), Some(*name), "{example}");
+            assert_eq!(parsed.subcommand_name(), name.split(' ').next(), "{example}");
         }
     }
 }

@@ -4,7 +4,7 @@
 //! their names, without numbers.
 
 use crate::text::without_numbers;
-use forebay_node::log::{Level, printable};
+use forebay_node::log::{Level, escaped, printable};
 use rustix::io::{Errno, FdFlags};
 use std::borrow::Cow;
 use std::fmt;
@@ -81,18 +81,8 @@ pub fn json(document: impl fmt::Display) {
 /// have been broken between values.
 fn plain_json(document: &str) -> Cow<'_, str> {
     let is_meant = |one: char| one.is_control() && one != '\n';
-    if !document.contains(is_meant) {
-        return Cow::Borrowed(document);
-    }
-    let mut plain = String::with_capacity(document.len() + 8);
-    for one in document.chars() {
-        match is_meant(one) {
-            // All of them are below 0xa0.
-            true => plain.push_str(&format!("\\u{:04x}", u32::from(one))),
-            false => plain.push(one),
-        }
-    }
-    Cow::Owned(plain)
+    // All of them are below 0xa0.
+    escaped(document, is_meant, |one, plain| plain.push_str(&format!("\\u{:04x}", u32::from(one))))
 }
 
 /// Lets `print` write to the standard output. [`finish`] tells of an error.

@@ -1,6 +1,7 @@
 //! The canvas that all pictures of the command are drawn on: an SVG file, its colours, and the
 //! distance of grid lines.
 
+use clap::ValueEnum;
 use plotters::backend::SVGBackend;
 use plotters::coord::Shift;
 use plotters::drawing::{DrawingArea, IntoDrawingArea};
@@ -98,6 +99,28 @@ fn failure(error: impl fmt::Display + 'static) -> Failure {
     Box::new(error)
 }
 
+/// How wide a picture is where it is shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Width {
+    /// A pixel for a pixel
+    #[default]
+    Screen,
+    /// A column of a page with two, 85 mm
+    Column,
+    /// Both of them, 178 mm
+    Page,
+}
+
+impl Width {
+    fn mm(self) -> Option<u32> {
+        match self {
+            Width::Screen => None,
+            Width::Column => Some(85),
+            Width::Page => Some(178),
+        }
+    }
+}
+
 /// Writes a picture of this size that `draw` draws.
 ///
 /// # Errors
@@ -105,6 +128,19 @@ fn failure(error: impl fmt::Display + 'static) -> Failure {
 pub fn save(
     file: &Path,
     size: Point,
+    draw: impl FnOnce(&Canvas<'_>) -> Drawn,
+) -> Result<(), String> {
+    save_as(file, size, Width::Screen, draw)
+}
+
+/// The same, to be shown in another width.
+///
+/// # Errors
+/// A message that names the file.
+pub fn save_as(
+    file: &Path,
+    size: Point,
+    width: Width,
     draw: impl FnOnce(&Canvas<'_>) -> Drawn,
 ) -> Result<(), String> {
     let failed = |e: &dyn fmt::Display| format!("cannot draw {}: {e}", file.display());
@@ -116,7 +152,17 @@ pub fn save(
         let drawn = drawn.and_then(|()| draw(&canvas));
         drawn.and_then(|()| canvas.0.present().map_err(failure)).map_err(|e| failed(&e))?;
     }
+    if let Some(mm) = width.mm() {
+        picture = in_mm(&picture, size, mm);
+    }
     fs::write(file, picture).map_err(|e| failed(&e))
+}
+
+/// A picture of so many pixels, so many millimetres wide.
+fn in_mm(picture: &str, (width, height): Point, mm: u32) -> String {
+    let pixels = format!("width=\"{width}\" height=\"{height}\"");
+    let tall = f64::from(mm) * f64::from(height) / f64::from(width);
+    picture.replacen(&pixels, &format!("width=\"{mm}mm\" height=\"{tall:.1}mm\""), 1)
 }
 
 /// The distance of the grid lines of an axis: 1, 2 or 5 times a power of ten, for at most `lines`
@@ -131,6 +177,16 @@ pub fn tick(longest: f64, lines: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pictures_have_the_width_of_a_column() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        save_as(file.path(), (600, 300), Width::Column, |_| Ok(())).unwrap();
+        let picture = fs::read_to_string(file.path()).unwrap();
+        let head = picture.lines().next().unwrap();
+        assert!(head.contains("width=\"85mm\" height=\"42.5mm\""), "{head}");
+        assert!(head.contains("viewBox=\"0 0 600 300\""), "{head}");
+    }
 
     #[test]
     fn grid_lines_are_round_and_few() {

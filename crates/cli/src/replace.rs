@@ -167,6 +167,14 @@ fn named(manager: Option<u32>) -> String {
     manager.map_or("the node manager".to_owned(), |pid| format!("node manager {pid}"))
 }
 
+/// An open of a FIFO would wait for its other end.
+fn check_kind(path: &Path, whole: &Path) -> Result<(), String> {
+    match whole.metadata() {
+        Ok(found) if !found.is_file() => Err(format!("{}: it is no regular file", path.display())),
+        _ => Ok(()),
+    }
+}
+
 fn refused(path: &Path, why: u16) -> String {
     match Refusal::of(why) {
         Some(refusal) => format!("{}: {refusal}", path.display()),
@@ -233,6 +241,7 @@ fn replace_one(
 ) -> Result<(), Left> {
     let place = Place::of(path, instance)?;
     let whole = place.named[0].path();
+    check_kind(path, whole).map_err(Left::Refused)?;
     let store = place.pool.stores().find(|store| whole.starts_with(store));
     let store = store.ok_or_else(|| "its directory is gone".to_owned())?.to_owned();
     let began_ns = clock::monotonic_ns();
@@ -309,6 +318,7 @@ pub fn restore(arguments: &RestoreArguments) -> Result<ExitCode, String> {
     let instance = meant(&arguments.instance)?;
     let restored = arguments.files.iter().map(|path| {
         let place = Place::of(path, instance.as_ref())?;
+        check_kind(path, place.named[0].path())?;
         match place.exchange(Message::Restore { empties: false })? {
             Some(Outcome::Done) => println!("{}: has its original bytes again", path.display()),
             Some(Outcome::Plain) => println!("{}: is not encoded", path.display()),

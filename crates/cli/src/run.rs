@@ -6,7 +6,8 @@ use crate::drain::{self, Drained, Progress};
 use crate::follow::Followed;
 use crate::group::{self, Beginning, GroupArguments};
 use crate::instance::InstanceArguments;
-use crate::manager::{self, Joined};
+use crate::keep::{self, Keep};
+use crate::manager::{self, Joined, ends_with_runs};
 use crate::movements::Movements;
 use crate::recorder::Recorder;
 use crate::report::{Collector, Outcome};
@@ -18,7 +19,7 @@ use crate::trace::{LOOK_EVERY, Tracer};
 use crate::watch::Watch;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use forebay_node::config::Ways;
+use forebay_node::config::{RunLimits, Ways};
 use forebay_node::launch::{find_library, join_pool};
 use forebay_node::log::shown;
 use forebay_node::runtime::Runtime;
@@ -68,10 +69,21 @@ pub struct RunArguments {
     /// Set so much of the tiers aside for what this run writes
     #[arg(long, value_name = "SIZE", value_parser = size)]
     reserve: Option<u64>,
+    /// Keep the node manager that this run has started for so long after it, with what is in the
+    /// tiers, for the next run: as 10min. `forebay down` ends it before
+    #[arg(long, value_name = "TIME", value_parser = keep::time)]
+    keep: Option<Duration>,
     /// The most of a tier that files of this run may take, as ram=2GiB or nvme=50%; can be given
     /// for several tiers
     #[arg(long, value_name = "TIER=SIZE")]
     quota: Vec<String>,
+    /// The most that the tiers may have of files of this run and the store may lack, as 20GiB or
+    /// 25% (of all tiers together): writers wait where it is used up
+    #[arg(long, value_name = "SIZE")]
+    max_unsafe: Option<String>,
+    /// Flush what this run writes before the store has lacked it for so long, as 60s
+    #[arg(long, value_name = "TIME")]
+    max_age: Option<String>,
     /// Say at the end what the run did (bytes, hit rates, time hidden, what to change) on the
     /// standard error, or in FILE: as JSON or HTML if its name ends so, else as text
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true,
@@ -99,6 +111,12 @@ impl RunArguments {
     /// Whether more is to be said.
     pub fn is_verbose(&self) -> bool {
         self.verbose
+    }
+
+    /// Whether it reads as `--report FILE -- COMMAND`, where FILE is taken for the command.
+    fn names_report_as_command(&self) -> bool {
+        self.report.as_deref() == Some(Path::new("-"))
+            && self.command.get(1).is_some_and(|word| word == "--")
     }
 
     /// Memory for what the processes of the run note, if anything is wanted of them.
@@ -190,6 +208,41 @@ fn code<T: Copy>(all: &[(&str, T)], name: Option<&str>, code: impl Fn(T) -> u8) 
     found.map_or(0, |&(_, value)| code(value))
 }
 
+/// What a run is told that it may have.
+struct Limits {
+    /// Of tiers, each by its place: bytes.
+    quotas: Vec<(usize, u64)>,
+    run: RunLimits,
+}
+
+impl Limits {
+    fn of(arguments: &RunArguments, config: &Config) -> Result<Limits, String> {
+        let quotas = arguments.quota.iter().map(|given| config.quota(given));
+        let cap = arguments.max_unsafe.as_deref().map(|given| config.max_unsafe(given));
+        let age = arguments.max_age.as_deref().map(Config::max_age);
+        Ok(Limits {
+            quotas: quotas.collect::<Result<_, _>>()?,
+            run: RunLimits {
+                max_unsafe: cap.transpose()?.unwrap_or(config.run.max_unsafe),
+                max_age: age.transpose()?.unwrap_or(config.run.max_age),
+            },
+        })
+    }
+
+    /// What the node manager is told before the run begins.
+    fn messages(&self) -> impl Iterator<Item = Message> {
+        let RunLimits { max_unsafe, max_age } = self.run;
+        let max_age_ms = u32::try_from(max_age.as_millis()).unwrap_or(u32::MAX);
+        let cap = (self.run != RunLimits::default())
+            .then_some(Message::Cap { bytes: max_unsafe, max_age_ms });
+        let quota = |&(tier, bytes): &(usize, u64)| Message::Quota {
+            tier: u8::try_from(tier).unwrap_or(u8::MAX),
+            bytes,
+        };
+        self.quotas.iter().map(quota).chain(cap)
+    }
+}
+
 /// What came of telling the node manager that a run begins.
 enum Begun {
     /// The number of its job; `None` if there are so many that this one goes without.
@@ -205,12 +258,11 @@ fn begin(
     connection: &Connection,
     runtime: &Runtime,
     arguments: &RunArguments,
-    quotas: &[(usize, u64)],
+    limits: &Limits,
     memories: u32,
 ) -> Result<Begun, String> {
-    for &(tier, bytes) in quotas {
-        let tier = u8::try_from(tier).unwrap_or(u8::MAX);
-        if let Err(errno) = connection.send(Message::Quota { tier, bytes }) {
+    for limit in limits.messages() {
+        if let Err(errno) = connection.send(limit) {
             return Ok(Begun::Gone(errno));
         }
     }
@@ -245,11 +297,11 @@ fn begin(
                 let plain = arguments.mode.is_none()
                     && arguments.trigger.is_none()
                     && arguments.reserve.is_none()
-                    && quotas.is_empty()
+                    && limits.messages().next().is_none()
                     && !is_noted;
                 let many = format!(
                     "{JOBS_MAX} runs are under this node manager, and no more can have a quota, \
-                     a reservation, a mode or a trigger of their own, or be recorded: wait until \
+                     a limit of unsafe bytes, a reservation, a mode or a trigger of their own, or be recorded: wait until \
                      one has ended, or run it without those options"
                 );
                 return if plain { Ok(Begun::Job(None)) } else { Err(many) };
@@ -267,8 +319,7 @@ pub fn run(arguments: &RunArguments, mut tracer: Option<&mut Tracer>) -> Result<
     let library = find_library()?;
     refuse_other_layout(&library)?;
     let ways = config.ways.or_chosen()?;
-    let given = arguments.quota.iter().map(|given| config.quota(given));
-    let quotas = given.collect::<Result<Vec<_>, _>>()?;
+    let limits = Limits::of(arguments, &config)?;
     manager::drain_orphans(&config, &runtime)?;
     let mut report = Collector::of(arguments.report.as_deref(), &arguments.command)?;
     let mut trace = arguments.trace.as_deref().map(Movements::to).transpose()?;
@@ -314,7 +365,7 @@ pub fn run(arguments: &RunArguments, mut tracer: Option<&mut Tracer>) -> Result<
     group::mention_other(&config, &runtime);
     let mut tries = 0;
     let job = loop {
-        match begin(&connection, &runtime, arguments, &quotas, memories)? {
+        match begin(&connection, &runtime, arguments, &limits, memories)? {
             Begun::Job(job) => break job,
             Begun::Signalled => break None,
             Begun::Gone(_) if tries < STARTS => match rejoin(&config, &mut runtime, trace) {
@@ -351,14 +402,23 @@ pub fn run(arguments: &RunArguments, mut tracer: Option<&mut Tracer>) -> Result<
             if let Some(tracer) = &mut tracer {
                 tracer.give_up();
             }
-            eprintln!("forebay: {}: {error}", Path::new(&arguments.command[0]).display());
+            let name = Path::new(&arguments.command[0]).display();
+            let hint = match arguments.names_report_as_command() {
+                true => format!(" (to write the report there, say --report={name})"),
+                false => String::new(),
+            };
+            eprintln!("forebay: {name}: {error}{hint}");
             return Ok(ExitCode::from(if missing { 127 } else { 126 }));
         }
     };
     signals::attend(child.id());
+    let is_told = arguments.verbose || std::io::stderr().is_terminal();
+    let keep = Keep::of(arguments.keep, &config, is_told);
+    keep.ask(&connection);
     let mut beginning = Beginning::of(&config);
     let watched = Watched {
         trace,
+        keep,
         tracer: tracer.as_deref_mut(),
         beginning: &mut beginning,
         report: &mut report,
@@ -408,11 +468,10 @@ pub fn run(arguments: &RunArguments, mut tracer: Option<&mut Tracer>) -> Result<
                     tracer.look(&runtime);
                 }
                 beginning.end(&runtime);
-                mention_processes(&runtime, job);
+                mention_processes(&runtime, job, keep);
                 aside.tell_new();
                 let now = Counts::now(&runtime);
                 let nothing = now.describe_nothing(&before, &config);
-                let is_told = arguments.verbose || std::io::stderr().is_terminal();
                 let summary = is_told && nothing.is_none();
                 if let Some(why) = now.describe_unmarked(&before).or(nothing) {
                     eprintln!("forebay: {why}");
@@ -432,6 +491,9 @@ pub fn run(arguments: &RunArguments, mut tracer: Option<&mut Tracer>) -> Result<
                 if summary {
                     eprintln!("forebay: {}", now.describe(&before, ended.elapsed()));
                 }
+                if let Some(stays) = keep.describe(&runtime).filter(|_| is_told) {
+                    eprintln!("forebay: {stays}");
+                }
                 report.finish(&runtime, &Outcome::Drained, (&before, &now));
                 return Ok(code);
             }
@@ -447,7 +509,10 @@ pub fn run(arguments: &RunArguments, mut tracer: Option<&mut Tracer>) -> Result<
                 return Ok(ExitCode::from(crate::FAILED));
             }
             // A new manager finds everything in the pool.
-            Drained::Lost => connection = rejoin(&config, &mut runtime, trace)?,
+            Drained::Lost => {
+                connection = rejoin(&config, &mut runtime, trace)?;
+                keep.ask(&connection);
+            }
         }
     }
     Err(format!("node managers end again and again; see {}", runtime.readable_log().display()))
@@ -514,7 +579,7 @@ fn may_leave(runtime: &Runtime) -> impl FnMut(&Progress) -> Option<i32> {
 
 /// Processes that the command left behind keep their node manager. Those of other runs are for
 /// these to mention; a run without a job mentions those of all runs that have none.
-fn mention_processes(runtime: &Runtime, job: Option<u32>) {
+fn mention_processes(runtime: &Runtime, job: Option<u32>, keep: Keep) {
     /// Those that are ending right now are not worth a line, nor more time than they take.
     const ENDING: Duration = Duration::from_millis(250);
     let Ok(observer) = Observer::of(&runtime.pool) else { return };
@@ -525,9 +590,12 @@ fn mention_processes(runtime: &Runtime, job: Option<u32>) {
     }
     let left = left().len();
     if left > 0 {
+        let ends = match ends_with_runs(runtime) && !keep.is_asked() {
+            true => " and ends after that",
+            false => "",
+        };
         eprintln!(
-            "forebay: {} the buffered files; the node manager drains what is written \
-             and ends after that",
+            "forebay: {} the buffered files; the node manager drains what is written{ends}",
             counted(left, "process still uses", "processes still use")
         );
     }
@@ -559,6 +627,7 @@ fn spawn(
 /// What is looked at while the command runs.
 struct Watched<'a> {
     trace: Option<&'a Movements>,
+    keep: Keep,
     tracer: Option<&'a mut Tracer>,
     beginning: &'a mut Beginning,
     report: &'a mut Collector,
@@ -588,6 +657,7 @@ fn attend(
                 Err(_) if connection.receive(Duration::ZERO).is_err() => {
                     // Without one the command goes on, more slowly.
                     if let Ok(new) = rejoin(config, runtime, watched.trace) {
+                        watched.keep.ask(&new);
                         *connection = new;
                     }
                 }
@@ -605,7 +675,7 @@ fn attend(
 
 /// Waits until a child has ended, and leaves it to be waited for: until then no other process has
 /// its id.
-fn await_end(child: u32) {
+pub fn await_end(child: u32) {
     use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
     let Some(pid) = Pid::from_raw(child as i32) else { return };
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
@@ -613,7 +683,7 @@ fn await_end(child: u32) {
 }
 
 /// The command's own status; 128 + signal if a signal ended it, as shells have it.
-fn exit_code(status: ExitStatus) -> u8 {
+pub fn exit_code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
 }

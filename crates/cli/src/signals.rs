@@ -171,6 +171,11 @@ fn leave(signal: i32) {
 }
 
 /// The code of an end by a signal, as shells have it.
+pub fn code_of(signal: i32) -> u8 {
+    u8::try_from(128 + signal).unwrap_or(crate::FAILED)
+}
+
+/// The same, of this process.
 pub fn ended_by(signal: i32) -> ExitCode {
-    ExitCode::from(u8::try_from(128 + signal).unwrap_or(crate::FAILED))
+    ExitCode::from(code_of(signal))
 }

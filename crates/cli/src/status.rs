@@ -12,13 +12,14 @@ use crate::web;
 use forebay_node::holders::{Holder, What};
 use forebay_node::in_force::Source;
 use forebay_node::log::shown;
-use forebay_node::outlook::{Oldest, Outlook, Rates};
+use forebay_node::outlook::{Drain, Oldest, Outlook, Rates};
 use forebay_node::runtime::{Runtime, newest_last_log};
 use forebay_node::status::{
     Count, FailedPredictor, FileStatus, JobStatus, Observer, StagedFiles, TierStatus,
 };
 use forebay_placement::rounds::Ages;
 use forebay_pool::moves::Flow;
+use forebay_pool::stay::Stay;
 use serde_core::Serialize as _;
 use serde_json::ser::{Formatter, Serializer};
 use serde_json::{Map, Value, json};
@@ -46,6 +47,9 @@ pub struct StatusArguments {
     /// The port of the page [default: a free one]
     #[arg(long, value_name = "N", requires = "web", value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
+    /// Serve the page until this node manager is gone, whichever else run: for `forebay up --web`
+    #[arg(long, value_name = "PID", requires = "web", hide = true)]
+    of_manager: Option<u32>,
 }
 
 /// Raised when a key of the JSON is taken away, or means something else. New ones may come.
@@ -63,7 +67,7 @@ const FILES_SHOWN: usize = 10;
 /// Prints what every instance of this user holds.
 pub fn status(arguments: &StatusArguments) -> Result<ExitCode, String> {
     if arguments.web {
-        return web::serve(arguments.port);
+        return web::serve(arguments.port, arguments.of_manager);
     }
     if arguments.json {
         output::json(json_of_all()?);
@@ -160,6 +164,7 @@ fn json(runtime: &Runtime) -> Value {
         object[what] = json!({ "name": name, "from": source.name() });
     }
     object["group"] = if is_served { group::json(runtime) } else { Value::Null };
+    object["stays"] = if is_served { stay_object(observer.stay()) } else { Value::Null };
     object["jobs"] = observer.jobs().iter().map(job_object).collect();
     let rates = observer.rates();
     let tiers = observer.tiers().into_iter().enumerate();
@@ -221,6 +226,16 @@ fn rate_object(flow: Option<Flow>) -> Value {
     )
 }
 
+/// For how long the node manager stays without a run: null where it ends with the last one, or was
+/// not asked for more by one.
+fn stay_object(stay: Stay) -> Value {
+    match stay {
+        Stay::Not => Value::Null,
+        Stay::For(left) => json!({ "until_down": false, "seconds": left.as_secs_f64() }),
+        Stay::UntilTold => json!({ "until_down": true, "seconds": null }),
+    }
+}
+
 /// What is not yet on the store.
 fn unsafe_object(observer: &Observer, ages: &Ages) -> Value {
     let oldest = observer.oldest(ages).map(|Oldest { path, range, age, outlook }| {
@@ -241,10 +256,13 @@ fn unsafe_object(observer: &Observer, ages: &Ages) -> Value {
             "in_seconds": seconds.map(|left| left.as_secs_f64()),
         })
     });
+    let Drain { refused, time } = observer.drain();
     json!({
         "bytes": observer.dirty(),
+        "limit": observer.cap(),
         "files": observer.files().len(),
-        "drain_seconds": observer.drain_time().as_secs_f64(),
+        "refused": refused,
+        "drain_seconds": time.map(|time| time.as_secs_f64()),
         "oldest": oldest,
     })
 }
@@ -261,6 +279,8 @@ fn job_object(job: &JobStatus) -> Value {
         "trigger": job.trigger.map(|trigger| trigger.name()),
         "pinned": job.pinned,
         "quotas": quotas.collect::<Vec<_>>(),
+        "unsafe": job.cap.map(|(used, limit)| json!({ "used": used, "limit": limit })),
+        "max_age_seconds": job.max_age.map(|age| age.as_secs_f64()),
     })
 }
 
@@ -366,6 +386,9 @@ fn show(runtime: &Runtime, observer: &Observer, with_counters: bool) {
     }
     if observer.is_served() {
         group::show(runtime);
+        if observer.stay() != Stay::Not {
+            line(&format!("  stays    {}", gauges::stay(observer.stay())));
+        }
     }
     for (at, tier) in observer.tiers().into_iter().enumerate() {
         let memory = match tier.backed < tier.capacity {
@@ -426,9 +449,15 @@ fn show(runtime: &Runtime, observer: &Observer, with_counters: bool) {
             0 => String::new(),
             pinned => format!(", {} pinned", bytes(pinned)),
         };
-        println!("  job {:8} {run}{mode}{trigger}{reserved}{scratch}{pinned}", job.number);
+        line(&format!("  job {:8} {run}{mode}{trigger}{reserved}{scratch}{pinned}", job.number));
         for (tier, used, limit) in &job.quotas {
             println!("    quota    {} of {} of {tier} used", bytes(*used), bytes(*limit));
+        }
+        if let Some((used, limit)) = job.cap {
+            println!("    unsafe   {} of {} not yet on the store", bytes(used), bytes(limit));
+        }
+        if let Some(age) = job.max_age {
+            println!("    unsafe   for {} at most", gauges::time(age));
         }
     }
     for StagedFiles { stage, files, bytes: size, dirty } in observer.staged() {
@@ -497,17 +526,16 @@ fn line(text: &str) {
 /// What is not yet on the store, when it will be, and what is wrong.
 fn show_unsafe(runtime: &Runtime, observer: &Observer) {
     let (bytes_left, files) = (observer.dirty(), observer.files());
+    let most = observer.cap().map_or(String::new(), |cap| format!("; {} at most", bytes(cap)));
     match observer.oldest(&gauges::ages(runtime)) {
-        None => println!("  unsafe   0 B: all is on the store"),
+        None => println!("  unsafe   0 B: all is on the store{most}"),
         Some(Oldest { path, age, outlook, .. }) => {
             let drain = match observer.is_served() && !observer.is_given_up() {
-                true => {
-                    format!(", which the store takes in {}", gauges::time(observer.drain_time()))
-                }
+                true => gauges::drain(&observer.drain()),
                 false => String::new(),
             };
             line(&format!(
-                "  unsafe   {} of {}{drain} (# above)",
+                "  unsafe   {} of {}{drain}{most} (# above)",
                 bytes(bytes_left),
                 text::files(files.len())
             ));

@@ -59,8 +59,12 @@ impl Counts {
             0 => String::new(),
             blocks => format!(", {} past the full tiers", counted(blocks, "block", "blocks")),
         };
+        let small = match count("small_files") {
+            0 => String::new(),
+            files => format!(", {} written through", counted(files, "small file", "small files")),
+        };
         format!(
-            "{opens}, {} in {written}{around}, {} in {read}; all on the store {:.1} s after the command's end",
+            "{opens}, {} in {written}{around}{small}, {} in {read}; all on the store {:.1} s after the command's end",
             bytes(count("write_bytes")),
             bytes(count("read_bytes")),
             drain.as_secs_f64()
@@ -178,7 +182,7 @@ impl Counts {
             config.backing.iter().map(|backing| backing.path.display().to_string()).collect();
         Some(format!(
             "nothing was buffered: no program of this run was seen to open a file beneath {}. If one did, it is linked \
-             statically, or was started without LD_PRELOAD",
+             statically, was started without LD_PRELOAD, or had no room for the pool (valgrind, ulimit -v)",
             stores.join(", ")
         ))
     }

@@ -1,5 +1,6 @@
 //! How what commands say is written: sizes, counts, and errors of the system, for people.
 
+use rustix::termios::tcgetwinsize;
 use std::borrow::Cow;
 use std::fmt::Display;
 
@@ -18,18 +19,24 @@ pub fn files(count: usize) -> String {
     counted(count, "file", "files")
 }
 
-/// What every terminal shows in one line.
+/// What every usual terminal shows in one line.
 pub const COLUMNS: usize = 80;
 
-/// A line of up to [`COLUMNS`], or several, broken behind commas, semicolons and colons; those that
-/// follow are indented by so much. What has none of these, as a path, is not broken.
+/// A line of up to [`COLUMNS`], or of what a narrower terminal has, or several, broken behind
+/// commas, semicolons and colons; those that follow are indented by so much. What has none of
+/// these, as a path, is not broken.
 pub fn fitted(line: &str, indent: usize) -> String {
+    let size = tcgetwinsize(std::io::stdout()).map_or(0, |size| usize::from(size.ws_col));
+    fitted_to(if size == 0 { COLUMNS } else { size.min(COLUMNS) }, line, indent)
+}
+
+fn fitted_to(columns: usize, line: &str, indent: usize) -> String {
     let ends_part = |&(at, _): &(usize, &str)| line[..at].ends_with([',', ';', ':']);
     let breaks = line.match_indices(' ').filter(ends_part).map(|(at, _)| at);
     let (mut fitted, mut start, mut last) = (String::new(), 0, None);
     let mut width = 0;
     for end in breaks.chain([line.len()]) {
-        if width + line[start..end].chars().count() > COLUMNS
+        if width + line[start..end].chars().count() > columns
             && let Some(at) = last.take()
         {
             fitted.push_str(&line[start..at]);
@@ -84,7 +91,10 @@ mod tests {
     fn lines_are_broken_between_parts() {
         let part = "x".repeat(30);
         let whole = format!("{part}, {part}; {part}: {part}");
+        let fitted = |line: &str, indent| fitted_to(COLUMNS, line, indent);
         assert_eq!(fitted(&whole, 4), format!("{part}, {part};\n    {part}: {part}"));
+        let lines = format!("{part},\n    {part};\n    {part}:\n    {part}");
+        assert_eq!(fitted_to(60, &whole, 4), lines);
         assert_eq!(fitted("short, line", 4), "short, line");
         let path = format!("/{}", "long ".repeat(40));
         assert_eq!(fitted(&path, 4), path);

@@ -19,6 +19,8 @@ use ratatui::text::Line;
 use ratatui::widgets::Paragraph;
 use ratatui::{DefaultTerminal, Frame, Terminal, TerminalOptions, Viewport};
 use ratatui::{buffer::Buffer, layout::Rect, widgets::Widget};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
@@ -64,10 +66,12 @@ pub fn top(arguments: &TopArguments) -> Result<ExitCode, String> {
     if arguments.batch || arguments.once {
         return in_lines(arguments.every, count);
     }
-    if !output::is_terminal() || !io::stdin().is_terminal() {
-        return Err(
-            "top: this is no terminal; --batch writes lines for a log, --once one block".to_owned()
-        );
+    let is_dumb = std::env::var_os("TERM").is_some_and(|kind| kind == "dumb");
+    if is_dumb || !output::is_terminal() || !io::stdin().is_terminal() {
+        let what = if is_dumb { "a terminal without a cursor (TERM=dumb)" } else { "no terminal" };
+        return Err(format!(
+            "top: this is {what}; --batch writes lines for a log, --once one block"
+        ));
     }
     let ending = Arc::new(AtomicUsize::new(0));
     for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
@@ -133,6 +137,49 @@ enum Asked {
     End,
 }
 
+/// What a terminal has.
+enum Comes {
+    Nothing,
+    /// A key, or another size.
+    Event,
+    /// It has gone.
+    End,
+}
+
+/// Waits for what comes from the terminal. The library's own wait never ends once that has gone,
+/// whatever its limit and whatever signals arrive.
+fn comes(within: Duration) -> io::Result<Comes> {
+    // What the library has read already is at no descriptor.
+    for within in [Duration::ZERO, within] {
+        if goes(within)? {
+            return Ok(Comes::End);
+        }
+        if event::poll(Duration::ZERO)? {
+            return Ok(Comes::Event);
+        }
+    }
+    Ok(Comes::Nothing)
+}
+
+/// Ends as SIGHUP would have it. Nothing is dropped: the library's own would panic, as it can say
+/// nowhere that it cannot restore anything.
+fn end_with_terminal() -> ! {
+    std::process::exit(128 + SIGHUP)
+}
+
+/// Waits for a key, a signal, or the end of the terminal: whether it was that.
+fn goes(within: Duration) -> io::Result<bool> {
+    let stdin = io::stdin();
+    let mut ends = [PollFd::new(&stdin, PollFlags::IN)];
+    let within = Timespec::try_from(within).unwrap_or_default();
+    match rustix::event::poll(&mut ends, Some(&within)) {
+        // A signal, of another size for one.
+        Ok(_) | Err(Errno::INTR) => {}
+        Err(error) => return Err(error.into()),
+    }
+    Ok(ends[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL))
+}
+
 /// The terminal, as large as it was when it was looked at last. One whose size the library follows
 /// is asked where its cursor is at each change, and one that does not answer would end `top`.
 struct Screen {
@@ -170,7 +217,12 @@ struct Top {
 impl Top {
     /// Until a key or a signal ends it, or there were looks enough.
     fn run(&mut self, ending: &AtomicUsize) -> Result<(), String> {
-        let failed = |error: io::Error| format!("top: the terminal: {error}");
+        let failed = |error: io::Error| {
+            if goes(Duration::ZERO).is_ok_and(|gone| gone) {
+                end_with_terminal();
+            }
+            format!("top: the terminal: {error}")
+        };
         let mut screen = Screen::new().map_err(failed)?;
         let mut looked = Instant::now();
         loop {
@@ -187,8 +239,10 @@ impl Top {
                     break;
                 }
                 let left = if self.view.is_paused { NOTICE } else { left.min(NOTICE) };
-                if !event::poll(left).map_err(failed)? {
-                    continue;
+                match comes(left).map_err(failed)? {
+                    Comes::Nothing => continue,
+                    Comes::Event => {}
+                    Comes::End => end_with_terminal(),
                 }
                 let asked = match event::read().map_err(failed)? {
                     Event::Key(key) if key.kind != KeyEventKind::Release => self.take(key),
@@ -198,6 +252,8 @@ impl Top {
                 match asked {
                     Asked::End => return Ok(()),
                     Asked::Suspend => {
+                        // The shell draws no cursor of its own.
+                        screen.terminal.show_cursor().map_err(failed)?;
                         ratatui::try_restore().map_err(failed)?;
                         let _ = signal_hook::low_level::raise(signal_hook::consts::SIGSTOP);
                         ratatui::try_init().map_err(failed)?;

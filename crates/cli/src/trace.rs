@@ -324,7 +324,7 @@ impl Tracer {
             origin_us,
             rows: self.ledger.rows(),
             marks: Vec::new(),
-            levels: self.ledger.pictures(),
+            levels: self.ledger.fills().pictures(),
         };
         timeline::draw_phases(file, &self.command, &[threads, tiers], &story.phases)
     }

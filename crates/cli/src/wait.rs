@@ -95,7 +95,9 @@ fn await_files(pool: &Pool, files: &[FileId], progress: bool, errors: &mut Vec<S
     let mut stuck: Option<Instant> = None;
     let mut left = first;
     while left > 0 {
-        progress.show(left);
+        progress.show(left, || {
+            owed.iter().any(|&(file, _)| pool.segment.file(file).failing_errno().is_some())
+        });
         holders.tell(|| forebay_node::holders::holders(&pool.segment));
         if pool.is_gone() {
             let files: Vec<FileId> = owed.iter().map(|&(file, _)| file).collect();

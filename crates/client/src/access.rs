@@ -152,6 +152,19 @@ impl OpenFile<'_> {
         })?
     }
 
+    /// The same at once, or not at all: `None` where the descriptor is not what it was, or other
+    /// threads are inside.
+    pub(crate) fn try_alone<R>(
+        &self,
+        owner: Owner,
+        act: impl FnOnce(&ExclusiveFile<'_>) -> R,
+    ) -> Option<R> {
+        let guard = self.enter_beside(owner).ok()?;
+        let entered = EnteredFile { file: self, owner, guard };
+        let guard = self.session.segment.try_lock_exclusive(&entered.guard, self.id, owner)?;
+        Some(act(&ExclusiveFile { entered: &entered, guard }))
+    }
+
     /// Calls `act` with the description's offset while no other thread moves it.
     ///
     /// # Errors

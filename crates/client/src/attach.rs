@@ -5,20 +5,22 @@ use crate::attachment::Attachment;
 use crate::descriptors::Sparse;
 use crate::fd::{borrow, each_descriptor};
 use crate::file_mappings::FileMappings;
+use crate::fork::Number;
 use crate::manager::ManagerLink;
 use crate::manager_watch::ManagerWatch;
-use crate::open::{OpenStat, identity_of};
+use crate::open::{Before, OpenStat, identity_of};
 use crate::placement::Engine;
 use crate::predictors::Predictors;
 use crate::process::process_for;
 use crate::session::{Front, KEPT_READERS, Session, root};
-use crate::spawn::{Managed, Told};
+use crate::spawn::{Managed, Reach, Told};
 use crate::waiting::surely;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use forebay_placement::schema::{Consistency, Mode};
 use forebay_pool::clock::{self, Timer};
 use forebay_pool::layout::*;
 use forebay_pool::private::Wrong;
+use forebay_pool::segment::SegmentError;
 use forebay_pool::shared_device::DeviceError;
 use forebay_pool::{Marker, Segment, crash, liveness, segment};
 use rustix::fd::{AsFd, RawFd};
@@ -108,7 +110,7 @@ pub struct Itself {
 /// What the process was told, and its number.
 fn who(segment: &Segment, told: Option<Told>, guess: Option<u32>) -> (Option<Told>, u32) {
     let was_told = |pid| told.filter(|told| told.was_for(segment, pid));
-    if let Some(pid) = guess
+    if let Some(pid) = guess.filter(|_| told.is_none_or(|told| told.fork.is_none()))
         && let Some(told) = was_told(pid)
     {
         return (Some(told), pid);
@@ -192,8 +194,13 @@ impl Session {
             Err(_) => return Err(StartError::NoPool),
         };
         let attachment = Attachment::to(&seen).ok_or(StartError::Attached)?;
+        let is_expected = told.as_ref().is_some_and(Told::is_recent);
         let mut segment =
-            Segment::attach_bounded(file.as_fd(), &seen).map_err(|_| StartError::NoPool)?;
+            Segment::attach_bounded(file.as_fd(), &seen).map_err(|error| match error {
+                // Who executed it took it for one that joins, and has left to it what is buffered.
+                SegmentError::System(_, errno) if is_expected => StartError::Pool(errno),
+                _ => StartError::NoPool,
+            })?;
         // What is said below is not to go into it, should it have the number of the standard error.
         drop(file);
         let (told, pid) = who(&segment, told, itself.number);
@@ -214,6 +221,15 @@ impl Session {
         (told, pid, user): (Option<Told>, u32, u32),
         front: Front,
     ) -> Result<Session, StartError> {
+        // The slot of a child is not its own yet. One that was taken from it is as none.
+        let told = match told.and_then(|told| told.fork) {
+            None => told,
+            Some(fork) => match fork.confirm(&segment, Number { own: pid, parents: None }) {
+                Ok(()) => told,
+                Err(StartError::Taken) => None,
+                Err(error) => return Err(error),
+            },
+        };
         let (start, slot) = match told {
             Some(told) => {
                 (segment.client(told.slot).start.load(Ordering::Acquire), Some(told.slot))
@@ -254,8 +270,9 @@ impl Session {
             segment.cancel_slot(slot);
             return Err(StartError::NoPool);
         }
-        // An exec keeps the slot, and the job with it.
-        if segment.client(slot).job.load(Ordering::Relaxed) == 0 {
+        // An exec keeps the slot, and the job with it, unless the program was given another one: a
+        // run within a run.
+        if job != segment.client(slot).job.load(Ordering::Relaxed) {
             segment.join_job(slot, job);
         }
         let pieces = segment.ram_buckets().div_ceil(segment.piece_buckets());
@@ -282,6 +299,7 @@ impl Session {
             populated: Sparse::new(pieces as usize),
             waited_in_vain: AtomicU64::new(u64::MAX),
             quota_in_vain: AtomicU64::new(0),
+            cap_in_vain: AtomicU64::new(0),
             waited_for_pages: AtomicU64::new(u64::MAX),
             manager: ManagerLink::new(socket),
             manager_watch: ManagerWatch::default(),
@@ -298,6 +316,7 @@ impl Session {
             lending: AtomicU32::new(0),
             user,
             carried: Arc::default(),
+            reach: Reach::default(),
             front,
         };
         session.join_recording();
@@ -384,7 +403,7 @@ impl Session {
             drop(inside);
             match known? {
                 Some(adopted) => Ok(Some(adopted)),
-                None => self.find_or_insert(&seen, fd, None, None, |file, _| take_part(file)),
+                None => self.find_or_insert(&seen, fd, Before::NOTHING, |file, _| take_part(file)),
             }
         });
         if adopted != Ok(Some(true)) {

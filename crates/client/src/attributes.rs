@@ -154,6 +154,16 @@ impl OpenFile<'_> {
         flags
     }
 
+    /// What it was opened for, and those flags.
+    pub(crate) fn opened_flags(&self) -> rustix::fs::OFlags {
+        let opened = match (self.may(DescriptionFlags::READ), self.may(DescriptionFlags::WRITE)) {
+            (true, true) => rustix::fs::OFlags::RDWR,
+            (false, true) => rustix::fs::OFlags::WRONLY,
+            _ => rustix::fs::OFlags::RDONLY,
+        };
+        opened | self.hidden_flags()
+    }
+
     /// Takes over O_APPEND and O_DIRECT from an F_SETFL call.
     pub fn set_hidden_flags(&self, flags: rustix::fs::OFlags) {
         let owner = self.session.owner();
@@ -504,19 +514,32 @@ impl Session {
     pub(crate) fn status_changed(&self, device: u64, inode: u64, mode: u32) {
         let note = |file: Option<FileId>| {
             if let Some(file) = file {
-                let record = self.segment.file(file);
-                let now = time_of_change(record, clock::realtime_coarse_ns());
-                record.changed_ns.fetch_max(now, Ordering::Relaxed);
-                if mode & SET_ID_BITS != 0 {
-                    record.set(FileFlags::SET_ID);
-                }
-                if mode & 0o111 != 0 {
-                    record.set(FileFlags::EXECUTABLE);
-                }
+                note_status(self.segment.file(file), mode);
             }
         };
         // It has happened.
         let _ = surely(|| self.with_record(Identity { device, inode }, note));
+    }
+}
+
+impl OpenFile<'_> {
+    /// The same of this file, where `mode` was set, or 0 where it was not. False, and nothing was
+    /// done, if the descriptor is not what it was.
+    pub(crate) fn status_changed(&self, mode: u32) -> bool {
+        let Ok(_inside) = self.enter_beside(self.session.owner()) else { return false };
+        note_status(self.record, mode);
+        true
+    }
+}
+
+fn note_status(record: &FileRecord, mode: u32) {
+    let now = time_of_change(record, clock::realtime_coarse_ns());
+    record.changed_ns.fetch_max(now, Ordering::Relaxed);
+    if mode & SET_ID_BITS != 0 {
+        record.set(FileFlags::SET_ID);
+    }
+    if mode & 0o111 != 0 {
+        record.set(FileFlags::EXECUTABLE);
     }
 }
 

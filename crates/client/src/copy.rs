@@ -264,6 +264,9 @@ impl Session {
             return Err(Errno::INVAL);
         }
         let done = copy_to_file(from, at, to, to_at, length)?;
+        if done == 0 {
+            return Ok(0);
+        }
         let noted = (from_place.set(at + done as i64), to_place.set(to_at + done as i64));
         noted.0.and(noted.1)?;
         Ok(done)

@@ -17,10 +17,11 @@ use rustix::fd::RawFd;
 use rustix::io::Errno;
 
 impl Session {
-    /// A descriptor of a file that this process has open and buffers; the lowest.
+    /// A descriptor of a file that this process has open and buffers, or may again while it has it
+    /// open; the lowest.
     pub fn descriptor_of(&self, identity: Identity) -> Option<RawFd> {
         let mut files = self.files().filter(|file| file.record.identity() == identity);
-        files.find(|file| !file.record.has(FileFlags::DIRECT)).map(|file| file.fd)
+        files.find(|file| !file.record.stays_direct()).map(|file| file.fd)
     }
 
     /// What [`Session::settings`] gives for a block of file `id`: as the rule of a dataset says

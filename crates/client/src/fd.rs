@@ -1,9 +1,9 @@
 //! Descriptors of this process: numbers for system calls, and where Forebay's own lie.
 
-use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use forebay_pool::crash;
 use rustix::fd::{BorrowedFd, IntoRawFd, OwnedFd, RawFd};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 
 /// Forebay's own descriptors go above this, out of the way of programs that count theirs.
@@ -23,6 +23,33 @@ const WATCHED: usize = 4096;
 /// Descriptors that no session manages, and that were opened with O_NOFOLLOW though the program had
 /// not asked for it: a bit each.
 static NO_FOLLOW: [AtomicU64; WATCHED / 64] = [const { AtomicU64::new(0) }; WATCHED / 64];
+
+/// Whether the kernel's table of this process is known to reach them.
+static HAS_ROOM: AtomicBool = AtomicBool::new(false);
+
+/// Lets the kernel's table of descriptors reach Forebay's own. Called before the process has a
+/// second thread: of a table that several threads use, the kernel lets each growth wait until all
+/// processors have stopped using the old one (`synchronize_rcu` in fs/file.c), some 20 ms, which
+/// would fall into the first read of a tier. A table never shrinks. Safe from any thread.
+pub fn make_room_for_own_descriptors() {
+    if !HAS_ROOM.swap(true, Ordering::Relaxed) && lowest_own() == RawFd::MAX {
+        // A place alone stands for any descriptor: closing it gives no lock back. By a call that
+        // all programs make, as they may have forbidden others to themselves (seccomp).
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        if let Ok(root) = rustix::fs::openat(CWD, c"/", flags, Mode::empty()) {
+            drop(duplicate_high(&root));
+        }
+    }
+}
+
+/// In a forked child: its table is as large as what it has open.
+pub(crate) fn forked() {
+    HAS_ROOM.store(false, Ordering::Relaxed);
+}
+
+fn lowest_own() -> RawFd {
+    LOWEST_OWN.load(Ordering::Relaxed)
+}
 
 /// Notes whether `fd` was opened with O_NOFOLLOW though the program had not asked for it.
 #[inline]
@@ -51,18 +78,12 @@ pub(crate) fn borrow(fd: RawFd) -> BorrowedFd<'static> {
 
 /// Whether `fd` has a number that one of Forebay's own may have.
 pub(crate) fn may_be_own(fd: RawFd) -> bool {
-    fd >= LOWEST_OWN.load(Ordering::Relaxed)
+    fd >= lowest_own()
 }
 
 /// Moves a descriptor of Forebay's own out of the program's way.
 pub(crate) fn hide(fd: OwnedFd) -> RawFd {
-    let hidden = match above_limit(&fd) {
-        Some(high) => high.into_raw_fd(),
-        None => match rustix::io::fcntl_dupfd_cloexec(&fd, OWN_DESCRIPTORS) {
-            Ok(high) => high.into_raw_fd(),
-            Err(_) => fd.into_raw_fd(),
-        },
-    };
+    let hidden = duplicate_high(&fd).unwrap_or(fd).into_raw_fd();
     LOWEST_OWN.fetch_min(hidden, Ordering::Relaxed);
     hidden
 }
@@ -78,7 +99,8 @@ pub(crate) fn duplicate_hidden(fd: RawFd) -> Option<RawFd> {
 /// Calls `act` with each descriptor of this process. False if they cannot be listed.
 pub(crate) fn each_descriptor(mut act: impl FnMut(RawFd)) -> bool {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let Ok(folder) = rustix::fs::open(c"/proc/self/fd", flags, Mode::empty()) else {
+    let Ok(folder) = rustix::fs::openat(rustix::fs::CWD, c"/proc/self/fd", flags, Mode::empty())
+    else {
         return false;
     };
     let mut buffer = [core::mem::MaybeUninit::uninit(); 2048];
@@ -90,6 +112,11 @@ pub(crate) fn each_descriptor(mut act: impl FnMut(RawFd)) -> bool {
         }
     }
     true
+}
+
+/// A duplicate of `fd` out of the program's way.
+fn duplicate_high(fd: &OwnedFd) -> Option<OwnedFd> {
+    above_limit(fd).or_else(|| rustix::io::fcntl_dupfd_cloexec(fd, OWN_DESCRIPTORS).ok())
 }
 
 /// A duplicate of `fd` that no program under the present limit can have asked for.
@@ -123,5 +150,10 @@ pub(crate) fn reopen(fd: RawFd, flags: OFlags) -> Result<OwnedFd, Errno> {
         return Err(Errno::MFILE);
     }
     let path = &mut [0; 32];
-    rustix::fs::open(descriptor_path(fd, path), flags | OFlags::CLOEXEC, Mode::empty())
+    rustix::fs::openat(
+        rustix::fs::CWD,
+        descriptor_path(fd, path),
+        flags | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
 }

@@ -3,41 +3,59 @@
 use crate::attach::{SLOT_LOOK, SLOT_TIMEOUT, StartError, check_namespace};
 use crate::session::Session;
 use core::sync::atomic::Ordering;
-use forebay_pool::{clock, crash, liveness};
+use forebay_pool::{Segment, clock, crash, liveness};
 use rustix::process::Pid;
 
-/// A slot prepared for the child of a fork, or of a vfork.
+/// The number of a child, as it is seen.
 #[derive(Clone, Copy, Debug)]
+pub struct Number {
+    /// By itself.
+    pub own: u32,
+    /// By its parent, if the child knows: the same in the same namespace.
+    pub parents: Option<u32>,
+}
+
+/// A slot prepared for the child of a fork, or of a vfork.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Fork {
     slot: u32,
     /// Of the slot, as long as it is for this child.
-    generation: u32,
-    parent: u32,
+    pub(crate) generation: u32,
+    pub(crate) parent: u32,
     /// Before the fork.
-    since: liveness::Moment,
+    pub(crate) since: liveness::Moment,
 }
 
 impl Fork {
+    /// What the parent has told of the slot that it has prepared.
+    pub(crate) fn told(slot: u32, generation: u32, parent: u32, since_ns: u64) -> Fork {
+        Fork { slot, generation, parent, since: liveness::Moment::at_ns(since_ns) }
+    }
+
     /// The slot that the child has.
     pub fn slot(&self) -> u32 {
         self.slot
     }
 
-    /// In the child, which has number `pid`: makes the slot its own.
+    /// In the child: makes the slot its own.
     ///
     /// # Errors
     /// It must not go on.
-    pub(crate) fn confirm(&self, session: &Session, pid: u32) -> Result<(), StartError> {
-        // In a namespace inside of its parent's, a process does not see the parent.
-        let parent = rustix::process::getppid().map_or(0, Pid::as_raw_pid);
-        if parent as u32 != self.parent {
-            check_namespace(&session.segment)?;
+    pub(crate) fn confirm(&self, segment: &Segment, number: Number) -> Result<(), StartError> {
+        let is_in_namespace = || match number.parents {
+            Some(parents) => parents == number.own,
+            // In a namespace inside of its parent's, a process does not see the parent.
+            None => rustix::process::getppid().map_or(0, Pid::as_raw_pid) as u32 == self.parent,
+        };
+        if !is_in_namespace() {
+            check_namespace(segment)?;
         }
         // Unknown without /proc; the manager will fill it in.
+        let pid = number.own;
         let start =
             liveness::started_since(self.since).or_else(|| liveness::start_time(pid)).unwrap_or(0);
-        match session.segment.client(self.slot).confirm(self.generation, pid, start) {
+        match segment.client(self.slot).confirm(self.generation, pid, start) {
             true => Ok(()),
             false => Err(StartError::Taken),
         }
@@ -68,8 +86,10 @@ impl Session {
 
     /// The same without waiting.
     pub fn before_fork(&self) -> Option<Fork> {
-        let pid = std::process::id();
-        let start = self.segment.client(self.slot()).start.load(Ordering::Acquire);
+        self.look_ahead();
+        let own = self.segment.client(self.slot());
+        // One that was cloned unseen has its parent's slot, and lives no longer than that.
+        let (pid, start) = (own.pid.load(Ordering::Acquire), own.start.load(Ordering::Acquire));
         if forebay_pool::crash::refused("fork") {
             return None;
         }
@@ -91,21 +111,23 @@ impl Session {
         self.segment.cancel_slot(fork.slot);
     }
 
-    /// In the child: it goes on with its own slot and its own link to the manager.
+    /// In the child, which has probably the number `guess`: it goes on with its own slot and its
+    /// own link to the manager.
     ///
     /// # Errors
     /// It must not go on.
-    pub fn forked(&self, fork: Fork) -> Result<(), StartError> {
-        let pid = std::process::id();
-        debug_assert_ne!(pid, fork.parent);
+    pub fn forked(&self, fork: Fork, guess: Option<u32>) -> Result<(), StartError> {
+        // Its parent's, where the C library has had no part in the fork.
+        let own = guess.filter(|&guess| guess != fork.parent).unwrap_or_else(std::process::id);
         crash::point("fork.child");
-        fork.confirm(self, pid)?;
+        fork.confirm(&self.segment, Number { own, parents: None })?;
         self.set_slot(fork.slot);
         self.end_partings();
         // What other threads opened between the preparation and the fork.
         for file in self.files() {
             self.segment.descriptions().hold(fork.slot, file.description_id());
         }
+        crate::fd::forked();
         self.mappings.forked();
         self.hold_mapped(fork.slot);
         self.segment.client(fork.slot).joined();

@@ -9,6 +9,7 @@
 mod access;
 mod access_stats;
 mod adapters;
+mod asking;
 mod attach;
 mod attachment;
 mod attributes;
@@ -46,6 +47,7 @@ mod read;
 mod readahead;
 mod readers;
 mod recording;
+mod relative;
 mod rename;
 mod rules;
 mod safety;
@@ -53,10 +55,12 @@ mod scm_rights;
 pub mod services;
 mod session;
 mod sharing;
+mod small;
 mod span;
 mod spawn;
 mod store;
 mod sync;
+mod threads;
 mod user_buffers;
 pub mod user_memory;
 mod vfork;
@@ -66,15 +70,18 @@ mod write;
 mod write_back;
 
 pub use adapters::Counted;
+pub use asking::Answered;
 pub use attach::{Itself, StartError, say};
 pub use attributes::{NewTime, StatFields, Whence};
 pub use copy::CopySide;
+pub use fd::make_room_for_own_descriptors;
 pub use forebay_pool::Identity;
-pub use forebay_pool::clock::{joined_ns, monotonic_ns as now_ns, parted_ns};
+pub use forebay_pool::clock::{joined_ns, monotonic_ns as now_ns, parted_ns, realtime_coarse_ns};
 pub use forebay_pool::datasets::Noted;
 pub use forebay_pool::interruption;
 pub use forebay_pool::layout::LAYOUT_VERSION;
-pub use fork::Fork;
+pub use forebay_pool::program;
+pub use fork::{Fork, Number};
 pub use open::{OpenFlags, inode_and_mount};
 pub use open_file::OpenFile;
 pub use opening::PathAt;
@@ -85,8 +92,9 @@ pub use safety::{Awaited, Extent, Flush, Level, Progress, Unsafe};
 pub use session::{Front, Session};
 pub use span::{Readable, Writable};
 pub use spawn::{
-    Carried, DeepBind, Environment, Managed, MpiIo, Needs, Own, Start, Told, Variables,
+    Carried, DeepBind, Environment, Managed, MpiIo, Needs, Own, Start, Told, Variables, is_runtime,
     needs_of_command, take_adapters,
 };
+pub use threads::watch_threads;
 pub use user_buffers::{Iovec, UserBuffers};
 pub use vfork::Beside;

@@ -27,6 +27,7 @@ impl Session {
     /// To be called whenever the program may have set a limit of its own.
     pub fn limits_changed(&self) {
         self.file_limit.store(look(), Ordering::SeqCst);
+        self.reach_changed();
     }
 
     /// RLIMIT_FSIZE in bytes.

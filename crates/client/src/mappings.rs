@@ -160,7 +160,7 @@ const PT_LOAD: u32 = 1;
 const PT_PHDR: u32 = 6;
 
 unsafe extern "C" {
-    safe fn getauxval(kind: c_ulong) -> c_ulong;
+    pub(crate) safe fn getauxval(kind: c_ulong) -> c_ulong;
 }
 
 /// Where the program itself is loaded, its static arrays included.

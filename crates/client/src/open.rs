@@ -6,6 +6,7 @@ use crate::fd::descriptor_path;
 use crate::open_file::OpenFile;
 use crate::outside;
 use crate::recording;
+use crate::relative::Relative;
 use crate::session::Session;
 use crate::store;
 use crate::waiting::surely;
@@ -59,6 +60,7 @@ impl OpenStat {
         stat.st_nlink = found.stx_nlink.into();
         stat.st_uid = found.stx_uid;
         stat.st_size = found.stx_size as _;
+        stat.st_blocks = found.stx_blocks as _;
         (stat.st_mtime, stat.st_mtime_nsec) = (mtime.tv_sec, mtime.tv_nsec.into());
         (stat.st_ctime, stat.st_ctime_nsec) = (ctime.tv_sec, ctime.tv_nsec.into());
         let known = found.stx_mask & StatxFlags::BTIME.bits() != 0;
@@ -112,17 +114,20 @@ pub(crate) struct Before<'a> {
     pub known: Option<InKnownFolder<'a>>,
     /// The absolute path that the program gives.
     pub path: Option<&'a CStr>,
+    /// The other one.
+    pub relative: Option<&'a Relative<'a>>,
     /// The time, by the clock that stamps files; 0 where it does not matter who makes the file.
     pub now_ns: u64,
 }
 
 impl<'a> Before<'a> {
     /// Nothing.
-    pub const NOTHING: Before<'static> = Before { known: None, path: None, now_ns: 0 };
+    pub const NOTHING: Before<'static> =
+        Before { known: None, path: None, relative: None, now_ns: 0 };
 
     /// What is known of a file in a folder that was just seen.
     pub fn of(known: InKnownFolder<'a>) -> Before<'a> {
-        Before { known: Some(known), path: None, now_ns: known.now_ns }
+        Before { known: Some(known), path: None, relative: None, now_ns: known.now_ns }
     }
 
     /// Whether the file was made while the call that opened it was under way, by whomever, and is
@@ -207,8 +212,8 @@ impl Session {
     }
 
     fn changes_of_paths(&self) -> Changes {
-        let symlinks = self.segment.header().symlinks.load(Ordering::SeqCst);
-        Changes { names: self.segment.names().changes(), symlinks }
+        let ways = self.segment.header().ways.load(Ordering::SeqCst);
+        Changes { names: self.segment.names().changes(), ways }
     }
 
     /// [`Session::opened`] of a file of which something is known. Returns whether there is nothing
@@ -246,7 +251,7 @@ impl Session {
                 return Ok(false);
             }
             if self.is_kernel_only() {
-                return self.opened_raw(fd).map(|_| false);
+                return self.opened_raw_as(fd, Some(flags)).map(|_| false);
             }
             return self.restarting(|| {
                 let made = self.manage(fd, flags, &seen, before);
@@ -273,7 +278,7 @@ impl Session {
         let mut made = false;
         // Described under the table's lock: a record without a description may be removed.
         let mut open = || {
-            self.find_or_insert(seen, fd, before.known, before.path, |file, new| {
+            self.find_or_insert(seen, fd, before, |file, new| {
                 made |= new;
                 self.segment.open_description(file, description_flags(flags), owner)
             })
@@ -295,10 +300,10 @@ impl Session {
         self.bind(fd, marker.description);
         self.counters().opens.fetch_add(1, Ordering::Relaxed);
         let Some(file) = self.file(fd) else { return Ok(false) };
+        let is_new = file.part_from_namesake(seen, before)? || made;
         if stat.st_mode & SET_ID_BITS != 0 {
             file.record.set(FileFlags::SET_ID);
         }
-        file.part_from_namesake(seen)?;
         if stat.st_mode & 0o111 != 0 {
             file.record.set(FileFlags::EXECUTABLE);
         }
@@ -314,7 +319,11 @@ impl Session {
         file.refresh(stat.st_size as u64, mtime_ns(stat))?;
         // Only the kernel can say that no process was faster.
         let created = flags.contains(OFlags::CREATE | OFlags::EXCL);
-        file.find_rule(created);
+        let is_empty = is_new && (stat.st_size == 0 || flags.contains(OFlags::TRUNC));
+        let is_ruled = file.find_rule(created, is_empty);
+        if is_empty && !is_ruled {
+            file.begin_small(flags);
+        }
         let writes = flags & OFlags::RWMODE != OFlags::RDONLY;
         if writes && stat.st_size == 0 && self.shares_files() {
             // There is nothing to be read.
@@ -324,7 +333,7 @@ impl Session {
         if recording::is_on() {
             self.note_open(fd, stat, flags.contains(OFlags::TRUNC));
         }
-        Ok(made && fresh)
+        Ok(is_new && fresh)
     }
 
     /// Gives `fd` its marker. False, and that is counted, if its file can have no such offset.
@@ -410,11 +419,10 @@ impl Session {
         &self,
         seen: &OpenStat,
         fd: RawFd,
-        known: Option<InKnownFolder<'_>>,
-        named: Option<&CStr>,
+        before: Before<'_>,
         then: impl FnOnce(FileId, bool) -> R,
     ) -> Result<Option<R>, Errno> {
-        let identity = identity_of(&seen.stat);
+        let (identity, known) = (identity_of(&seen.stat), before.known);
         let owner = self.owner();
         let mut then = Some(then);
         let mut find = || match self.segment.files().may_have(identity) {
@@ -432,9 +440,9 @@ impl Session {
         let still = |known: &InKnownFolder<'_>| known.is_in_store() || known.changes == changes;
         let (path, store) = match known.filter(still) {
             Some(known) => known.path_and_store(),
-            None => self.managed_path(fd, &mut buffer),
+            None => self.path_of_opened(fd, seen, before, changes, &mut buffer),
         };
-        if known.is_none() && named.is_some_and(|named| named.to_bytes() == path) {
+        if known.is_none() && before.path.is_some_and(|named| named.to_bytes() == path) {
             dir_cache::remember(self.number(), path, store, changes);
         }
         // One that was moved out of a managed directory has a record: by now, if it had not before.
@@ -471,16 +479,11 @@ impl Session {
             if seen.stat.st_nlink == 0 {
                 self.segment.file(file).set(FileFlags::UNLINKED);
             }
-            if new {
-                // The record is in the table by now: either we see that the manager makes all files
-                // direct, or it sees the record.
-                fence(Ordering::SeqCst);
-                if header.retired.load(Ordering::SeqCst) != retirement::NONE {
-                    let record = self.segment.file(file);
-                    record.set(FileFlags::DIRECT);
-                    // No manager is left to ask others for it.
-                    record.lease.begin(Lease::Direct);
-                }
+            if new && self.is_retired() {
+                let record = self.segment.file(file);
+                record.set(FileFlags::DIRECT);
+                // No manager is left to ask others for it.
+                record.lease.begin(Lease::Direct);
             }
             then(file, new)
         });
@@ -491,6 +494,36 @@ impl Session {
             self.segment.want_room();
         }
         found
+    }
+
+    /// Whether the manager makes all files direct. The caller's record is in the table by now:
+    /// either this sees that, or the manager sees the record as it is.
+    fn is_retired(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.segment.header().retired.load(Ordering::SeqCst) != retirement::NONE
+    }
+
+    /// [`Session::managed_path`] of a file that was just opened.
+    fn path_of_opened<'b>(
+        &self,
+        fd: RawFd,
+        seen: &OpenStat,
+        before: Before<'_>,
+        changes: Changes,
+        buffer: &'b mut core::mem::MaybeUninit<[u8; 4096]>,
+    ) -> (&'b [u8], Option<usize>) {
+        let Some(name) = before.relative.and_then(|relative| relative.of_file(seen)) else {
+            return self.managed_path(fd, buffer);
+        };
+        let as_of = (changes, clock::realtime_coarse_ns());
+        if let Some((length, store)) = name.seen(self, as_of, buffer) {
+            // SAFETY: so many bytes were written there.
+            let path = unsafe { core::slice::from_raw_parts(buffer.as_ptr().cast(), length) };
+            return (path, store);
+        }
+        let (path, store) = self.managed_path(fd, buffer);
+        name.remember(self, path, store, as_of);
+        (path, store)
     }
 
     /// Whether the node manager finds by its path the file of a new record that was reached by
@@ -532,6 +565,11 @@ impl Session {
     /// It must not be used: `NFILE` if it would have to have one, and all are in use; the errno of
     /// the flush if the kernel does not have what is buffered.
     pub fn opened_raw(&self, fd: RawFd) -> Result<Option<u32>, Errno> {
+        self.opened_raw_as(fd, None)
+    }
+
+    /// The same of a descriptor that was `asked` for with these flags, if that is known.
+    fn opened_raw_as(&self, fd: RawFd, asked: Option<OpenFlags>) -> Result<Option<u32>, Errno> {
         let names = self.segment.names().changes();
         let Some(mut seen) = OpenStat::of(fd) else { return Ok(None) };
         if FileType::from_raw_mode(seen.stat.st_mode) != FileType::RegularFile
@@ -547,14 +585,19 @@ impl Session {
         if surely(|| self.restore_encoded(fd, &seen.stat, false))? {
             seen = OpenStat::of(fd).ok_or(Errno::IO)?;
         }
-        let flags = description_flags(access) | DescriptionFlags::KERNEL_OFFSET;
+        // It may have been opened with a flag that the program had not set.
+        let mut shown = self.shown_flags(fd, access);
+        if let Some(asked) = asked {
+            shown.set(OFlags::NOFOLLOW, asked.contains(OFlags::NOFOLLOW));
+        }
+        let flags = description_flags(shown) | DescriptionFlags::KERNEL_OFFSET;
         let open = |file, _| self.segment.open_description(file, flags, self.owner());
-        let found = twice(|| surely(|| self.find_or_insert(&seen, fd, None, None, open)));
+        let found = twice(|| surely(|| self.find_or_insert(&seen, fd, Before::NOTHING, open)));
         let Some(marker) = self.described(found)? else { return Ok(None) };
         self.bind(fd, marker.description);
         if let Some(file) = self.file(fd)
-            && let Err(errno) =
-                surely(|| file.part_from_namesake(&seen)).and_then(|()| file.turn_direct())
+            && let Err(errno) = surely(|| file.part_from_namesake(&seen, Before::NOTHING))
+                .and_then(|_| file.turn_direct())
         {
             self.forget(fd);
             return Err(errno);
@@ -615,21 +658,23 @@ impl OpenFile<'_> {
     }
 
     /// A record of a file that was deleted while no manager held it open may meet a new file with
-    /// the same inode: the time of birth tells.
-    fn part_from_namesake(&self, seen: &OpenStat) -> Result<(), Errno> {
+    /// the same inode: the time of birth tells. Returns whether that was so.
+    fn part_from_namesake(&self, seen: &OpenStat, before: Before<'_>) -> Result<bool, Errno> {
         let (record, session, stat) = (self.record, self.session, &seen.stat);
-        let (known, born) = (record.born_ns.load(Ordering::Acquire), seen.born_ns);
-        if known == born {
-            return Ok(());
+        let born = seen.born_ns;
+        if record.born_ns.load(Ordering::Acquire) == born {
+            return Ok(false);
         }
         // A truncate that was left undone was one of the old file.
         self.alone(|file| {
             if record.born_ns.load(Ordering::Acquire) == born {
-                return Ok(());
+                return Ok(false);
             }
             forebay_pool::crash::point("open.parting");
             session.segment.drop_all_blocks(self.id, file.owner, session);
-            record.clear(!FileFlags::DIRECT);
+            // What made the old one direct says nothing of the new one.
+            record.clear(!FileFlags::NONE);
+            record.small.store(0, Ordering::Release);
             if session.segment.clients().is_unrecorded(record.identity()) {
                 // A process has the new one open from before it came into the store.
                 record.set(FileFlags::DIRECT);
@@ -643,8 +688,19 @@ impl OpenFile<'_> {
             record.quota_job.store(0, Ordering::Relaxed);
             // Else it would be looked for, and saved, under the name of the old one.
             let mut buffer = core::mem::MaybeUninit::uninit();
-            let (path, store) = session.managed_path(self.fd, &mut buffer);
+            let (path, store) = match before.known.filter(|known| known.is_in_store()) {
+                Some(known) => known.path_and_store(),
+                None => {
+                    let changes = session.changes_of_paths();
+                    session.path_of_opened(self.fd, seen, before, changes, &mut buffer)
+                }
+            };
             session.note_name(record, path, store);
+            let is_retired = session.is_retired();
+            let is_bypassed = |store: usize| session.segment.header().store[store].bypass != 0;
+            if is_retired || store.is_none_or(is_bypassed) {
+                record.set(FileFlags::DIRECT);
+            }
             let consistency = store.map_or(0, |store| session.consistency_of(path, store));
             record.consistency.store(consistency, Ordering::Relaxed);
             start_as_stored(record, stat, session.user);
@@ -662,10 +718,10 @@ impl OpenFile<'_> {
             // one.
             record.born_ns.store(born, Ordering::Release);
             if session.shares_files() {
-                // What came for the old one until now.
-                record.lease.begin(Lease::Nothing);
+                // What came for the old one until now. No manager that is retired asks others.
+                record.lease.begin(if is_retired { Lease::Direct } else { Lease::Nothing });
             }
-            Ok(())
+            Ok(true)
         })
     }
 }

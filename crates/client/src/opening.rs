@@ -1,9 +1,11 @@
 //! The calls that open a file, or change one by its path, around the system calls that a front end
 //! makes: which flags the kernel gets, what is truncated by us, what becomes of an error.
 
+use crate::dir_cache;
 use crate::fd::{borrow, is_no_follow_ours, note_no_follow, reopen};
 use crate::open::{Before, InKnownFolder, OpenFlags, identity_of};
 use crate::recording;
+use crate::relative::Relative;
 use crate::session::Session;
 use crate::user_memory::UserPath;
 use crate::waiting::surely;
@@ -172,7 +174,8 @@ impl Session {
         let elsewhere = flags.intersects(OpenFlags::PATH | OpenFlags::DIRECTORY);
         // Where new files would be scratch, it has to be known which are new.
         let fast = !elsewhere && !self.makes_scratch();
-        let path = if fast && at.path.is_absolute() { at.path.get() } else { None };
+        let is_absolute = fast && at.path.is_absolute();
+        let path = if is_absolute { at.path.get() } else { None };
         if let Some(known) = path.and_then(|path| self.in_known_folder(path)) {
             let opened = self.open_known(known, flags, &call);
             // A symbolic link: it may lead out of the folder.
@@ -193,12 +196,29 @@ impl Session {
         };
         let ours = made.is_none() && truncates && (writes || is_known());
         let now_ns = if ours { realtime_coarse_ns() } else { 0 };
-        let (fd, noted) = match made {
-            Some(fd) => (fd, flags | OpenFlags::EXCL),
-            None => (call(if ours { flags - OpenFlags::TRUNC } else { flags })?, flags),
+        let asked = if ours { flags - OpenFlags::TRUNC } else { flags };
+        let is_relative = fast && !is_absolute;
+        let is_itself = flags.contains(OpenFlags::NOFOLLOW)
+            || flags.contains(OpenFlags::CREATE | OpenFlags::EXCL);
+        // Of what may be made in a store the path is needed: a name that is no link tells it.
+        let adds = is_relative
+            && !is_itself
+            && flags.contains(OpenFlags::CREATE)
+            && dir_cache::was_in_store();
+        let (fd, noted, is_ours) = match made {
+            Some(fd) => (fd, flags | OpenFlags::EXCL, false),
+            None if adds => match call(asked | OpenFlags::NOFOLLOW) {
+                Err(Errno::LOOP) => (call(asked)?, flags, false),
+                opened => (opened?, flags, true),
+            },
+            None => (call(asked)?, flags, false),
         };
-        note_no_follow(fd, false);
-        match self.opened_as(fd, noted, Before { known: None, path, now_ns }) {
+        let relative = is_relative.then(|| Relative::new(at, is_itself || is_ours));
+        let before = Before { known: None, path, relative: relative.as_ref(), now_ns };
+        let opened = self.opened_as(fd, noted, before);
+        // What is managed has a flag for it.
+        note_no_follow(fd, is_ours && self.table.load(fd as usize) == 0);
+        match opened {
             Ok(false) if ours => self.truncate_opened(fd),
             Ok(_) => Ok(fd),
             Err(errno) => self.fail(fd, errno),
@@ -466,7 +486,10 @@ impl Session {
             self.keep_writable(Identity { device, inode }, open);
         }
         call()?;
-        self.note_status(self.fstat_known(fd));
+        let is_noted = self.file(fd).is_some_and(|file| file.status_changed(mode.unwrap_or(0)));
+        if !is_noted {
+            self.note_status(self.fstat_known(fd));
+        }
         Ok(())
     }
 
@@ -508,7 +531,9 @@ impl Session {
         }
         let flags = OpenFlags::RDONLY | OpenFlags::CLOEXEC;
         let Some(path) = path.get() else { return Ok(()) };
-        let Ok(opened) = rustix::fs::open(path, flags, Mode::empty()) else { return Ok(()) };
+        let Ok(opened) = rustix::fs::openat(rustix::fs::CWD, path, flags, Mode::empty()) else {
+            return Ok(());
+        };
         self.opened_surely(opened.as_raw_fd(), OpenFlags::RDONLY)?;
         let Some(file) = self.file(opened.as_raw_fd()) else { return Ok(()) };
         file.hold_mapping();

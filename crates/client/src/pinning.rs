@@ -93,6 +93,9 @@ impl OpenFile<'_> {
         let tiers = segment.header().tiers_in_use();
         let tier =
             tiers.into_iter().find(|id| id.index() == tier as usize).ok_or(PinRefused::NoTier)?;
+        if self.record.is_written_through() {
+            self.buffer_again();
+        }
         if self.record.has(FileFlags::DIRECT) {
             return Err(PinRefused::Direct);
         }

@@ -48,7 +48,9 @@ pub(crate) fn rank() -> Option<u32> {
 fn contents(path: &CStr, limit: usize) -> Vec<u8> {
     let mut found = Vec::new();
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let Ok(file) = rustix::fs::open(path, flags, Mode::empty()) else { return found };
+    let Ok(file) = rustix::fs::openat(rustix::fs::CWD, path, flags, Mode::empty()) else {
+        return found;
+    };
     let mut buffer = [0u8; 4096];
     while found.len() < limit {
         match rustix::io::read(&file, &mut buffer[..]) {

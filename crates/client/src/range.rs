@@ -190,6 +190,9 @@ impl OpenFile<'_> {
     /// What a lease of the file is refused with; `IO` if it does not come; `BADF` if the descriptor
     /// was closed.
     pub fn to_stage(&self) -> Result<Option<(FileId, u32, u64)>, Errno> {
+        if self.record.is_written_through() {
+            self.buffer_again();
+        }
         let _inside = self.enter_for(Need::Whole(Access::Read))?;
         let record = self.record;
         let generation = record.generation.load(Ordering::Relaxed);

@@ -120,7 +120,7 @@ fn find_lane(spans: &Spans, slot: u32) -> Option<LaneId> {
 fn name_of_thread(name: &mut [u8; 16]) -> usize {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let read = |path: &CStr, name: &mut [u8; 16]| {
-        let file = rustix::fs::open(path, flags, Mode::empty())?;
+        let file = rustix::fs::openat(rustix::fs::CWD, path, flags, Mode::empty())?;
         rustix::io::read(&file, &mut name[..])
     };
     let length = read(c"/proc/thread-self/comm", name).unwrap_or(0);
@@ -146,7 +146,7 @@ pub(crate) fn memory_of_run(run: u32, number: u32, access: OFlags) -> Option<Own
     write!(&mut path[..63], "/proc/{run}/fd/{number}").ok()?;
     let path = core::ffi::CStr::from_bytes_until_nul(&path).ok()?;
     let access = access | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
-    rustix::fs::open(path, access, Mode::empty()).ok()
+    rustix::fs::openat(rustix::fs::CWD, path, access, Mode::empty()).ok()
 }
 
 impl Session {

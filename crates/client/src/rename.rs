@@ -339,14 +339,23 @@ impl Session {
     /// was managed before. The table may have a record of an older file with its inode number.
     fn has_come(&self, stat: &Stat) {
         match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Symlink => self.symlink_changed(),
+            FileType::Symlink => self.way_changed(),
             _ => self.comes_from_outside(stat, None),
         }
     }
 
-    /// To be called after a program has made a symbolic link, or given one another name.
-    pub fn symlink_changed(&self) {
-        self.segment.header().symlinks.fetch_add(1, Ordering::SeqCst);
+    /// To be called after a rename, before the new name is noted: a process that opens a file by
+    /// what was remembered until now looks for its name again then.
+    fn way_moved(&self, moved: &Moved<'_>) {
+        if moved.stat.is_some_and(|stat| is_way(&stat)) {
+            self.way_changed();
+        }
+    }
+
+    /// To be called after a program has made or removed a symbolic link, or given one or a folder
+    /// another name.
+    pub fn way_changed(&self) {
+        self.segment.header().ways.fetch_add(1, Ordering::SeqCst);
     }
 
     /// What came into a folder that has left the managed directories goes to the store, and turns
@@ -406,7 +415,7 @@ impl Session {
     /// The same of the files in `folder`; the folders in it are added to `folders`.
     fn hand_over_entries(&self, folder: &[u8], folders: &mut Vec<Vec<u8>>) -> Result<(), Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let opened = rustix::fs::open(folder, flags, Mode::empty())?;
+        let opened = rustix::fs::openat(rustix::fs::CWD, folder, flags, Mode::empty())?;
         let device = rustix::fs::fstat(&opened)?.st_dev;
         let mut result = Ok(());
         let mut space = Vec::with_capacity(ENTRIES_BYTES);
@@ -564,8 +573,12 @@ impl Session {
     ) -> Result<(), Errno> {
         let Some(at) = at.read() else { return call() };
         let names = self.name_changes();
-        let doomed = at.stat().filter(|stat| self.may_be_in_table(stat));
+        let stat = at.stat();
+        let doomed = stat.filter(|stat| self.may_be_in_table(stat));
         self.taking_away(at, doomed, names, call)?;
+        if stat.is_some_and(|stat| is_way(&stat)) {
+            self.way_changed();
+        }
         self.look_for_replaced(names, at.path);
         Ok(())
     }
@@ -617,6 +630,7 @@ impl Session {
             self.taking_away(to, target, names, call)?;
         } else {
             call()?;
+            self.way_moved(&source);
             self.note_new_name(to.path);
         }
         self.has_moved(source, 1);
@@ -640,6 +654,8 @@ impl Session {
         let names = self.name_changes();
         let (source, other) = (self.moved(from, to), self.moved(to, from));
         call()?;
+        self.way_moved(&source);
+        self.way_moved(&other);
         self.note_new_name(to.path);
         if exchanges {
             // A process that replaces that name meanwhile has to know, too.
@@ -654,6 +670,11 @@ impl Session {
         self.look_for_replaced(names, to.path);
         Ok(())
     }
+}
+
+/// Whether paths may lead through it.
+fn is_way(stat: &Stat) -> bool {
+    matches!(FileType::from_raw_mode(stat.st_mode), FileType::Directory | FileType::Symlink)
 }
 
 /// The last parts of two paths, if nothing else of them differs.

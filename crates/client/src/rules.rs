@@ -3,6 +3,7 @@
 use crate::open_file::OpenFile;
 use crate::process::Process;
 use crate::session::Session;
+use crate::small::SMALL;
 use core::sync::atomic::Ordering;
 use forebay_placement::schema::{FileMeta, Mode, Settings, consistency, first_match, next_review};
 use forebay_pool::FileId;
@@ -12,15 +13,16 @@ use forebay_pool::segment::text;
 impl OpenFile<'_> {
     /// Finds the rule that holds now that this process has opened the file, or let it grow.
     pub(crate) fn follow_rule(&self) {
-        self.find_rule(false);
+        self.find_rule(false, false);
     }
 
-    /// The same; `created`: the file came into being with this open.
-    pub(crate) fn find_rule(&self, created: bool) {
+    /// The same; `created`: the file came into being with this open. Returns, of an `empty` one,
+    /// whether a rule holds for it, or will from a size on that small files have.
+    pub(crate) fn find_rule(&self, created: bool, empty: bool) -> bool {
         let (record, header) = (self.record, self.session.segment.header());
         let job = self.session.job();
         if let Some(job) = job
-            && job.has_quota.load(Ordering::Relaxed) != 0
+            && job.is_limited.load(Ordering::Relaxed) != 0
         {
             forebay_pool::quota::note(&record.quota_job, job.number.load(Ordering::Relaxed));
         }
@@ -34,7 +36,7 @@ impl OpenFile<'_> {
             if !plain {
                 self.apply(Settings::default(), job, created);
             }
-            return;
+            return false;
         };
         let mut buffer = core::mem::MaybeUninit::uninit();
         let (path, store) = self.session.managed_path(self.fd, &mut buffer);
@@ -61,6 +63,9 @@ impl OpenFile<'_> {
             .rule_of(record)
             .map_or_else(Settings::default, RuleRecord::settings);
         self.apply(rule, job, created);
+        let sizes = core::iter::successors(Some(0), |&size| Some(next_review(rules(), size)));
+        let holds = |size| first_match(rules(), &FileMeta { size, ..file_meta }).is_some();
+        empty && sizes.take_while(|&size| size <= SMALL).any(holds)
     }
 
     /// Notes mode and trigger of a file for which a rule sets `rule`. Where it says nothing, what

@@ -320,6 +320,10 @@ pub struct Services {
     /// Whether a file of this name lies beneath a managed directory, or would: 0 or
     /// [`NOT_MANAGED`]. Not for signal handlers.
     pub covers: unsafe extern "C" fn(*const c_char) -> i32,
+    /// Asks the node manager of what runs on files, in so many bytes of text, and fills in as much
+    /// of its answer as there is room for; the bytes of all of it. The number is 1 afterwards if an
+    /// earlier manager may have carried it out, else 0. Not for signal handlers.
+    pub ask_of_actions: unsafe extern "C" fn(*const u8, usize, *mut u8, usize, *mut u32) -> i64,
 }
 
 // The sizes that version 1 has for good.
@@ -327,7 +331,7 @@ const _: () = assert!(size_of::<PoolNow>() == 328 && size_of::<TierNow>() == 418
 const _: () = assert!(size_of::<ExtentNow>() == 32 && size_of::<UnsafeNow>() == 24);
 const _: () = assert!(size_of::<FlushBegun>() == 24 && size_of::<PinNow>() == 24);
 // What grows at its end.
-const _: () = assert!(size_of::<Services>() == 280);
+const _: () = assert!(size_of::<Services>() == 288);
 
 /// The table of the process's preload library, as a library beside it finds it: once, by its
 /// symbol. All threads may share it.
@@ -385,7 +389,7 @@ pub unsafe fn is_whole(table: *const Services) -> bool {
 }
 
 /// The first bytes of a text, with a zero behind them.
-fn cut_off<const N: usize>(from: &[u8]) -> [c_char; N] {
+pub fn cut_off<const N: usize>(from: &[u8]) -> [c_char; N] {
     let mut to = [0; N];
     to[..N - 1].iter_mut().zip(from).for_each(|(to, &from)| *to = from as c_char);
     to

@@ -10,7 +10,7 @@ use crate::open::{identity_of, inode_and_mount};
 use crate::placement::Engine;
 use crate::predictors::Predictors;
 use crate::process::Process;
-use crate::spawn::Carried;
+use crate::spawn::{Carried, Reach};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use forebay_pool::layout::*;
@@ -57,6 +57,8 @@ pub struct Session {
     pub(crate) waited_in_vain: AtomicU64,
     /// What its job had given up of RAM when a thread waited in vain for its quota, plus 2^32.
     pub(crate) quota_in_vain: AtomicU64,
+    /// What the node manager had counted when a thread waited in vain at a cap, plus 2^63.
+    pub(crate) cap_in_vain: AtomicU64,
     pub(crate) manager: ManagerLink,
     pub(crate) manager_watch: ManagerWatch,
     pub(crate) engine: Engine,
@@ -90,6 +92,7 @@ pub struct Session {
     pub(crate) user: u32,
     /// What the environment of every child has to carry.
     pub(crate) carried: Arc<Carried>,
+    pub(crate) reach: Reach,
     pub(crate) front: Front,
 }
 
@@ -222,6 +225,7 @@ impl Session {
     /// To be called when the process may have got another root directory.
     pub fn root_changed(&self) {
         crate::dir_cache::forget();
+        self.reach_changed();
         self.root.store(root::UNKNOWN, Ordering::SeqCst);
     }
 
@@ -244,15 +248,6 @@ impl Session {
         let found = if is_theirs { root::SHARED } else { root::OTHER };
         self.root.store(found, Ordering::Relaxed);
         is_theirs
-    }
-
-    /// Whether a process under this one's limits has the address space to join.
-    pub(crate) fn fits(&self) -> bool {
-        /// The maps of descriptors and buckets, and what a program needs for itself.
-        const BESIDE: u64 = 64 << 20;
-        let needed = self.segment.header().segment_bytes + BESIDE;
-        let limit = rustix::process::getrlimit(rustix::process::Resource::As).current;
-        limit.is_none_or(|limit| limit >= needed)
     }
 
     /// The program submits I/O in ways that cannot be seen: all files that it has or will open

@@ -3,23 +3,25 @@
 
 mod environment;
 mod handing;
+mod known;
 mod loader_cache;
 mod needs;
 mod program;
+mod reach;
 mod search;
 mod ways;
 
 use crate::fd::{borrow, reopen};
-use crate::open::{ctime_ns, mtime_ns};
 use crate::session::Session;
 use crate::user_memory::UserPath;
 use core::ffi::CStr;
 pub use environment::{Carried, Environment, Variables, take_adapters};
 pub use handing::{Managed, Told};
-pub use needs::Needs;
+pub use needs::{Needs, is_runtime};
 use program::loads_libraries;
+pub(crate) use reach::Reach;
 use rustix::fd::{AsRawFd, OwnedFd, RawFd};
-use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, Stat};
+use rustix::fs::{Mode, OFlags, Stat};
 use rustix::io::FdFlags;
 pub use ways::{DeepBind, MpiIo};
 
@@ -31,7 +33,7 @@ pub type Own = fn() -> Option<&'static Session>;
 pub struct Start {
     /// It loads the library, and joins the pool.
     pub joins: bool,
-    /// The adapters that are loaded with it.
+    /// The adapters that are loaded with it, and the runtime that has to come first.
     pub needs: Needs,
 }
 
@@ -41,13 +43,15 @@ pub fn needs_of_command(name: &CStr, search: &CStr, library_path: &[u8]) -> Need
     if name.to_bytes().contains(&b'/') {
         return needs_of_program(name, library_path);
     }
-    search::with_found(name, search, |path| needs_of_program(path, library_path))
+    search::with_found(name, search, |path, _| needs_of_program(path, library_path))
         .unwrap_or_default()
 }
 
 fn needs_of_program(path: &CStr, library_path: &[u8]) -> Needs {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let Ok(file) = rustix::fs::open(path, flags, Mode::empty()) else { return Needs::NONE };
+    let Ok(file) = rustix::fs::openat(rustix::fs::CWD, path, flags, Mode::empty()) else {
+        return Needs::NONE;
+    };
     let stat = rustix::fs::fstat(&file).ok();
     let needs = |file: &OwnedFd, _: Option<&Stat>| {
         needs::of_program(borrow(file.as_raw_fd()), library_path)
@@ -63,11 +67,36 @@ impl Session {
     /// anything is to be done.
     pub fn program_starts(&self, path: UserPath<'_>, variables: Variables<'_>, own: Own) -> Start {
         let Some(path) = path.get() else { return Start::default() };
+        match rustix::fs::stat(path) {
+            Ok(stat) => self.seen_program_starts(path, &stat, variables, own),
+            Err(_) => Start::default(),
+        }
+    }
+
+    /// The same where `stat` was seen of the program.
+    fn seen_program_starts(
+        &self,
+        path: &CStr,
+        stat: &Stat,
+        variables: Variables<'_>,
+        own: Own,
+    ) -> Start {
+        if let Some(needs) = self.needs_of_known_program(stat, variables)
+            && self.is_ours(variables)
+            && self.can_be_joined()
+        {
+            return Start { joins: true, needs };
+        }
         // A FIFO would make a plain open wait for a writer.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let opened = rustix::fs::open(path, flags, Mode::empty()).ok();
+        let opened = rustix::fs::openat(rustix::fs::CWD, path, flags, Mode::empty()).ok();
         opened
             .map_or_else(Start::default, |file| self.readable_program_starts(&file, variables, own))
+    }
+
+    /// Whether a program with `variables` is to join the pool of this process.
+    fn is_ours(&self, variables: Variables<'_>) -> bool {
+        !variables.switch_off() && self.carried.is_pool_of(variables)
     }
 
     /// As [`Session::program_starts`], for the program behind `fd`.
@@ -91,8 +120,8 @@ impl Session {
         let stat = rustix::fs::fstat(file).ok();
         let is_known = stat.as_ref().is_some_and(|stat| self.is_in_table(stat));
         let ask = |file: &OwnedFd, stat: Option<&Stat>| self.needs_of(file, stat, variables);
-        let is_ours = !variables.switch_off() && self.carried.is_pool_of(variables);
-        let needs = is_ours.then(|| loads_libraries(file, stat.as_ref(), 0, &ask)).flatten();
+        let needs = self.is_ours(variables).then(|| loads_libraries(file, stat.as_ref(), 0, &ask));
+        let needs = needs.flatten();
         let needs = needs.filter(|_| self.can_be_joined());
         let start = Start { joins: needs.is_some(), needs: needs.unwrap_or_default() };
         if start.joins && !is_known {
@@ -107,12 +136,12 @@ impl Session {
     }
 
     /// The adapters that the program in an ELF file needs and that may be loaded, where its
-    /// environment is `variables`.
+    /// environment is `variables`, and the runtime.
     fn needs_of(&self, file: &OwnedFd, stat: Option<&Stat>, variables: Variables<'_>) -> Needs {
-        let admitted = self.carried.admitted_for(variables);
-        if admitted.is_empty() {
-            return admitted;
+        if let Some(stat) = stat {
+            self.note_program(stat);
         }
+        let admitted = self.carried.admitted_for(variables).with(Needs::RUNTIMES);
         let library_path = variables.library_path();
         let find = || needs::of_program(borrow(file.as_raw_fd()), library_path);
         self.remembered_needs(stat, library_path, find).among(admitted)
@@ -143,17 +172,16 @@ impl Session {
         find: impl FnOnce() -> Needs,
     ) -> Needs {
         let Some(stat) = stat else { return find() };
-        let of_file =
-            [stat.st_dev, stat.st_ino, stat.st_size as u64, mtime_ns(stat), ctime_ns(stat)];
-        let key = of_file.iter().fold(needs::sum_of(library_path, 0), |sum, number| {
-            needs::sum_of(&number.to_le_bytes(), sum)
-        });
+        let key = known::key_of(stat, library_path);
         let header = self.segment.header();
         if let Some(bits) = header.needs_of(key) {
             return Needs::from_bits(bits);
         }
         let found = find();
-        header.note_needs(key, found.bits());
+        // There is room for adapters alone; programs with a runtime are few, and looked at again.
+        if found.among(Needs::RUNTIMES).is_empty() {
+            header.note_needs(key, found.bits());
+        }
         found
     }
 
@@ -182,24 +210,11 @@ impl Session {
         own: Own,
     ) -> Start {
         let Some(name) = name.get() else { return Start::default() };
-        let starts = |path: &CStr| self.program_starts(path.into(), variables, own);
+        let starts =
+            |path: &CStr, stat: &Stat| self.seen_program_starts(path, stat, variables, own);
         match name.to_bytes().contains(&b'/') {
-            true => starts(name),
+            true => self.program_starts(name.into(), variables, own),
             false => search::with_found(name, search, starts).unwrap_or_default(),
         }
-    }
-
-    /// Whether a program that this process executes now finds the library and the pool, may use
-    /// them as the user it will be, and has the address space for them.
-    fn can_be_joined(&self) -> bool {
-        let library = self.carried.library().is_some_and(|library| {
-            rustix::fs::accessat(CWD, library, Access::READ_OK, AtFlags::EACCESS).is_ok()
-        });
-        let pool = self.carried.pool().is_some_and(|pool| {
-            let access = Access::READ_OK | Access::WRITE_OK;
-            rustix::fs::accessat(CWD, pool, access, AtFlags::EACCESS).is_ok()
-        });
-        let proc = rustix::fs::access(c"/proc/self/stat", Access::READ_OK).is_ok();
-        library && pool && proc && self.fits()
     }
 }

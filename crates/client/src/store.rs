@@ -48,9 +48,7 @@ fn occupy(device: &Emulation, next_free: &AtomicU64, direction: Direction, bytes
     let latency_ns = device.latency_ns;
     let wake =
         forebay_placement::occupy(next_free, now, bytes as u64, bandwidth, latency_ns).wake_ns;
-    while let Some(left) = wake.checked_sub(clock::monotonic_ns()).filter(|&left| left > 0) {
-        clock::sleep_ns(left);
-    }
+    forebay_posix::sleep_until(wake);
 }
 
 /// All stores, by the descriptors that the program has of their files.

@@ -475,6 +475,11 @@ impl<'a> UserPath<'a> {
     }
 }
 
+unsafe extern "C" {
+    /// The C library's, which looks at many bytes at once.
+    fn strnlen(text: *const c_char, longest: usize) -> usize;
+}
+
 /// The text at `start`; `None` if it is no memory of the program's, or longer than `longest` and a
 /// page.
 ///
@@ -489,17 +494,15 @@ unsafe fn text_at<'a>(start: *const c_char, longest: usize) -> Option<&'a CStr> 
             return None;
         }
         // SAFETY: just found readable.
-        let piece = unsafe { core::slice::from_raw_parts(at, page) };
-        if let Ok(end) = CStr::from_bytes_until_nul(piece) {
-            if length == 0 {
-                return Some(end);
-            }
-            let whole = length + end.count_bytes() + 1;
-            // SAFETY: readable up to its zero, and unchanged, as the caller says.
-            let bytes = unsafe { core::slice::from_raw_parts(start.cast(), whole) };
-            return CStr::from_bytes_with_nul(bytes).ok();
+        let found = unsafe { strnlen(at.cast(), page) };
+        length += found;
+        if found < page {
+            // SAFETY: readable up to its only zero, and unchanged, as the caller says.
+            return Some(unsafe {
+                let bytes = core::slice::from_raw_parts(start.cast(), length + 1);
+                CStr::from_bytes_with_nul_unchecked(bytes)
+            });
         }
-        length += page;
     }
     None
 }

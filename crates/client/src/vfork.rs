@@ -9,13 +9,13 @@
 use crate::attach::StartError;
 use crate::fd::borrow;
 use crate::file_mappings::FileMappings;
-use crate::fork::Fork;
+use crate::fork::{Fork, Number};
 use crate::manager::ManagerLink;
 use crate::manager_watch::ManagerWatch;
 use crate::placement::Engine;
 use crate::predictors::Predictors;
 use crate::session::{KEPT_READERS, Session, root};
-use crate::spawn::Managed;
+use crate::spawn::{Managed, Reach};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use forebay_pool::layout::*;
@@ -72,13 +72,14 @@ impl Session {
     }
 
     /// In a vforked child of this session's process: its slot is its own from now on, before it
-    /// does anything.
+    /// does anything. The kernel may have said which number it has.
     ///
     /// # Errors
     /// It must not go on.
-    pub fn vforked(&self, fork: &Fork) -> Result<(), StartError> {
+    pub fn vforked(&self, fork: &Fork, number: Option<Number>) -> Result<(), StartError> {
         crash::point("vfork.child");
-        fork.confirm(self, std::process::id())?;
+        let ask = || Number { own: std::process::id(), parents: None };
+        fork.confirm(&self.segment, number.unwrap_or_else(ask))?;
         // What other threads opened between the preparation and the vfork, or since. What they have
         // closed since it has, too: it joins when its next image has looked.
         if self.may_have_other_threads() {
@@ -92,6 +93,9 @@ impl Session {
 
     /// Whether `fd` of a vforked child, with which this session has nothing to do, may be managed.
     pub fn may_be_managed(&self, fd: RawFd) -> bool {
+        if fd < 0 {
+            return false;
+        }
         // What has no offset carries no marker, and is no file of a store.
         let Ok(offset) = rustix::fs::tell(borrow(fd)) else { return false };
         Marker::decode(offset).is_some()
@@ -136,6 +140,7 @@ impl Session {
             populated: self.populated.again(),
             waited_in_vain: AtomicU64::new(u64::MAX),
             quota_in_vain: AtomicU64::new(0),
+            cap_in_vain: AtomicU64::new(0),
             waited_for_pages: AtomicU64::new(u64::MAX),
             manager: ManagerLink::new(self.manager.path()),
             manager_watch: ManagerWatch::default(),
@@ -153,6 +158,7 @@ impl Session {
             lending: AtomicU32::new(0),
             user: self.user,
             carried: self.carried.clone(),
+            reach: Reach::default(),
             front: self.front,
         };
         // SAFETY: room for it, and page-aligned.

@@ -17,7 +17,9 @@ impl Session {
     pub fn watch(&self, path: &CStr, follows: bool) {
         let mut flags = OFlags::PATH | OFlags::CLOEXEC;
         flags.set(OFlags::NOFOLLOW, !follows);
-        let Ok(seen) = rustix::fs::open(path, flags, Mode::empty()) else { return };
+        let Ok(seen) = rustix::fs::openat(rustix::fs::CWD, path, flags, Mode::empty()) else {
+            return;
+        };
         let mut buffer = core::mem::MaybeUninit::uninit();
         let (path, store) = self.managed_path(seen.as_raw_fd(), &mut buffer);
         if store.is_none() || !self.segment.watches().add(self.slot(), path) {

@@ -4,6 +4,7 @@ mod append;
 mod around;
 mod block;
 mod blocks;
+mod capped;
 mod committed;
 mod room;
 mod slot;

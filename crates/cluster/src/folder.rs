@@ -7,7 +7,7 @@
 mod life;
 pub(crate) mod secret;
 
-pub(crate) use life::Life;
+pub(crate) use life::{Known, Life};
 
 use crate::error::GroupError;
 use crate::meeting::{Meeting, Note};

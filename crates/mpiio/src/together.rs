@@ -17,7 +17,7 @@ use forebay_placement::collective::{Call, Correction, Mode, decide};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// The first calls of a file all say how long they took, later ones each so-manyth.
+/// The first calls of a direction all say how long they took, later ones each so-manyth.
 const FIRST: u64 = 4;
 const EACH: u64 = 8;
 
@@ -44,15 +44,29 @@ struct View {
 /// One direction.
 #[derive(Clone, Copy, Debug, Default)]
 struct Side {
+    calls: u64,
     /// How the next calls are to be made, on all ranks alike.
     wish: Option<Mode>,
+    /// The next call says how long it takes, whichever it is: the first one in a mode is often a
+    /// try, which would go on until one is asked.
+    is_new: bool,
     /// Of the rank that decides.
     correction: Correction,
 }
 
+impl Side {
+    /// Whether the next call says how long it took: of each direction alone, as a program may read
+    /// and write in turns.
+    fn next_is_sampled(&mut self) -> bool {
+        self.calls += 1;
+        core::mem::take(&mut self.is_new) || self.calls <= FIRST || self.calls.is_multiple_of(EACH)
+    }
+}
+
 #[derive(Debug)]
 struct State {
-    calls: u64,
+    /// To the library, for good.
+    is_left: bool,
     views: Views,
     view: View,
     /// Where that began when it was proved to be disjoint.
@@ -191,7 +205,7 @@ impl Opening {
             ways: Way::of_bits(all),
             fd: fd.unwrap_or(-1),
             state: Mutex::new(State {
-                calls: 0,
+                is_left: false,
                 views: Views::NotAsked,
                 first: 0,
                 view: View { unit: 1, units: 0, extent: 0 },
@@ -320,6 +334,16 @@ fn collect<T: Copy>(abi: &Abi, communicator: Word, ranks: Ranks, own: &T) -> Opt
     (is_done && ranks.me == 0).then_some(all)
 }
 
+/// The class of a call's error; 0 if it has none.
+fn class_of(result: c_int) -> u64 {
+    if result == 0 {
+        return 0;
+    }
+    let mut class: c_int = 0;
+    ask!("PMPI_Error_class", result as Word, (&raw mut class) as Word);
+    class.max(1) as u64
+}
+
 /// The value of the rank that decides, on all.
 fn broadcast<T>(abi: &Abi, communicator: Word, what: &mut T) {
     let (address, bytes) = (core::ptr::from_mut(what) as Word, size_of::<T>());
@@ -393,7 +417,7 @@ impl Together {
         // What is not asked for before the next view is not proved for this one.
         state.views = Views::NotProved;
         state.sides = [Side::default(); 2];
-        state.calls = u64::MAX;
+        state.is_left = true;
     }
 
     /// Makes a collective call by one of both functions.
@@ -405,7 +429,7 @@ impl Together {
         look: impl FnOnce(),
     ) -> c_int {
         let mut state = self.state();
-        if state.calls == u64::MAX {
+        if state.is_left {
             drop(state);
             let result = together();
             if result == 0 {
@@ -413,10 +437,10 @@ impl Together {
             }
             return result;
         }
-        state.calls += 1;
-        let is_sampled = state.calls <= FIRST || state.calls.is_multiple_of(EACH);
-        let side = usize::from(!asked.is_read);
-        let wants = state.sides[side].wish == Some(Mode::Independent) && self.ways[side].is_open;
+        let direction = usize::from(!asked.is_read);
+        let side = &mut state.sides[direction];
+        let is_sampled = side.next_is_sampled();
+        let wants = side.wish == Some(Mode::Independent) && self.ways[direction].is_open;
         let units =
             if wants && self.are_disjoint(&mut state) { self.all_may(&state, asked) } else { None };
         let is_alone = units.is_some();
@@ -439,15 +463,20 @@ impl Together {
         if is_alone && let Some(services) = services() {
             (services.count)(counted::MPI_INDEPENDENT, 1);
         }
-        let report = self.report(&state, asked, units, result, took_s);
-        let mode = if is_alone { Mode::Independent } else { Mode::Collective };
-        let verdict = self.exchange(&mut state, asked.is_read, mode, &report);
+        let class = if is_sampled {
+            let report = self.report(&state, asked, units, result, took_s);
+            let mode = if is_alone { Mode::Independent } else { Mode::Collective };
+            self.exchange(&mut state, asked.is_read, mode, &report).class
+        } else {
+            let said = gather(self.abi, self.communicator, self.ranks, &[class_of(result)]);
+            said.into_iter().flatten().map(|[class]| class).max().unwrap_or(0)
+        };
         drop(state);
-        if !is_alone || result != 0 || verdict.class == 0 {
+        if !is_alone || result != 0 || class == 0 {
             return result;
         }
         // As with the collective call, an error of one is one of all.
-        let class = verdict.class as Word;
+        let class = class as Word;
         ask!("PMPI_File_call_errhandler", self.handle as Word, class);
         class as c_int
     }
@@ -597,9 +626,7 @@ impl Together {
         took_s: f64,
     ) -> Report {
         if result != 0 {
-            let mut class: c_int = 0;
-            ask!("PMPI_Error_class", result as Word, (&raw mut class) as Word);
-            return Report { class: class.max(1) as u64, took_s, ..Report::default() };
+            return Report { class: class_of(result), took_s, ..Report::default() };
         }
         let nothing = Report { took_s, ..Report::default() };
         let view = &state.view;
@@ -640,11 +667,13 @@ impl Together {
             };
         }
         broadcast(self.abi, self.communicator, &mut verdict);
-        side.wish = match verdict.wish {
+        let wish = match verdict.wish {
             2 => Some(Mode::Independent),
             1 => Some(Mode::Collective),
             _ => None,
         };
+        side.is_new = wish != side.wish;
+        side.wish = wish;
         verdict
     }
 
@@ -698,6 +727,18 @@ pub(crate) fn closed(handle: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn first_and_each_eighth_call_and_the_first_in_a_new_mode_are_sampled() {
+        let mut side = Side::default();
+        let sampled: Vec<u64> = (1..=32)
+            .filter(|&call| {
+                side.is_new = call == 21;
+                side.next_is_sampled()
+            })
+            .collect();
+        assert_eq!(sampled, [1, 2, 3, 4, 8, 16, 21, 24, 32]);
+    }
 
     #[test]
     fn ranges_interleave_as_the_library_sees_it() {

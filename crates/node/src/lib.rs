@@ -41,6 +41,8 @@ pub use manager::control::Connection;
 pub use manager::daemon::{Ending, Options, Started, serve};
 pub use node::QUEUE_DEPTH;
 pub use observe::trace::HEADING as TRACE_HEADING;
-pub use observe::{collective, explain, holders, in_force, log, markers, metrics, outlook, status};
+pub use observe::{
+    collective, explain, holders, http, in_force, log, markers, metrics, outlook, status,
+};
 pub use recovery::rebuild::Rebuilt;
 pub use recovery::{fsck, removed, salvage};

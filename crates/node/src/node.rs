@@ -107,6 +107,8 @@ pub(crate) struct Node {
     pub actions: Actions,
     /// See [`Node::not_set_aside`].
     pub not_set_aside: Mutex<HashSet<(FileId, u32)>>,
+    /// Held by the thread that counts what the stores lack, see [`forebay_pool::caps`].
+    pub counting_caps: Mutex<()>,
 }
 
 /// Rounds of the control thread: each has read everything that was sent before it began.
@@ -409,6 +411,14 @@ impl Node {
         let made = &self.header().room_made;
         made.fetch_add(1, Ordering::AcqRel);
         futex::wake_all(made);
+    }
+
+    /// Counts what the stores lack, if that is capped, and wakes those that wait at a cap.
+    pub fn recount_unsafe(&self) {
+        if self.segment.has_caps() {
+            let _one = self.counting_caps.lock().unwrap_or_else(PoisonError::into_inner);
+            self.segment.recount_unsafe();
+        }
     }
 
     /// Blocks of RAM have become clean, or stay there: where room is short its demoter looks again,

@@ -5,9 +5,10 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use forebay_client::MpiIo;
 use forebay_node::config::{
     Backing, Config, Emulate, Flush, Group, Hosts, MessageSpeed, Messages, Metrics, Mode, Movers,
-    Placement, Speed, Tier, TierKind, Trigger, Ways,
+    Placement, RunLimits, SmallFiles, Speed, Tier, TierKind, Trigger, Ways,
 };
 use forebay_placement::evict::Eviction;
 use forebay_placement::exposure::Exposed;
@@ -85,6 +86,7 @@ page_size = "16KiB"
 trigger = "per-file"
 period = "1.5min"
 max_age = "2min"
+max_unsafe = "25%"
 bandwidth = "500MB/s"
 durability = "nonvolatile"
 journal = "5MB"
@@ -100,6 +102,10 @@ half_life = "10min"
 prefetch = false
 give_back = "1min"
 pin_limit = "37.5%"
+[run]
+keep = "10m"
+max_unsafe = "100MiB"
+max_age = "1.5min"
 [node]
 cores = "0"
 nice = 7
@@ -113,6 +119,7 @@ latency = "5ms"
 seek = "8ms"
 stripe = "1MiB"
 stripe_count = 8
+small_files = "write-through"
 emulate = { bandwidth = "23MB/s", latency = "4.16ms", shared = "device" }
 [[tier]]
 name = "ram"
@@ -154,6 +161,8 @@ emulate = { latency = "60us" }
             bandwidth: 500_000_000,
             durability: Durability::NonVolatile,
             journal: 5_001_216,
+            // Of 64, 256 and 95 buckets.
+            max_unsafe: 103 * bucket,
         },
         placement: Placement {
             policy: PolicyId::named("hot-data").unwrap(),
@@ -184,6 +193,7 @@ emulate = { latency = "60us" }
             },
             stripe: 1 << 20,
             stripe_count: 8,
+            small_files: SmallFiles::WriteThrough,
         }],
         tiers: vec![
             Tier {
@@ -223,7 +233,9 @@ emulate = { latency = "60us" }
             between: MessageSpeed { latency_ns: 5_390_000, bandwidth: 29_850_000 },
             within: MessageSpeed { latency_ns: 400, bandwidth: 8_000_000_000 },
         },
-        ways: Ways::default(),
+        ways: Ways { mpiio: MpiIo::Auto, ..Ways::default() },
+        keep: Duration::from_secs(600),
+        run: RunLimits { max_unsafe: 100 << 20, max_age: Duration::from_secs(90) },
         metrics: Metrics::default(),
         analyses: Vec::new(),
         active: Vec::new(),
@@ -387,12 +399,12 @@ fn unknown_keys() {
     );
     site.refuses(
         &with("[flush]\ninterval = \"1s\""),
-        &format!("site.toml:2: flush.interval: {tail} trigger, period, max_age, bandwidth, durability, journal"),
+        &format!("site.toml:2: flush.interval: {tail} trigger, period, max_age, max_unsafe, bandwidth, durability, journal"),
     );
     site.refuses(
         &then("[[backing]]\npath = \"bb\"\nmod = \"bypass\""),
         &format!(
-            "site.toml:9: backing[1].mod: {tail} path, mode, bandwidth, latency, seek, emulate, stripe, stripe_count"
+            "site.toml:9: backing[1].mod: {tail} path, mode, bandwidth, latency, seek, emulate, stripe, stripe_count, small_files"
         ),
     );
     site.refuses_among_others(
@@ -553,6 +565,42 @@ fn impossible_sizes() {
         let text = with("").replacen("\"64MiB\"", &format!("\"64MiB\"\nquota = {quota}"), 1);
         site.refuses(&text, &format!("site.toml:8: tier[0].quota: {message}"));
     }
+    for (key, value, message) in [
+        (
+            "max_unsafe",
+            "\"1%\"",
+            "\"1%\": less than 16 buckets (4MiB); give at least 4MiB, or no limit",
+        ),
+        ("max_unsafe", "0", "0 is zero; give a size such as \"2GiB\""),
+        ("max_unsafe", "\"101%\"", &format!("\"101%\": {read}")),
+        (
+            "max_age",
+            "\"60\"",
+            "\"60\" cannot be read; give a time such as \"60s\", in ns, us, ms, s or min",
+        ),
+        ("max_age", "\"50ms\"", "\"50ms\" is out of range; give a time from 100ms to 1440min"),
+        ("max_age", "60", "is of type integer; give a time such as \"60s\""),
+    ] {
+        let text = with(&format!("[run]\n{key} = {value}"));
+        site.refuses(&text, &format!("site.toml:2: run.{key}: {message}"));
+    }
+    let said = site.load(&with("[flush]\nmax_unsafe = \"3MiB\"")).unwrap_err();
+    assert!(
+        said.contains("site.toml:2: flush.max_unsafe: ") && said.contains("16 buckets"),
+        "{said}"
+    );
+    let limits = |text: &str| {
+        let config = site.load(&with(text)).unwrap();
+        assert_eq!(Config::parse(&config.canonical()).unwrap(), config);
+        (config.flush.max_unsafe, config.run, config.instance_id())
+    };
+    // As much as there is is no limit, and those of runs are none of the instance's.
+    let plain = limits("");
+    assert_eq!(limits("[flush]\nmax_unsafe = \"64MiB\"\n[run]\nmax_unsafe = \"100%\""), plain);
+    let (all, run, instance) = limits("[run]\nmax_unsafe = \"50%\"\nmax_age = \"5s\"");
+    assert_eq!((all, run.max_unsafe, run.max_age.as_secs()), (0, 32 << 20, 5));
+    assert_eq!(instance, plain.2);
+    assert_ne!(limits("[flush]\nmax_unsafe = \"50%\"").2, plain.2);
     let page = with("page_size = \"64KiB\"").replace("64MiB", "32MiB");
     site.refuses(
         &page.replace("32MiB", "63MiB"),
@@ -595,11 +643,11 @@ fn impossible_flushes_and_modes() {
         ("period = \"0s\"", "flush.period: \"0s\" is too short; give at least 1ms"),
         (
             "period = \"soon\"",
-            "flush.period: \"soon\" cannot be read; give a time such as \"1s\", in ns, us, ms, s or min",
+            "flush.period: \"soon\" cannot be read; give a time such as \"1s\", in ns, us, ms, s, min or h",
         ),
         (
             "period = \"5\"",
-            "flush.period: \"5\" cannot be read; give a time such as \"1s\", in ns, us, ms, s or min",
+            "flush.period: \"5\" cannot be read; give a time such as \"1s\", in ns, us, ms, s, min or h",
         ),
     ] {
         site.refuses(&with(&format!("[flush]\n{line}")), &format!("site.toml:2: {message}"));
@@ -638,7 +686,7 @@ fn impossible_emulations() {
         (
             "{ latency = \"4\" }",
             format!(
-                "{key}.latency: \"4\" cannot be read; give a time such as \"4ms\", in ns, us, ms, s or min"
+                "{key}.latency: \"4\" cannot be read; give a time such as \"4ms\", in ns, us, ms, s, min or h"
             ),
         ),
     ] {
@@ -813,6 +861,15 @@ fn directories_of_the_command_line() {
         "--backing: /pfs is the same directory as /pfs (site.toml:3: backing[0].path); give each \
          backing directory once, and none in another"
     );
+    for (path, said) in
+        [("/proc", "pseudo file system (proc)"), ("/dev/shm", "may lie in /dev/shm")]
+    {
+        let why = Config::automatic(&[PathBuf::from(path)]).unwrap_err().to_string();
+        assert!(
+            why.starts_with(&format!("--backing: {path}: it is ")) && why.contains(said),
+            "{why}"
+        );
+    }
     let none = Config::automatic(&[]).unwrap_err().to_string();
     assert!(none.starts_with("--backing: no backing directory"), "{none}");
     let many: Vec<PathBuf> = (0..9).map(|i| site.path(&format!("b{i}"))).collect();
@@ -1057,6 +1114,59 @@ fn all_errors_are_reported_at_once() {
     let rules = "[[rule]]\nmode = \"odd\"\n[[rule]]\npin = 3\n";
     let said = site.load(&then(rules)).unwrap_err();
     assert_eq!(said.lines().count(), 2, "{said}");
+    // A tier that is wrong hides none of a rule, and is none that a rule could not name.
+    let wrong = then("[[rule]]\ntier = \"ram\"\n[[rule]]\ntier = \"rum\"\nmode = \"odd\"\n");
+    let said = site.load(&wrong.replace("64MiB", "lots")).unwrap_err();
+    let lines: Vec<_> = said.lines().collect();
+    assert_eq!(lines.len(), 3, "{said}");
+    assert!(lines[0].contains("tier[0].capacity: \"lots\" cannot be read"), "{said}");
+    for (line, key) in lines[1..].iter().zip(["mode", "tier"]) {
+        assert!(
+            line.contains(&format!("rule[1].{key}: ")) && line.contains("is unknown"),
+            "{said}"
+        );
+    }
+    // Keys of one rule, and of `[run]`.
+    for (text, keys) in [
+        (
+            "[[rule]]\nmode = \"odd\"\npriority = 999\nuser = \"\"\n",
+            &["mode", "priority", "user"][..],
+        ),
+        (
+            "[run]\nmpiio = \"a\"\nadapters = \"b\"\ndeepbind = 1\nkeep = 5\n",
+            &["mpiio", "adapters", "deepbind", "keep"],
+        ),
+    ] {
+        let said = site.load(&then(text)).unwrap_err();
+        assert_eq!(said.lines().count(), keys.len(), "{said}");
+        assert!(keys.iter().all(|key| said.contains(&format!(".{key}: "))), "{said}");
+    }
+    // What is no list is not said to be missing, too.
+    let said = site.load("backing = \"pfs\"\ntier = 5\n").unwrap_err();
+    let lines: Vec<_> = said.lines().collect();
+    assert_eq!(lines.len(), 2, "{said}");
+    assert!(lines.iter().all(|line| line.contains(": must be a list of tables; ")), "{said}");
+    let said = site.load("backing = \"pfs\"\n[[tier]]\nnom = 1\n").unwrap_err();
+    assert!(said.contains("tier[0].nom: unknown key"), "{said}");
+    assert!(said.ends_with("backing: must be a list of tables; write [[backing]]"), "{said}");
+}
+
+#[test]
+fn what_the_machine_has_not_is_told_with_its_line() {
+    let site = Site::new();
+    let lines = "[node]\nnice = 3\ncores = \"1023\"\n[metrics]\ninterval = \"9s\"\n\
+        textfile = \"none/a.prom\"\nlisten = \"gone/a.sock\"\n";
+    let said = site.load(&then(lines)).unwrap_err();
+    let starts = [
+        "site.toml:9: node.cores: core 1023 does not exist",
+        "site.toml:12: metrics.textfile: /none is no directory",
+        "site.toml:13: metrics.listen: /gone is no directory",
+    ];
+    let lines: Vec<_> = said.lines().collect();
+    assert_eq!(lines.len(), starts.len(), "{said}");
+    for (line, start) in lines.iter().zip(starts) {
+        assert!(line.starts_with(start), "{start} in\n{said}");
+    }
 }
 
 #[test]
@@ -1092,6 +1202,13 @@ fn paths_may_name_the_home_folder_and_variables() {
     let home = std::env::var("HOME").unwrap();
     let home = Path::new(&home).canonicalize().unwrap();
     assert_eq!(config("~").unwrap().backing[0].path, home);
+    let other = config("~root/data").unwrap_err();
+    assert!(
+        other.starts_with("site.toml:3: backing[0].path: \"~root/data\": ~root is not"),
+        "{other}"
+    );
+    fs::create_dir(site.path("~root")).unwrap();
+    assert_eq!(config("./~root").unwrap().backing[0].path, site.path("~root"));
     let unset = config("$FOREBAY_IS_NOT_SET").unwrap_err();
     assert_eq!(
         unset,

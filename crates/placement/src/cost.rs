@@ -31,7 +31,7 @@ const BANDWIDTH_STEP: f64 = 4.0;
 /// How much longer than that of the tier above an unknown latency is taken to be.
 const LATENCY_STEP: f64 = 8.0;
 
-/// How time is computed from size, bandwidth and latency. See docs/placement.md.
+/// How time is computed from size, bandwidth and latency. See docs/design/placement.md.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Model {
     /// Latency + size / bandwidth, in nanoseconds.

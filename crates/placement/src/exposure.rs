@@ -24,7 +24,8 @@
 use crate::hotness::decayed;
 use crate::leave::BATCH_BYTES;
 
-/// The highest share that is measured, in thousandths: docs/placement.md says why it is not all.
+/// The highest share that is measured, in thousandths: docs/design/placement.md says why it is not
+/// all.
 pub const EXPOSED_MAX: u16 = 980;
 /// A measured share is one of so many steps below the highest, so that plans can be remembered.
 const STEPS: u16 = 20;

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod admission;
+pub mod caps;
 pub mod collective;
 pub mod cost;
 pub mod evict;

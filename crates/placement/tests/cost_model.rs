@@ -1,5 +1,5 @@
 //! Which cost model, and which share of a move to count, makes programs wait least: the measurement
-//! behind the defaults, see docs/placement.md.
+//! behind the defaults, see docs/design/placement.md.
 //!
 //! A fluid model of the paper's testbed (Figure 7, bandwidths as tested): a program writes 64 GB
 //! sixteen times and computes in between. The organizer moves and flushes all the time; a program
@@ -152,7 +152,7 @@ const CASES: [(f64, u64); 4] = [(0.0, 1), (5.0, 1), (60.0, 1), (5.0, 4)];
 
 #[test]
 fn the_default_costs_make_programs_wait_least() {
-    let page = include_str!("../../../docs/placement.md");
+    let page = include_str!("../../../docs/design/placement.md");
     let mut missing = Vec::new();
     for name in ["max-bandwidth", "max-locality", "hot-data"] {
         let mut rows = Vec::new();
@@ -178,5 +178,5 @@ fn the_default_costs_make_programs_wait_least() {
             assert!(*waited <= 1.01 * best, "{name}: {waited} instead of {best}");
         }
     }
-    assert!(missing.is_empty(), "docs/placement.md lacks\n{}", missing.join("\n"));
+    assert!(missing.is_empty(), "docs/design/placement.md lacks\n{}", missing.join("\n"));
 }

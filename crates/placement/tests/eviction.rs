@@ -106,7 +106,7 @@ fn the_default_resists_scans_and_loses_little_elsewhere() {
         let row = Eviction::ALL.map(|eviction| hit_rate(eviction, &trace));
         let line = format!("| {name} | {:.3} | {:.3} | {:.3} |", row[0], row[1], row[2]);
         println!("{line}");
-        let page = include_str!("../../../docs/placement.md");
+        let page = include_str!("../../../docs/design/placement.md");
         // The page shows the usual seed.
         assert!(std::env::var_os("FOREBAY_SEED").is_some() || page.contains(&line), "{line}");
         row

@@ -1,5 +1,5 @@
-//! The worked examples of docs/placement.md, computed again: by hand from the equations, and by the
-//! policies. The page has to show the same numbers.
+//! The worked examples of docs/design/placement.md, computed again: by hand from the equations, and
+//! by the policies. The page has to show the same numbers.
 
 use forebay_placement::{
     Costs, Destination, Hierarchy, Model, PolicyId, Request, TierSnapshot, names, policy,
@@ -67,8 +67,8 @@ impl Lines {
             .collect();
         self.add(format!("plan:      {}", pieces.join(", ")));
         let block = self.0.join("\n");
-        let page = include_str!("../../../docs/placement.md");
-        assert!(page.contains(&block), "docs/placement.md lacks\n{block}");
+        let page = include_str!("../../../docs/design/placement.md");
+        assert!(page.contains(&block), "docs/design/placement.md lacks\n{block}");
     }
 }
 

@@ -1,7 +1,7 @@
 //! What holds for every plan of every policy: it covers the request once, overfills nothing, is as
 //! cheap as the best of all splits, and never costs more when more is free.
 //!
-//! The costs are written down here a second time, from the equations on docs/placement.md.
+//! The costs are written down here a second time, from the equations on docs/design/placement.md.
 
 mod common;
 

@@ -50,6 +50,22 @@ pub fn parted_ns(ns: u64) -> (i64, i64) {
     ((ns as i64).div_euclid(1_000_000_000), (ns as i64).rem_euclid(1_000_000_000))
 }
 
+/// Year, month and day so many days after 1970-01-01, in the Gregorian calendar.
+pub fn date(days: u64) -> (u64, u64, u64) {
+    // Years from March on, so that the leap day is the last; in 400 of them there are 146097 days.
+    let days = days + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let (year, month) = match month {
+        ..10 => (year, month + 3),
+        _ => (year + 1, month - 9),
+    };
+    (era * 400 + year, month, day)
+}
+
 /// Milliseconds of a wrapping clock, for ages up to 24 days: the stamp for `ns` nanoseconds.
 #[inline]
 pub fn stamp(ns: u64) -> u32 {

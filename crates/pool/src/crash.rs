@@ -175,7 +175,9 @@ mod armed {
         let role: &[u8] = if NODE.load(Ordering::Relaxed) { b"node" } else { b"client" };
         if !armed.list.is_empty() {
             let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CLOEXEC;
-            if let Ok(list) = rustix::fs::open(armed.list.c_str(), flags, Mode::empty()) {
+            if let Ok(list) =
+                rustix::fs::openat(rustix::fs::CWD, armed.list.c_str(), flags, Mode::empty())
+            {
                 let line = [role, b" ", name.as_bytes(), b"\n"].map(IoSlice::new);
                 let _ = rustix::io::writev(list, &line);
             }
@@ -195,7 +197,10 @@ mod armed {
     fn die(name: &str, once: &Variable) {
         if !once.is_empty() {
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-            let Ok(mark) = rustix::fs::open(once.c_str(), flags, Mode::RUSR) else { return };
+            let Ok(mark) = rustix::fs::openat(rustix::fs::CWD, once.c_str(), flags, Mode::RUSR)
+            else {
+                return;
+            };
             let _ = rustix::io::write(mark, name.as_bytes());
         }
         let me = rustix::process::getpid();

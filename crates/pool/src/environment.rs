@@ -17,8 +17,12 @@ impl Variable {
     /// libc knows it; empty if it is not set, or too long.
     pub fn of(name: &[u8]) -> Variable {
         let mut variable = Variable { bytes: [0; 200], length: 0 };
-        let Ok(file) = rustix::fs::open(c"/proc/self/environ", OFlags::CLOEXEC, Mode::empty())
-        else {
+        let Ok(file) = rustix::fs::openat(
+            rustix::fs::CWD,
+            c"/proc/self/environ",
+            OFlags::CLOEXEC,
+            Mode::empty(),
+        ) else {
             return variable;
         };
         let (mut chunk, mut entry, mut length) = ([0u8; 4096], [0u8; 256], 0);

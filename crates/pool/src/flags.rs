@@ -140,7 +140,7 @@ pub struct FileFlags(u32);
 
 impl FileFlags {
     /// Read and written through the kernel by all processes, until its last description is gone,
-    /// or, if it is `MAPPED` besides, its last mapping.
+    /// or, if it is `MAPPED` besides, its last mapping, or it is small and new no more.
     pub const DIRECT: FileFlags = FileFlags(1);
     /// `size` and `mtime_ns` are the truth; the store lags behind.
     pub const METADATA_DIRTY: FileFlags = FileFlags(2);
@@ -212,11 +212,14 @@ impl FileFlags {
     /// which file it is, and opens it for each flush. Set when a record begins; cleared for good
     /// before a program takes the permission away, and a descriptor is sent then.
     pub const OWNER_WRITES: FileFlags = FileFlags(1 << 28);
-    /// `DIRECT` only because processes have it mapped: a process that needs it direct for another
-    /// reason clears this. Set while the file is held exclusively.
+    /// `DIRECT` only for a time: because processes have it mapped, or because it is new and small,
+    /// on a store that takes such files as quickly as a tier ([`crate::layout::FileRecord::small`]
+    /// tells which). A process that needs it direct for another reason clears this. Set while the
+    /// file is held exclusively.
     pub const MAPPED: FileFlags = FileFlags(1 << 29);
-    /// A hint: no mapping of it is left, and a process that uses it may buffer it again. Counts
-    /// only beside `MAPPED`, and is looked into before it is believed.
+    /// A hint: no mapping of it is left, or it has been new for long enough, and a process that
+    /// uses it may buffer it again. Counts only beside `MAPPED`, and is looked into before it is
+    /// believed.
     pub const UNMAPPED: FileFlags = FileFlags(1 << 30);
     /// Calls look at its lease: several nodes write it (it is [`crate::lease::Lease::Shared`] or
     /// [`crate::lease::Lease::Commit`]), or what this node has beside others may be out of date.

@@ -60,16 +60,24 @@ impl Segment {
         Some(number)
     }
 
-    /// Makes the process of `slot` a part of job `number`. False if the job is over.
+    /// Makes the process of `slot` a part of job `number`. False, and it is of the one that it was
+    /// of, if the job is over.
     pub fn join_job(&self, slot: u32, number: u32) -> bool {
-        let place = &self.client(slot).job;
-        place.store(number, Ordering::SeqCst);
-        let open = |job: &JobRecord| {
-            matches!(job.state.load(Ordering::SeqCst), job_state::LIVE | job_state::ENDING)
+        let is_open = || {
+            self.job(number).is_some_and(|job| {
+                matches!(job.state.load(Ordering::SeqCst), job_state::LIVE | job_state::ENDING)
+            })
         };
-        let joined = self.job(number).is_some_and(open);
+        // Not out of its own for a moment, which may be the one in which that is looked at.
+        if !is_open() {
+            return false;
+        }
+        let place = &self.client(slot).job;
+        let before = place.swap(number, Ordering::SeqCst);
+        // It may have ended before it was seen that it has one more.
+        let joined = is_open();
         if !joined {
-            place.store(0, Ordering::SeqCst);
+            place.store(before, Ordering::SeqCst);
         }
         joined
     }
@@ -261,6 +269,9 @@ impl Segment {
         self.release_reservation(number);
         if let Some(job) = self.job(number) {
             job.state.store(job_state::FREE, Ordering::SeqCst);
+            if job.cap.limit().is_some() {
+                self.count_caps();
+            }
         }
     }
 }

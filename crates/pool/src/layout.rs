@@ -53,7 +53,7 @@ pub use forebay_placement::{NodeId, TIERS_MAX, TierId};
 /// The first bytes of every segment.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FOREBAY\0");
 /// Raised with every change of these files that changes a layout.
-pub const LAYOUT_VERSION: u32 = 33;
+pub const LAYOUT_VERSION: u32 = 35;
 
 /// Words of the answers that processes wait for which want blocks of other nodes: 64 in each.
 pub const OTHERS_WORDS: usize = 16;
@@ -77,7 +77,7 @@ pub const NODE_BITS: u32 = 6;
 /// Longest path that is kept of a file, for recovery and for people.
 pub const PATH_BYTES: usize = 760;
 /// Bytes of a path beneath its store's directory that are kept in the file record.
-pub const SHORT_PATH_BYTES: usize = 59;
+pub const SHORT_PATH_BYTES: usize = 58;
 /// Bytes of one in the first table of longer paths.
 pub const LONGER_PATH_BYTES: usize = 192;
 /// Program files and libraries of which is remembered what they need, see `needed.rs`.

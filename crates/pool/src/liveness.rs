@@ -52,7 +52,7 @@ pub fn is_alive(pid: u32, start: u64) -> bool {
 }
 
 /// A moment by the clock that says when processes start.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment(u64);
 
 impl Moment {
@@ -60,6 +60,17 @@ impl Moment {
     #[must_use]
     pub fn now() -> Moment {
         Moment(crate::clock::boottime_ns())
+    }
+
+    /// By CLOCK_BOOTTIME.
+    #[must_use]
+    pub fn at_ns(ns: u64) -> Moment {
+        Moment(ns)
+    }
+
+    /// Nanoseconds of CLOCK_BOOTTIME.
+    pub fn as_ns(self) -> u64 {
+        self.0
     }
 
     /// The clock tick that it is in, as /proc counts them; `None` near the end of one.
@@ -93,7 +104,9 @@ pub enum Halt {
 pub fn halt(pid: u32) -> Option<Halt> {
     let mut name = [0u8; 32];
     let path = stat_path(pid, &mut name);
-    let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let file =
+        rustix::fs::openat(rustix::fs::CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+            .ok()?;
     let mut text = [0u8; 1024];
     let length = rustix::io::read(&file, &mut text[..]).ok()?;
     parse_halt(&text[..length])
@@ -118,7 +131,12 @@ pub fn is_stopped(pid: u32) -> bool {
 fn look(pid: u32) -> Result<Option<u64>, Errno> {
     let mut name = [0u8; 32];
     let path = stat_path(pid, &mut name);
-    let file = match rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+    let file = match rustix::fs::openat(
+        rustix::fs::CWD,
+        path,
+        OFlags::RDONLY | OFlags::CLOEXEC,
+        Mode::empty(),
+    ) {
         Err(Errno::NOENT) => {
             rustix::fs::access(c"/proc/self/stat", rustix::fs::Access::EXISTS)?;
             return Ok(None);

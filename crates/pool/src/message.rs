@@ -14,7 +14,7 @@ use crate::FileId;
 use crate::parts::{Part, PartLevel, PartsAhead};
 
 /// Raised when the format changes.
-pub const MESSAGE_VERSION: u16 = 17;
+pub const MESSAGE_VERSION: u16 = 19;
 /// What the length of an expected piece is counted in: 4 KiB.
 pub const EXPECT_UNIT: u64 = 4096;
 /// Bytes of a message.
@@ -225,6 +225,12 @@ pub enum Message {
     Hold,
     /// Answer to `Hold`.
     Held,
+    /// The manager is to stay for so long once this connection has ended, if no run needs it then.
+    /// Not answered.
+    Keep {
+        /// Nanoseconds; [`crate::stay::UNTIL_TOLD`] holds from now on.
+        time_ns: u64,
+    },
     /// A regular file comes with it, in which every movement is recorded from now on until this
     /// connection ends. Answered by `Recording`, or by `Refused`.
     Record,
@@ -258,10 +264,11 @@ pub enum Message {
         /// Bytes that are still dirty.
         bytes: u64,
     },
-    /// The sender waits for the end of a manager that was told to end. Answered by `GoesOn` or
-    /// `InUse`; the end of the connection says that it has ended.
+    /// The sender waits for the end of a manager that was told to end, or that ends by itself, and
+    /// holds it no longer. Answered by `GoesOn` or `InUse`; the end of the connection says that it
+    /// has ended.
     AwaitEnd,
-    /// Answer to `AwaitEnd`: the manager is not to end any more, a run has joined it.
+    /// Answer to `AwaitEnd`: the manager is not to end now, a run has joined it, or it stays.
     GoesOn,
     /// Answer to `AwaitEnd`: everything is on the store. The manager ends with the last process
     /// that uses its files.
@@ -284,6 +291,13 @@ pub enum Message {
         tier: u8,
         /// Bytes; 0 is all.
         bytes: u64,
+    },
+    /// The same of what of its files the store may lack. Not answered.
+    Cap {
+        /// Bytes; 0 is all.
+        bytes: u64,
+        /// For how many milliseconds at most; 0 is for ever.
+        max_age_ms: u32,
     },
     /// Answer to `BeginJob`: the processes of the run are to name this job.
     JobBegun {
@@ -377,6 +391,7 @@ impl Message {
             Message::Drained { failing, bytes } => (5, failing, 0, bytes, 0),
             Message::Refused => (6, 0, 0, 0, 0),
             Message::Held => (7, 0, 0, 0, 0),
+            Message::Keep { time_ns } => (33, 0, 0, time_ns, 0),
             Message::Stage { file, generation, first, blocks } => {
                 (8, file.raw(), generation, first, blocks)
             }
@@ -384,6 +399,7 @@ impl Message {
                 (9, mode.into(), trigger.into(), reserve, recording)
             }
             Message::Quota { tier, bytes } => (30, tier.into(), 0, bytes, 0),
+            Message::Cap { bytes, max_age_ms } => (34, max_age_ms, 0, bytes, 0),
             Message::JobBegun { number } => (10, number, 0, 0, 0),
             Message::NoRoom { bytes, asked } => {
                 e = asked;
@@ -472,6 +488,7 @@ impl Message {
             5 => Message::Drained { failing: word(4).ok()?, bytes: long(16).ok()? },
             6 => Message::Refused,
             7 => Message::Held,
+            33 => Message::Keep { time_ns: long(16).ok()? },
             8 => Message::Stage {
                 file: file().ok()?,
                 generation: word(8).ok()?,
@@ -485,6 +502,7 @@ impl Message {
                 recording: word(24).ok()?,
             },
             30 => Message::Quota { tier: packet[4], bytes: long(16).ok()? },
+            34 => Message::Cap { bytes: long(16).ok()?, max_age_ms: word(4).ok()? },
             10 => Message::JobBegun { number: word(4).ok()? },
             11 => Message::NoRoom { bytes: long(16).ok()?, asked: long(24).ok()? },
             12 => Message::EndJob { number: word(4).ok()? },
@@ -575,6 +593,7 @@ mod tests {
             Message::Drained { failing: 3, bytes: u64::MAX },
             Message::Refused,
             Message::Held,
+            Message::Keep { time_ns: u64::MAX - 6 },
             Message::Stage {
                 file: FileId::from_raw(1),
                 generation: 2,
@@ -583,6 +602,7 @@ mod tests {
             },
             Message::BeginJob { mode: 3, trigger: 4, reserve: u64::MAX, recording: 5 },
             Message::Quota { tier: 7, bytes: u64::MAX - 9 },
+            Message::Cap { bytes: u64::MAX - 10, max_age_ms: u32::MAX - 11 },
             Message::JobBegun { number: u32::MAX },
             Message::NoRoom { bytes: 1, asked: u64::MAX },
             Message::EndJob { number: 33 },

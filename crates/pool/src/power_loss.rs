@@ -77,7 +77,8 @@ mod kept {
             false => format!("{folder}/{}-{}-{}", stat.st_dev, stat.st_ino, born_ns(fd)?),
         };
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::CLOEXEC;
-        let kept = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).ok()?;
+        let kept =
+            rustix::fs::openat(rustix::fs::CWD, path, flags, Mode::RUSR | Mode::WUSR).ok()?;
         Some((kept, stat.st_size as u64))
     }
 
@@ -99,7 +100,10 @@ mod kept {
         // The descriptor may be one that cannot read.
         use std::os::fd::AsRawFd;
         let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-        let Ok(reader) = rustix::fs::open(path, OFlags::CLOEXEC, Mode::empty()) else { return };
+        let Ok(reader) = rustix::fs::openat(rustix::fs::CWD, path, OFlags::CLOEXEC, Mode::empty())
+        else {
+            return;
+        };
         let now = crate::clock::monotonic_ns();
         let end = offset.saturating_add(bytes.unwrap_or(u64::MAX));
         let kind = if bytes.is_some() { 0 } else { 2 };

@@ -120,13 +120,15 @@ pub fn open_seen(
 ) -> Result<(OwnedFd, Stat), Wrong> {
     // A FIFO would wait for its other end.
     let usual = OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::NONBLOCK;
-    let file = rustix::fs::open(path, flags | usual, Mode::empty()).map_err(|errno| {
-        // Say rather what it is than how opening it failed.
-        match errno {
-            Errno::NOENT => Wrong::System(errno),
-            _ => look(path).err().unwrap_or(Wrong::System(errno)),
-        }
-    })?;
+    let file = rustix::fs::openat(rustix::fs::CWD, path, flags | usual, Mode::empty()).map_err(
+        |errno| {
+            // Say rather what it is than how opening it failed.
+            match errno {
+                Errno::NOENT => Wrong::System(errno),
+                _ => look(path).err().unwrap_or(Wrong::System(errno)),
+            }
+        },
+    )?;
     let seen = rustix::fs::fstat(&file).map_err(Wrong::System)?;
     check_for(&seen, user)?;
     Ok((file, seen))
@@ -138,7 +140,7 @@ pub fn open_seen(
 /// The system's errno; `EXIST` when there is something of this name.
 pub fn create(path: impl Arg, flags: OFlags) -> Result<OwnedFd, Errno> {
     let usual = OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::CREATE | OFlags::EXCL;
-    let file = rustix::fs::open(path, flags | usual, MODE)?;
+    let file = rustix::fs::openat(rustix::fs::CWD, path, flags | usual, MODE)?;
     // Whatever the process's mask has taken away.
     rustix::fs::fchmod(file.as_fd(), MODE)?;
     Ok(file)

@@ -27,6 +27,12 @@ impl JobQuota {
         if used > LIMIT_MAX { 0 } else { used }
     }
 
+    /// Sets how many pages may be used; 0 is all there are, as is more than can be counted.
+    pub(crate) fn set_limit(&self, pages: u64) {
+        let limit = u32::try_from(pages).ok().filter(|&limit| limit <= LIMIT_MAX);
+        self.limit.store(limit.unwrap_or(0), Ordering::Release);
+    }
+
     /// Counts `pages` more as used, if that is allowed.
     fn claim(&self, pages: u32) -> bool {
         let Some(limit) = self.limit() else { return true };
@@ -40,25 +46,38 @@ impl JobQuota {
 }
 
 impl JobRecord {
-    /// Whether the job has a quota of any tier.
-    pub fn has_quota(&self) -> bool {
-        self.has_quota.load(Ordering::Acquire) != 0
+    /// Whether the job has a quota of any tier, a cap or an age.
+    pub fn is_limited(&self) -> bool {
+        self.is_limited.load(Ordering::Acquire) != 0
     }
 
     /// Sets what the job may use of a tier, in pages; 0 is all. For the node manager, before the
     /// job lives.
     pub fn set_quota(&self, tier: TierId, pages: u64) {
-        let limit = u32::try_from(pages).unwrap_or(u32::MAX);
-        let limit = if limit > LIMIT_MAX { 0 } else { limit };
-        self.quota[tier].limit.store(limit, Ordering::Release);
-        let any = self.quota.iter().any(|quota| quota.limit().is_some());
-        self.has_quota.store(any.into(), Ordering::Release);
+        self.quota[tier].set_limit(pages);
+        self.note_limits();
     }
 
-    /// Forgets all quotas and counts.
+    /// Sets how many pages of its files the store may lack, and for how many milliseconds; 0 is
+    /// without end. For the node manager, before the job lives; [`Segment::count_caps`] makes it
+    /// known.
+    pub fn set_cap(&self, pages: u64, max_age_ms: u32) {
+        self.cap.set_limit(pages);
+        self.max_age_ms.store(max_age_ms, Ordering::Relaxed);
+        self.note_limits();
+    }
+
+    fn note_limits(&self) {
+        let any = self.quota.iter().chain([&self.cap]).any(|quota| quota.limit().is_some());
+        let any = any || self.max_age_ms.load(Ordering::Relaxed) > 0;
+        self.is_limited.store(any.into(), Ordering::Release);
+    }
+
+    /// Forgets all quotas, the cap, and counts.
     pub(crate) fn clear_quotas(&self) {
-        self.has_quota.store(0, Ordering::Relaxed);
-        for quota in &self.quota {
+        self.is_limited.store(0, Ordering::Relaxed);
+        self.max_age_ms.store(0, Ordering::Relaxed);
+        for quota in self.quota.iter().chain([&self.cap]) {
             for word in [&quota.limit, &quota.taken, &quota.base] {
                 word.store(0, Ordering::Relaxed);
             }
@@ -67,14 +86,14 @@ impl JobRecord {
 }
 
 impl Segment {
-    /// The job with quotas for which a file counts.
+    /// The job with limits for which a file counts.
     #[inline]
     pub fn quota_job(&self, record: &FileRecord) -> Option<&JobRecord> {
         let number = record.quota_job.load(Ordering::Relaxed);
         if number == 0 {
             return None;
         }
-        self.job(number).filter(|job| job.has_quota())
+        self.job(number).filter(|job| job.is_limited())
     }
 
     /// Counts `pages` of a tier as used by the job of a file. False if its quota is used up: the
@@ -111,7 +130,8 @@ impl Segment {
                 continue;
             }
             let number = self.file(file).quota_job.load(Ordering::Relaxed);
-            if number == 0 {
+            // One that is over may have had the place of another.
+            if self.job(number).is_none() {
                 continue;
             }
             let pages = self
@@ -165,7 +185,7 @@ mod tests {
         let job = segment.job(number).unwrap();
         assert!(segment.claim_quota(segment.file(mine), TierId::RAM, 1 << 30), "no job's");
         segment.file(mine).quota_job.store(number, Ordering::Relaxed);
-        assert!(!job.has_quota() && segment.quota_job(segment.file(mine)).is_none());
+        assert!(!job.is_limited() && segment.quota_job(segment.file(mine)).is_none());
         job.set_quota(TierId::RAM, 4 * 64);
         let claim = |file, tier, pages| segment.claim_quota(segment.file(file), tier, pages);
         assert!(segment.has_quotas(TierId::RAM) && !segment.has_quotas(TierId::new(1)));
@@ -201,10 +221,19 @@ mod tests {
         segment.file(mine).quota_job.store(number, Ordering::Relaxed);
         assert!(claim(mine, TierId::RAM, 1 << 30), "a job that is over has none");
         let next = segment.begin_job(1, 0).unwrap();
-        assert!(!segment.job(next).unwrap().has_quota());
+        assert!(!segment.job(next).unwrap().is_limited());
+        // What files of a job have left counts for none that gets its place.
+        let heir = number + JOBS_MAX as u32;
+        let heirs = core::iter::repeat_with(|| segment.begin_job(1, 0).unwrap());
+        let others: Vec<_> = heirs.take_while(|&begun| begun != heir).collect();
+        segment.job(heir).unwrap().set_quota(TierId::RAM, 64);
+        segment.recount_quotas(TierId::RAM);
+        assert_eq!(segment.job(heir).unwrap().quota[TierId::RAM].used(), 0);
+        others.into_iter().for_each(|other| segment.end_job(other));
+
         for limit in [u64::MAX, 1 << 31] {
             segment.job(next).unwrap().set_quota(TierId::RAM, limit);
-            assert!(!segment.job(next).unwrap().has_quota(), "more than there can be is none");
+            assert!(!segment.job(next).unwrap().is_limited(), "more than there can be is none");
         }
     }
 }

@@ -62,6 +62,7 @@ impl Segment {
                 valid &= !(1 << number);
             }
         }
+        self.note_copied(old.file.load(Ordering::Relaxed), pending & valid);
         describe_copy(old, new, valid, pending);
         Ok(())
     }
@@ -81,7 +82,9 @@ impl Segment {
                 self.bucket_data(to).add(at).copy_from_nonoverlapping(content, bytes);
             }
         }
-        describe_copy(old, new, valid, old.pending_under_lock());
+        let pending = old.pending_under_lock();
+        self.note_copied(old.file.load(Ordering::Relaxed), pending & valid);
+        describe_copy(old, new, valid, pending);
     }
 
     /// Makes bytes of one page of a locked block zero, wherever it lies, if that page is valid. A

@@ -344,6 +344,7 @@ mod layout {
             stage: AtomicU8,
             altered: AtomicU8,
             steps: AtomicU8,
+            small: AtomicU8,
             intent: AtomicU64,
             path_length: AtomicU32,
             placed: AtomicU32,

@@ -18,11 +18,13 @@
 //! positional.sync(store_file(&file)).unwrap();
 //! ```
 
+mod emulated;
 mod positional;
 mod slots;
 mod store;
 pub mod whole;
 
+pub use emulated::{now_ns, sleep_until};
 pub use positional::{Positional, begin, carry_on, locate};
 pub use slots::FileSlots;
 pub use store::PosixStore;

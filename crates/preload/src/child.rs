@@ -2,7 +2,7 @@
 //! program or ended: a part of the storage of the parent's thread that waits for it.
 
 use core::cell::Cell;
-use forebay_client::{Beside, Fork, Managed, Session, StartError};
+use forebay_client::{Beside, Fork, Managed, Number, Session, StartError};
 use libc::c_int;
 
 /// What belongs to the child of the calling thread, from before the vfork until the parent goes on.
@@ -11,8 +11,11 @@ struct Child {
     runs: Cell<bool>,
     /// The slot that it has.
     fork: Cell<Option<Fork>>,
-    /// The signals that were blocked before all were.
-    mask: Cell<u64>,
+    /// The signals that were blocked before all were, if all were.
+    mask: Cell<Option<u64>>,
+    /// The number of the child as the kernel says it to its parent, and to itself; 0 if it says
+    /// nothing.
+    numbers: [Cell<u32>; 2],
     /// Whether it may have inherited descriptors that are managed.
     has_files: Cell<bool>,
     /// The session that it has taken.
@@ -24,7 +27,8 @@ thread_local! {
         Child {
             runs: Cell::new(false),
             fork: Cell::new(None),
-            mask: Cell::new(0),
+            mask: Cell::new(None),
+            numbers: [const { Cell::new(0) }; 2],
             has_files: Cell::new(false),
             session: Cell::new(None),
         }
@@ -76,26 +80,35 @@ pub(crate) fn told() -> Option<(u32, Managed)> {
     })
 }
 
+/// Where the kernel may write the numbers of the child that is about to be made, of a word each.
+pub(crate) fn numbers() -> *mut u32 {
+    CHILD.with(|child| child.numbers.as_ptr().cast_mut().cast())
+}
+
 /// In the parent: `fork` is for the child that is about to be made.
-pub(crate) fn prepare(fork: Fork, has_files: bool, mask: u64) {
+pub(crate) fn prepare(fork: Fork, has_files: bool, mask: Option<u64>) {
     CHILD.with(|child| {
+        child.numbers.iter().for_each(|number| number.set(0));
         child.fork.set(Some(fork));
         child.has_files.set(has_files);
         child.mask.set(mask);
     });
 }
 
-/// In the child, at once. Returns its slot, and the signals that it has blocked.
-pub(crate) fn begin() -> (Option<Fork>, u64) {
+/// In the child, at once. Returns its slot, its number if the kernel has said it, and the signals
+/// that were blocked.
+pub(crate) fn begin() -> (Option<Fork>, Option<Number>, Option<u64>) {
     CHILD.with(|child| {
         child.runs.set(true);
-        (child.fork.get(), child.mask.get())
+        let [parents, own] = child.numbers.each_ref().map(Cell::get);
+        let number = (own != 0).then_some(Number { own, parents: Some(parents) });
+        (child.fork.get(), number, child.mask.get())
     })
 }
 
 /// In the parent, when it goes on. Returns the child's slot, the signals that were blocked, and the
 /// session that the child has taken.
-pub(crate) fn end() -> (Option<Fork>, u64, Option<Beside>) {
+pub(crate) fn end() -> (Option<Fork>, Option<u64>, Option<Beside>) {
     CHILD.with(|child| {
         child.runs.set(false);
         (child.fork.take(), child.mask.get(), child.session.take())

@@ -5,6 +5,7 @@ use crate::errno::set_errno;
 use crate::real::{aliases, real};
 use crate::session::{session, session_or_parents};
 use core::ffi::CStr;
+use core::sync::atomic::{AtomicBool, Ordering};
 use forebay_client::user_memory::{Strings, UserPath};
 use forebay_client::{Managed, Session, Start, Variables};
 use libc::{c_char, c_int, c_void, pid_t};
@@ -55,9 +56,31 @@ unsafe fn starting(
             // SAFETY: the program's variables, and ours.
             unsafe { session.telling(environment.list(), told, call) }
         }
+        Starts::InChild(child) if start.joins && !child::is_child() => {
+            let mut result = 0;
+            let spawn = |list: Strings| {
+                result = call(list);
+                // SAFETY: a place of the caller's, which the call has written by now.
+                (result == 0).then(|| unsafe { child.read() } as u32)
+            };
+            // SAFETY: the program's variables, and ours.
+            unsafe { session.telling_child(environment.list(), spawned_managed(session), spawn) };
+            result
+        }
         _ => call(environment.list()),
     }
 }
+
+/// Which descriptors may be managed that a child has which is made now to execute a program.
+fn spawned_managed(session: &Session) -> Managed {
+    match session.has_files() || OPENS.load(Ordering::Acquire) {
+        true => Managed::Any,
+        false => Managed::NONE,
+    }
+}
+
+/// Whether any child that the C library makes was to open a file.
+static OPENS: AtomicBool = AtomicBool::new(false);
 
 /// What the program is told that this process executes, or a vforked child that has a session.
 fn session_told(owner: &Session) -> (u32, Managed) {
@@ -66,11 +89,11 @@ fn session_told(owner: &Session) -> (u32, Managed) {
     (own.own_slot(), own.managed_descriptors())
 }
 
-/// Where a program starts: in this process, or in a new one.
+/// Where a program starts: in this process, or in a new one, the number of which is written here.
 #[derive(Clone, Copy)]
 enum Starts {
     Here,
-    InChild,
+    InChild(*const pid_t),
 }
 
 /// The same for the program at `path`.
@@ -159,6 +182,21 @@ unsafe extern "C" fn fexecve(fd: c_int, arguments: Strings, variables: Strings) 
 
 type Spawn = *const c_void;
 
+/// Calls `start`, which spawns a child and writes its number to where it is told, and gives that to
+/// the program, at `pid`.
+///
+/// # Safety
+/// `pid` is null, or a place for the number.
+unsafe fn spawned(pid: *mut pid_t, start: impl FnOnce(*mut pid_t) -> c_int) -> c_int {
+    let mut child = 0;
+    let result = start(&raw mut child);
+    if result == 0 && !pid.is_null() {
+        // SAFETY: as the caller says.
+        unsafe { pid.write(child) };
+    }
+    result
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn posix_spawn(
     pid: *mut pid_t,
@@ -168,9 +206,13 @@ unsafe extern "C" fn posix_spawn(
     arguments: Strings,
     variables: Strings,
 ) -> c_int {
-    let call = |list| real!(c"posix_spawn"(pid => *mut pid_t, path => *const c_char, actions => Spawn, attributes => Spawn, arguments => Strings, list => Strings) -> c_int);
-    // SAFETY: the program's call.
-    unsafe { starting_at(Starts::InChild, path, variables, call) }
+    let start = |number: *mut pid_t| {
+        let call = |list| real!(c"posix_spawn"(number => *mut pid_t, path => *const c_char, actions => Spawn, attributes => Spawn, arguments => Strings, list => Strings) -> c_int);
+        // SAFETY: the program's call, and a place for the number.
+        unsafe { starting_at(Starts::InChild(number), path, variables, call) }
+    };
+    // SAFETY: the program's place for the number, if it has one.
+    unsafe { spawned(pid, start) }
 }
 
 #[unsafe(no_mangle)]
@@ -186,9 +228,13 @@ unsafe extern "C" fn posix_spawnp(
         set_errno(Errno::FAULT);
         return Errno::FAULT.raw_os_error();
     }
-    let call = |list| real!(c"posix_spawnp"(pid => *mut pid_t, file => *const c_char, actions => Spawn, attributes => Spawn, arguments => Strings, list => Strings) -> c_int);
-    // SAFETY: the program's call.
-    unsafe { starting_found(Starts::InChild, file, variables, call) }
+    let start = |number: *mut pid_t| {
+        let call = |list| real!(c"posix_spawnp"(number => *mut pid_t, file => *const c_char, actions => Spawn, attributes => Spawn, arguments => Strings, list => Strings) -> c_int);
+        // SAFETY: the program's call, and a place for the number.
+        unsafe { starting_found(Starts::InChild(number), file, variables, call) }
+    };
+    // SAFETY: the program's place for the number, if it has one.
+    unsafe { spawned(pid, start) }
 }
 
 /// The child of a posix_spawn opens files before it can load us: a file that is buffered now is
@@ -201,6 +247,7 @@ unsafe extern "C" fn posix_spawn_file_actions_addopen(
     flags: c_int,
     mode: libc::mode_t,
 ) -> c_int {
+    OPENS.store(true, Ordering::Release);
     // SAFETY: the program's path.
     let named = unsafe { UserPath::at(path) };
     if let Some(session) = session()

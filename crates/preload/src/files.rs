@@ -537,7 +537,7 @@ fn linking(call: impl FnOnce() -> c_int) -> c_int {
     if made == 0
         && let Some(session) = session()
     {
-        session.symlink_changed();
+        session.way_changed();
     }
     made
 }

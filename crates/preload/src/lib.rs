@@ -31,6 +31,7 @@ mod sockets;
 mod stat;
 mod stdio;
 mod syscall;
+mod threads;
 mod variadic;
 mod vfork;
 mod watches;
@@ -46,20 +47,25 @@ fn itself() -> Itself {
         let user = libc::getauxval(libc::AT_EUID);
         (user != 0 || errno::errno() == 0).then_some(user as u32)
     };
+    Itself { number: number(), user }
+}
+
+/// The number of this process, as the C library has it; that of the process from which it was
+/// cloned, where the C library has had no part in that.
+fn number() -> Option<u32> {
     // A mutex that is checked names its owner, whose number the loader has: struct
     // __pthread_mutex_s in <bits/struct_mutex.h>.
     const OWNER: usize = 2;
     let mut mutex = libc::PTHREAD_ERRORCHECK_MUTEX_INITIALIZER_NP;
     // SAFETY: a mutex of this function's alone, which is larger than the words read of it.
-    let number = unsafe {
+    unsafe {
         let locked = libc::pthread_mutex_lock(&mut mutex) == 0;
         let owner = (&raw const mutex).cast::<u32>().add(OWNER).read();
         locked.then(|| {
             libc::pthread_mutex_unlock(&mut mutex);
             owner
         })
-    };
-    Itself { number, user }
+    }
 }
 
 /// Attaches the process. Runs before the constructors of every other library, the C library's
@@ -81,7 +87,15 @@ unsafe extern "C" fn start(_: c_int, _: *const *const c_char, variables: *const 
         let (job, itself) = (carried.job(), itself());
         let front = Front { unlock: descriptors::unlock, binds: stdio::standard::binds };
         match Session::start(pool, socket, job, told, itself, front) {
-            Ok(session) => session::begin(session.carrying(carried)),
+            Ok(session) => {
+                let name = c"__libc_single_threaded";
+                // SAFETY: a name with its end; what glibc has by it is a byte.
+                unsafe {
+                    let byte = libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr());
+                    forebay_client::watch_threads(byte.cast());
+                }
+                session::begin(session.carrying(carried));
+            }
             // The program runs as without Forebay.
             Err(StartError::NoPool) => {}
             Err(error) => session::refuse(error),

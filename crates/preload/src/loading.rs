@@ -19,7 +19,7 @@ static LOADED: AtomicU8 = AtomicU8::new(0);
 
 /// Notes adapters that were loaded with the program.
 pub(crate) fn are_loaded(adapters: Needs) {
-    LOADED.fetch_or(adapters.bits(), Ordering::Relaxed);
+    LOADED.fetch_or(adapters.among(Needs::ALL).bits(), Ordering::Relaxed);
 }
 
 static DLOPEN: Symbol = Symbol::new(c"dlopen");

@@ -6,6 +6,7 @@ use crate::session::session;
 use crate::stdio::foreign::carries;
 use crate::stdio::layout::Stream;
 use crate::stdio::standard;
+use forebay_client::Session;
 use libc::{c_int, pid_t};
 use rustix::io::Errno;
 
@@ -18,7 +19,7 @@ pub(crate) unsafe extern "C" fn fork() -> pid_t {
     };
     match call() {
         0 => {
-            if let Err(refused) = session.forked(prepared) {
+            if let Err(refused) = session.forked(prepared, crate::number()) {
                 crate::session::refuse(refused);
             }
             crate::session::alone(session);
@@ -147,9 +148,10 @@ macro_rules! limits {
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
             let result = real!($symbol($($argument => $type),*) -> c_int);
-            // A vforked child without a session looks at its own when it takes one.
-            if let Some(session) = crate::session::session_of_table() {
-                session.limits_changed();
+            match crate::session::session_of_table() {
+                Some(session) => session.limits_changed(),
+                // A vforked child looks at its own when it takes a session.
+                None => crate::session::parents().into_iter().for_each(Session::reach_changed),
             }
             result
         }

@@ -54,6 +54,7 @@ static forebay_services_1: Services = Services {
     join_mpi_job,
     ranks_of_mpi_job,
     covers,
+    ask_of_actions,
 };
 
 fn failure(errno: Errno) -> c_int {
@@ -462,6 +463,31 @@ unsafe extern "C" fn covers(path: *const c_char) -> c_int {
     let path = unsafe { text_at(path) };
     let is_covered = session().zip(path).is_some_and(|(session, path)| session.covers(path));
     if is_covered { 0 } else { NOT_MANAGED }
+}
+
+unsafe extern "C" fn ask_of_actions(
+    question: *const u8,
+    bytes: usize,
+    answer: *mut u8,
+    room: usize,
+    is_again: *mut u32,
+) -> i64 {
+    let Some(session) = session() else { return NOT_MANAGED.into() };
+    // SAFETY: the caller's text, and its room for another one.
+    let (question, answer) = unsafe {
+        (
+            core::slice::from_raw_parts(question, bytes),
+            core::slice::from_raw_parts_mut(answer, room),
+        )
+    };
+    match session.ask_of_actions(question, answer) {
+        Ok(answered) => {
+            // SAFETY: the caller's to write.
+            unsafe { is_again.write(answered.is_again.into()) };
+            answered.bytes as i64
+        }
+        Err(errno) => failure(errno).into(),
+    }
 }
 
 // The name that libraries look for.

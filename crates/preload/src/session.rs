@@ -128,8 +128,9 @@ fn managed_while_shared(word: *mut Session, fd: c_int) -> Option<OpenFile<'stati
 pub(crate) fn refuse(why: StartError) -> ! {
     let mut name = [0; 16];
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
-    let length = rustix::fs::open(c"/proc/self/comm", flags, rustix::fs::Mode::empty())
-        .and_then(|comm| rustix::io::read(comm, &mut name[..]));
+    let length =
+        rustix::fs::openat(rustix::fs::CWD, c"/proc/self/comm", flags, rustix::fs::Mode::empty())
+            .and_then(|comm| rustix::io::read(comm, &mut name[..]));
     let name = String::from_utf8_lossy(&name[..length.unwrap_or(0)]);
     say(&format!("forebay: cannot start {}: {why}\n", name.trim_end()));
     // SAFETY: nothing of the program has begun.

@@ -6,9 +6,9 @@
 
 use crate::errno::set_errno;
 use crate::real::{aliases, real};
-use core::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use forebay_client::interruption;
-use libc::{c_int, c_void, sighandler_t, siginfo_t, ucontext_t};
+use libc::{c_int, c_long, c_void, sighandler_t, siginfo_t, ucontext_t};
 use rustix::io::Errno;
 
 /// Signal numbers end at 64.
@@ -23,6 +23,21 @@ struct Wanted {
 
 static WANTED: [Wanted; SIGNALS] =
     [const { Wanted { handler: AtomicUsize::new(0), flags: AtomicI32::new(0) } }; SIGNALS];
+
+/// Whether any handler was ever set here.
+static HANDLED: AtomicBool = AtomicBool::new(false);
+
+/// Notes that the program makes system call `number`, which may set one.
+pub(crate) fn is_called(number: c_long) {
+    if number == libc::SYS_rt_sigaction {
+        HANDLED.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Whether a handler may run in this process.
+pub(crate) fn may_be_handled() -> bool {
+    HANDLED.load(Ordering::Relaxed)
+}
 
 /// Flags that are kept from the kernel.
 const KEPT: c_int = libc::SA_SIGINFO | libc::SA_RESETHAND;
@@ -122,6 +137,13 @@ unsafe extern "C" fn sigaction(
     new: *const libc::sigaction,
     old: *mut libc::sigaction,
 ) -> c_int {
+    // SAFETY: null, or an action that the C library would read as well.
+    let mut changed = unsafe { new.as_ref() }.copied();
+    let is_handler =
+        |new: &libc::sigaction| !matches!(new.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN);
+    if changed.as_ref().is_some_and(is_handler) {
+        HANDLED.store(true, Ordering::Relaxed);
+    }
     let ours = (1..SIGNALS as c_int).contains(&number) && UNTOUCHED & bit(number) == 0;
     if !ours || !crate::session::is_attached() {
         // SAFETY: the program's call.
@@ -129,13 +151,11 @@ unsafe extern "C" fn sigaction(
     }
     let wanted = &WANTED[number as usize];
     let before = (wanted.handler.load(Ordering::Acquire), wanted.flags.load(Ordering::Acquire));
-    // SAFETY: null, or an action that the C library would read as well.
-    let mut changed = unsafe { new.as_ref() }.copied();
     // Handlers that a vforked child sets are its own, and what is noted here is the parent's: they
     // are entered by the kernel.
     if let Some(new) = &mut changed
         && !crate::child::is_child()
-        && !matches!(new.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN)
+        && is_handler(new)
     {
         wanted.flags.store(new.sa_flags & (KEPT | libc::SA_RESTART), Ordering::Release);
         wanted.handler.store(new.sa_sigaction, Ordering::Release);

@@ -226,6 +226,7 @@ unsafe fn dispatch(
             #[cfg(target_arch = "x86_64")]
             libc::SYS_dup2 => c_long::from(libc::dup2(fd, b as c_int)),
             _ => {
+                crate::signals::is_called(number);
                 real!(c"syscall"(number => c_long, a => c_long, b => c_long, c => c_long, d => c_long, e => c_long, f => c_long) -> c_long)
             }
         }

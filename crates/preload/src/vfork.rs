@@ -9,6 +9,7 @@ use crate::child;
 use crate::real::real;
 use crate::session::{self, session};
 use crate::stdio::standard;
+use crate::{signals, threads};
 use forebay_client::interruption;
 use libc::{c_int, c_void, sigset_t};
 use rustix::io::Errno;
@@ -45,8 +46,20 @@ enum How {
     AsFork = 2,
 }
 
+/// What `vfork` needs, in two registers.
+#[repr(C)]
+struct Begun {
+    how: How,
+    /// Where the kernel says which number the child has.
+    numbers: *mut u32,
+}
+
 /// Before a vfork.
-extern "C" fn begin() -> How {
+extern "C" fn begin() -> Begun {
+    Begun { how: prepare(), numbers: child::numbers() }
+}
+
+fn prepare() -> How {
     if child::is_child() || interruption::is_inside() {
         return How::AsFork;
     }
@@ -54,8 +67,8 @@ extern "C" fn begin() -> How {
     // The fork waits for a slot, and fails if it has to.
     let Some(fork) = session.before_fork() else { return How::AsFork };
     // No handler runs in the child before it is known to be one, nor in the parent before it is
-    // known not to be.
-    let mask = block_all();
+    // known not to be. A thread that is the only one knows whether there are handlers.
+    let mask = (signals::may_be_handled() || threads::may_be_others()).then(block_all);
     child::prepare(fork, session.has_files(), mask);
     session::share(true);
     standard::share(true);
@@ -64,13 +77,13 @@ extern "C" fn begin() -> How {
 
 /// In the child, at once.
 extern "C" fn follow() {
-    let (fork, mask) = child::begin();
+    let (fork, number, mask) = child::begin();
     if let (Some(fork), Some(parents)) = (fork, session::parents())
-        && let Err(refused) = parents.vforked(&fork)
+        && let Err(refused) = parents.vforked(&fork, number)
     {
         session::refuse(refused);
     }
-    unblock(mask);
+    mask.into_iter().for_each(unblock);
 }
 
 /// In the parent when it goes on: the kernel has returned `result`. Returns what vfork is to.
@@ -90,7 +103,7 @@ extern "C" fn end(result: c_int, how: How) -> c_int {
                 _ => session.fork_succeeded(&fork, result as u32),
             }
         }
-        unblock(mask);
+        mask.into_iter().for_each(unblock);
     }
     if result < 0 {
         crate::errno::set_errno(Errno::from_raw_os_error(-result));
@@ -98,6 +111,15 @@ extern "C" fn end(result: c_int, how: How) -> c_int {
     }
     result
 }
+
+/// A vfork that also says which number the child has: in both namespaces, that of its parent and
+/// its own.
+#[cfg(target_arch = "x86_64")]
+const FLAGS: c_int = libc::CLONE_VM
+    | libc::CLONE_VFORK
+    | libc::CLONE_PARENT_SETTID
+    | libc::CLONE_CHILD_SETTID
+    | libc::SIGCHLD;
 
 /// The return address is kept in a register: child and parent return into the caller one after the
 /// other, with the same stack, and the child has overwritten what lies below. As the C library's
@@ -110,22 +132,26 @@ unsafe extern "C" fn vfork() -> libc::pid_t {
         "sub rsp, 8",
         "call {begin}",
         "add rsp, 8",
-        "cmp eax, 2",
+        "cmp eax, {as_fork}",
         "je {fork}",
-        "mov esi, eax",
-        "pop rdi",
-        "mov eax, {vfork}",
+        "mov r8d, eax",
+        "pop r9",
+        "lea r10, [rdx + 4]",
+        "mov edi, {flags}",
+        "xor esi, esi",
+        "mov eax, {clone}",
         "syscall",
-        "push rdi",
+        "push r9",
         "test eax, eax",
         "jz 2f",
         "sub rsp, 8",
         "mov edi, eax",
+        "mov esi, r8d",
         "call {end}",
         "add rsp, 8",
         "ret",
         "2:",
-        "test esi, esi",
+        "test r8d, r8d",
         "jz 3f",
         "sub rsp, 8",
         "call {follow}",
@@ -138,7 +164,9 @@ unsafe extern "C" fn vfork() -> libc::pid_t {
         follow = sym follow,
         end = sym end,
         fork = sym crate::process::fork,
-        vfork = const libc::SYS_vfork,
+        as_fork = const How::AsFork as u32,
+        flags = const FLAGS,
+        clone = const libc::SYS_clone,
     )
 }
 
@@ -189,7 +217,7 @@ unsafe extern "C" fn clone(
     if flags & (VFORKED | OTHER) != VFORKED {
         return call(main, argument);
     }
-    let how = begin();
+    let how = prepare();
     if how != How::Followed {
         return call(main, argument);
     }

@@ -31,7 +31,7 @@ mod uring;
 pub use faulty::{Fault, FaultScript, Faulty, Operation, Rule, When};
 pub use null::Null;
 pub use script::{ScriptError, parse_script};
-pub use throttled::{Throttled, now_ns, sleep_until};
+pub use throttled::Throttled;
 pub use uring::Uring;
 
 use forebay_device::Batch;

@@ -2,8 +2,7 @@
 
 use forebay_device::{Batch, Direction, Errno, StoreFile, Transfer, Worked};
 use forebay_placement::{Speed, occupy};
-use rustix::thread::clock_nanosleep_absolute;
-use rustix::time::{ClockId, Timespec, clock_gettime};
+use forebay_posix::{now_ns, sleep_until};
 use std::ops::Deref;
 use std::sync::atomic::AtomicU64;
 
@@ -63,21 +62,6 @@ impl<C: Batch, D: Deref<Target = AtomicU64> + Send> Batch for Throttled<C, D> {
     }
 }
 
-/// Nanoseconds of CLOCK_MONOTONIC, the same in all processes of a machine.
-pub fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
-
-/// Sleeps until this moment of CLOCK_MONOTONIC (ns), whatever signals arrive.
-pub fn sleep_until(wake_ns: u64) {
-    let wake = Timespec {
-        tv_sec: (wake_ns / 1_000_000_000) as i64,
-        tv_nsec: (wake_ns % 1_000_000_000) as i64,
-    };
-    while clock_nanosleep_absolute(ClockId::Monotonic, &wake) == Err(Errno::INTR) {}
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -133,13 +117,5 @@ mod tests {
         assert_eq!(client.run_beside(&mut transfers, &mut || worked_ns = now_ns()), Worked::Beside);
         assert!(worked_ns >= start_ns);
         assert!(now_ns() >= start_ns + latency_ns);
-    }
-
-    #[test]
-    fn sleeps_at_least_until_the_moment() {
-        let wake_ns = now_ns() + 2_000_000;
-        sleep_until(wake_ns);
-        assert!(now_ns() >= wake_ns);
-        sleep_until(0);
     }
 }

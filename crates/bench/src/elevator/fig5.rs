@@ -115,12 +115,16 @@ fn overlap(
     measured: &mut Measured,
 ) -> Result<(), String> {
     // Twice as fast as elsewhere: long enough for many batches, and short enough to be repeated.
-    let Devices { store, burst_buffer } = Devices::new(scale, times);
-    let (store, burst_buffer) = (2 * store, 2 * burst_buffer);
+    let as_elsewhere = Devices::new(scale, times);
+    let devices = Devices {
+        store: 2 * as_elsewhere.store,
+        burst_buffer: 2 * as_elsewhere.burst_buffer,
+        ..as_elsewhere
+    };
     let file = vpic(2, 1, scale.of(512, 64) << 20, 0);
-    let both = bench.drain(&Devices { store, burst_buffer }, &file)?;
-    let r = bench.drain(&Devices { store: 0, burst_buffer }, &file)?.seconds;
-    let w = bench.drain(&Devices { store, burst_buffer: 0 }, &file)?.seconds;
+    let both = bench.drain(&devices, &file)?;
+    let r = bench.drain(&Devices { store: 0, ..devices }, &file)?.seconds;
+    let w = bench.drain(&Devices { burst_buffer: 0, ..devices }, &file)?.seconds;
     let mut add = |what, unit, value| {
         measured.add(&of_times(times, what), STAGED.name(), unit, value);
     };

@@ -11,6 +11,7 @@ use crate::paper::{self, Printed};
 use crate::science::{Seen, Work};
 use crate::site::{self, Site};
 use crate::{Options, Scale};
+use std::fmt::Write;
 use std::fs;
 
 const ROUNDS: u32 = 3;
@@ -31,8 +32,9 @@ pub fn run(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Measured, Str
     measured.is_drawn = false;
     bench.science.note(&mut measured);
     let write = vpic(2, 1, scale.of(88, 16) << 20, 0);
-    // The burst buffer is four times as fast as the store.
-    let devices = Devices::new(scale, 4);
+    // The burst buffer is four times as fast as the store; a request costs what it costs of disks
+    // behind a network, and of an NVMe device.
+    let devices = Devices { store_us: 2000, burst_buffer_us: 20, ..Devices::new(scale, 4) };
     rounds(options, &mut measured, |measured, round| {
         for system in [System::Direct, System::Strategy, System::Staged, System::Async] {
             say(&format!("round {round}: {}", system.name()));
@@ -57,19 +59,28 @@ fn analyse(
     bench: &Bench<'_>,
     system: System,
     devices: &Devices,
-    write: &Work,
+    step: &Work,
 ) -> Result<[Seen; 2], String> {
-    let index = Work { kernel: "index", ..*write };
-    let query = Work { kernel: "query", ..*write };
-    let text = devices.config(system, write.bytes);
+    let index = Work { kernel: "index", ..*step };
+    let query = Work { kernel: "query", ..*step };
+    let mut text = devices.config(system, step.bytes);
+    // A staged file waits for its analyses, as in the paper (state A): until both have ended.
+    if system == System::Staged {
+        let _ = write!(
+            text,
+            "[[analysis]]\nname = \"vpic\"\nmatch = \"*.h5\"\ndrain = \"after\"\n\
+             command = ['/bin/sh', '-c', 'until [ -e \"$0\" ]; do sleep 0.02; done', '{}']\n",
+            bench.done().display()
+        );
+    }
     let found = match system {
         System::Staged | System::Async => {
-            bench.run_together(&text, &[*write, index, query], "pfs")?
+            bench.run_together(&text, &[*step, index, query], "pfs")?
         }
         _ => {
             let config = bench.configure(&text)?;
             let folder = bench.site.path(system.target());
-            bench.run_plainly(write, &folder)?;
+            bench.run_plainly(step, &folder)?;
             bench.run_in(&config, &[index, query], system.target())?
         }
     };
@@ -87,12 +98,12 @@ const PRINTED: [Printed; 2] = [
         "8: building the index in transit, over the store",
         1.9,
         "the burst buffer is four times as fast as the store here, and little is computed",
-        "the file drains at the same time, and is compared",
+        "what is computed takes as long on both",
     ),
     Printed::times(
         "8: the query in transit, over the store",
         6.6,
-        "the tier answers small reads at once",
-        "a query reads at most four times as fast from a burst buffer that is four times as fast",
+        "a request waits 2 ms for the store here, and 20 us for the burst buffer; the paper does not say",
+        "opening files and reading the index take as long on both, and the query shares two cores with all else",
     ),
 ];

@@ -29,6 +29,8 @@ use std::time::{Duration, Instant};
 
 /// Bytes a second of the store.
 const STORE: u64 = 200_000_000;
+/// What a request takes of either device, beside its bytes.
+const REQUEST_US: u64 = 100;
 /// Stripes of the store.
 const STRIPE: u64 = 4 << 20;
 /// Threads of a mover that overlaps reading and writing.
@@ -94,36 +96,39 @@ impl System {
     }
 }
 
-/// Emulated devices: bytes a second, 0 where one is not slowed down.
+/// Emulated devices: bytes a second, 0 where one is not slowed down, and microseconds of a request.
 #[derive(Clone, Copy, Debug)]
 struct Devices {
     store: u64,
     burst_buffer: u64,
+    store_us: u64,
+    burst_buffer_us: u64,
 }
 
 impl Devices {
     /// A burst buffer that is so many times as fast as the store.
     fn new(scale: Scale, times: u64) -> Devices {
         let store = STORE * scale.of(1, SMALL_SPEEDUP);
-        Devices { store, burst_buffer: store * times }
+        let (store_us, burst_buffer_us) = (REQUEST_US, REQUEST_US);
+        Devices { store, burst_buffer: store * times, store_us, burst_buffer_us }
     }
 
-    fn emulation(bandwidth: u64) -> String {
+    fn emulation(bandwidth: u64, latency_us: u64) -> String {
         match bandwidth {
             0 => String::new(),
-            _ => format!("emulate = {{ bandwidth = {bandwidth}, latency = \"100us\" }}\n"),
+            _ => format!("emulate = {{ bandwidth = {bandwidth}, latency = \"{latency_us}us\" }}\n"),
         }
     }
 
     /// The configuration of a system for files of so many bytes altogether.
     fn config(&self, system: System, bytes: u64) -> String {
         let store = |mode: &str| {
-            let emulation = Self::emulation(self.store);
+            let emulation = Self::emulation(self.store, self.store_us);
             format!(
                 "[[backing]]\npath = \"pfs\"\nmode = \"{mode}\"\nstripe = {STRIPE}\n{emulation}"
             )
         };
-        let of_burst_buffer = Self::emulation(self.burst_buffer);
+        let of_burst_buffer = Self::emulation(self.burst_buffer, self.burst_buffer_us);
         let directory = format!("[[backing]]\npath = \"bb\"\nmode = \"bypass\"\n{of_burst_buffer}");
         // Twice, so that no room has to be made.
         let capacity = (2 * bytes).max(64 << 20);
@@ -307,6 +312,11 @@ impl<'a> Bench<'a> {
         Ok(pools.into_iter().find(|pool| pool["stores"].to_string().contains(&own)))
     }
 
+    /// What is there as soon as kernels that ran together have ended.
+    fn done(&self) -> std::path::PathBuf {
+        self.site.path("done")
+    }
+
     /// Runs several kernels in one `forebay run`; returns what each says.
     fn run_together(
         &self,
@@ -320,9 +330,13 @@ impl<'a> Bench<'a> {
 
     /// The same on devices that hold something already.
     fn run_in(&self, config: &Path, works: &[Work], target: &str) -> Result<Vec<Seen>, String> {
+        // That of a run before.
+        let _ = fs::remove_file(self.done());
         let ranks = works.first().map_or(1, |work| work.ranks);
         let mut command = self.forebay_run(config, ranks);
-        command.args(["sh", "-ec", &script(&self.science, works, &self.site.path(target))]);
+        let script = script(&self.science, works, &self.site.path(target));
+        command.args(["sh", "-c", &format!("trap ': >\"$0\"' EXIT\nset -e\n{script}")]);
+        command.arg(self.done());
         let printed = server::run(&mut command);
         self.stop(config)?;
         let printed = printed?;
@@ -427,8 +441,7 @@ mod tests {
             assert_eq!(system.target() == "bb", system.movers().is_some());
             assert_eq!(text.contains("staged"), system == System::Staged);
         }
-        assert!(
-            !Devices { store: 0, burst_buffer: 0 }.config(System::Direct, 1).contains("emulate")
-        );
+        let unlimited = Devices { store: 0, burst_buffer: 0, ..devices };
+        assert!(!unlimited.config(System::Direct, 1).contains("emulate"));
     }
 }

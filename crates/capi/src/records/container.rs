@@ -53,7 +53,7 @@ impl core::fmt::Display for Error {
 impl std::error::Error for Error {}
 
 impl Error {
-    fn last(code: c_int) -> Error {
+    pub(crate) fn last(code: c_int) -> Error {
         // SAFETY: this thread's text.
         let text = unsafe { CStr::from_ptr(last_message()) };
         Error { code, message: text.to_string_lossy().into_owned() }

@@ -202,22 +202,11 @@ unsafe extern "C" fn forebay_records_open(
     let mut given = DEFAULTS;
     if !options.is_null() {
         // SAFETY: a struct that begins with its size.
-        let size = unsafe { options.cast::<usize>().read() };
-        if size < size_of::<usize>() || size > 1 << 20 {
-            return fail(
-                -libc::EINVAL,
-                format_args!(
-                    "{FUNCTION}(): begin the options with FOREBAY_RECORDS_OPTIONS; their size is \
-                     {size}"
-                ),
-            );
-        }
-        let known = size_of::<GivenOptions>().min(size);
-        // SAFETY: the caller's struct is as long as it says.
-        unsafe {
-            let (from, to) = (options.cast::<u8>(), (&raw mut given).cast::<u8>());
-            core::ptr::copy_nonoverlapping(from, to, known);
-        }
+        let read = unsafe { crate::given(FUNCTION, "FOREBAY_RECORDS_OPTIONS", options, DEFAULTS) };
+        given = match read {
+            Ok(read) => read,
+            Err(code) => return code,
+        };
     }
     // SAFETY: the caller's texts.
     let (directory, name) = unsafe { (CStr::from_ptr(directory), CStr::from_ptr(name)) };

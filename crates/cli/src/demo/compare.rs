@@ -95,8 +95,9 @@ pub(super) fn draw(
     let movements =
         timeline::movements(&lines, &TIERS).map_err(|e| format!("{}: {e}", trace.display()))?;
     let panels = [
-        direct.panel("directly on the store", Vec::new()),
-        buffered.panel("under forebay run", movements),
+        // It goes around the tiers.
+        direct.panel("directly on the store", Vec::new(), Vec::new()),
+        buffered.panel("under forebay run", movements, buffered.levels.clone()),
     ];
     timeline::draw(picture, "The same program, without and with Forebay", &panels)
 }

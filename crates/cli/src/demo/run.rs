@@ -1,11 +1,13 @@
 //! One run of the demo's program, as it was seen.
 
-use crate::timeline::{Activity, Panel, Row, Span};
+use crate::timeline::{Activity, Level, Panel, Row, Span};
 
 /// What a run did, and when `forebay run` was done with it.
 pub(super) struct Run {
     pub(super) phases: Vec<(Activity, Span)>,
     pub(super) end_us: u64,
+    /// How full the tiers were.
+    pub(super) levels: Vec<Level>,
 }
 
 impl Run {
@@ -43,7 +45,7 @@ impl Run {
         self.end_us.saturating_sub(self.start_us())
     }
 
-    pub(super) fn panel(&self, title: &str, movements: Vec<Row>) -> Panel {
+    pub(super) fn panel(&self, title: &str, movements: Vec<Row>, levels: Vec<Level>) -> Panel {
         let row = |name: &str, activity: Activity| {
             let spans = self.phases.iter().filter(|(a, _)| *a == activity).map(|(_, s)| *s);
             Row::new(name, activity, spans.collect())
@@ -60,7 +62,7 @@ impl Run {
             origin_us: self.start_us(),
             rows,
             marks: vec![(self.end_us, safe)],
-            levels: Vec::new(),
+            levels,
         }
     }
 }

@@ -6,12 +6,21 @@ use super::compare::{compare, draw, table};
 use super::run::{Run, seconds};
 use super::site::Site;
 use super::site::failed;
+use crate::fills::Fills;
 use crate::timeline::{Activity, Span};
+use forebay_node::Config;
+use forebay_node::runtime::Runtime;
+use forebay_node::status::Observer;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Between two looks at how full the tiers are.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// The program in its place.
 pub(super) struct Scene<'a> {
@@ -63,13 +72,33 @@ impl Scene<'_> {
         command.arg("--").arg(self.program).arg(self.site.path(files));
         command.args([u64::from(steps), bytes, compute_ms].map(|n| n.to_string()));
         let mut child = command.stdout(Stdio::piped()).spawn().map_err(unusable)?;
-        let phases = child.stdout.take().map_or(Ok(Vec::new()), |output| self.follow(output));
-        let status = child.wait().map_err(unusable)?;
-        let end_us = now_us();
+        let has_ended = AtomicBool::new(false);
+        let (phases, status, end_us, levels) = thread::scope(|scope| {
+            let looking = scope.spawn(|| {
+                let mut fills = Fills::default();
+                if let Some(runtime) = self.runtime(config) {
+                    watch(&runtime, &mut fills, &has_ended);
+                }
+                fills.pictures()
+            });
+            let phases = child.stdout.take().map_or(Ok(Vec::new()), |output| self.follow(output));
+            let status = child.wait();
+            let end_us = now_us();
+            has_ended.store(true, Ordering::Relaxed);
+            // Without it the picture is of the movements alone.
+            (phases, status, end_us, looking.join().unwrap_or_default())
+        });
+        let status = status.map_err(unusable)?;
         if !status.success() {
             return Err(format!("`forebay run --config {config}` ended with {status}"));
         }
-        Ok(Run { phases: phases?, end_us })
+        Ok(Run { phases: phases?, end_us, levels })
+    }
+
+    /// Where a run with this configuration is.
+    fn runtime(&self, config: &str) -> Option<Runtime> {
+        let config = Config::load(&self.site.path(config), &[]).ok()?;
+        Runtime::of(&config).ok()
     }
 
     /// Reads the program's report while it runs, and tells each step.
@@ -97,6 +126,20 @@ impl Scene<'_> {
             }
         }
         Ok(phases)
+    }
+}
+
+/// Notes how full the tiers of a pool are, which comes and goes meanwhile.
+fn watch(runtime: &Runtime, fills: &mut Fills, has_ended: &AtomicBool) {
+    let mut observer = None;
+    while !has_ended.load(Ordering::Relaxed) {
+        if observer.is_none() {
+            observer = Observer::of(&runtime.pool).ok().filter(Observer::is_served);
+        }
+        if let Some(observer) = &observer {
+            fills.note(&observer.tiers());
+        }
+        thread::sleep(LOOK);
     }
 }
 

@@ -1,5 +1,6 @@
 //! What managers have left that are gone: which instances have left something, and draining it.
 
+use super::await_release_by_end;
 use super::start::{StartError, keeps_all, start, write_config};
 use crate::aside::Aside;
 use crate::drain::{self, Ended};
@@ -69,19 +70,19 @@ pub(super) fn await_release(runtime: &Runtime) {
     await_release_while(runtime, || true);
 }
 
-/// Waits for up to 5 s, and only while `is_expected`, until no manager holds the instance's lock.
+/// Waits for some 5 s, and only while `is_expected`, until no manager holds the instance's lock.
 pub(super) fn await_release_while(runtime: &Runtime, is_expected: impl Fn() -> bool) {
     for _ in 0..100 {
         if !matches!(runtime.lock(), Ok(None)) || !is_expected() {
             break;
         }
-        std::thread::sleep(Duration::from_millis(50));
+        await_release_by_end(runtime, Duration::from_millis(50));
     }
 }
 
 /// Waits until the manager that holds the instance's lock answers, however long it brings back what
 /// was left. `None` when no process holds it.
-pub(super) fn await_answer(runtime: &Runtime) -> Option<Result<Connection, String>> {
+pub fn await_answer(runtime: &Runtime) -> Option<Result<Connection, String>> {
     let mut told = false;
     let mut watch = Watch::default();
     loop {
@@ -261,18 +262,38 @@ pub(super) fn adopt(config: &Config) -> Result<(), String> {
     Ok(())
 }
 
+/// How many pools that no process keeps there were.
+#[derive(Clone, Copy, Default)]
+pub struct Orphans {
+    pub pools: usize,
+    /// Those of which only the file tiers are left.
+    pub without_ram: usize,
+    /// Files of them that are set aside.
+    pub set_aside: usize,
+}
+
+impl Orphans {
+    /// Counts one more, before it is drained.
+    pub fn count(&mut self, runtime: &Runtime) {
+        self.pools += 1;
+        self.without_ram += usize::from(!runtime.has_pool());
+    }
+}
+
 /// Before a run: drains what an earlier one with another configuration left for the same
 /// directories. What was left with this configuration is taken over by its manager; what was left
 /// for other directories is shown by `forebay status`.
-pub fn drain_orphans(config: &Config, runtime: &Runtime) -> Result<(), String> {
+pub fn drain_orphans(config: &Config, runtime: &Runtime) -> Result<Orphans, String> {
     adopt(config)?;
+    let mut orphans = Orphans::default();
     for (orphan, keeper) in &pools()? {
         if orphan.instance == runtime.instance || matches!(keeper, Keeper::Manager(_)) {
             continue;
         }
         if orphan.backing().is_none_or(|theirs| overlap(config, &theirs)) {
-            drain_orphan(orphan)?;
+            orphans.count(orphan);
+            orphans.set_aside += drain_orphan(orphan)?;
         }
     }
-    Ok(())
+    Ok(orphans)
 }

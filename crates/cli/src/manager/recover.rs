@@ -1,6 +1,6 @@
 //! `forebay recover`.
 
-use super::orphans::{Keeper, drain_orphan, drain_orphans, pools};
+use super::orphans::{Keeper, Orphans, drain_orphan, drain_orphans, pools};
 use super::start::write_config;
 use crate::aside::Aside;
 use crate::drain::{self, Drained};
@@ -11,6 +11,7 @@ use std::process::ExitCode;
 
 /// `forebay recover`.
 pub fn recover(arguments: &InstanceArguments) -> Result<ExitCode, String> {
+    let mut orphans = Orphans::default();
     if arguments.is_given() {
         // Only the pool, or after a reboot the tiers' files, may be left; the folder says whose
         // they are.
@@ -24,29 +25,50 @@ pub fn recover(arguments: &InstanceArguments) -> Result<ExitCode, String> {
             write_config(&left, &runtime)?;
         }
         // What must come to the store before anything of this one.
-        drain_orphans(&config, &runtime)?;
+        orphans = drain_orphans(&config, &runtime)?;
     }
     let mut pools = pools()?;
     if arguments.is_given() {
         let (_, named) = arguments.runtime_to_end()?;
         pools.retain(|(runtime, _)| runtime.instance == named.instance);
     }
+    let is_orphan = |(_, keeper): &&(Runtime, Keeper)| matches!(keeper, Keeper::None);
+    let of_orphans = pools.iter().filter(is_orphan);
+    of_orphans.for_each(|(runtime, _)| orphans.count(runtime));
     // One store that is gone must not keep the others from being drained.
     let drained: Vec<_> =
         pools.iter().map(|(runtime, keeper)| drain_pool(runtime, keeper)).collect();
-    let set_aside: usize = drained.iter().flatten().sum();
+    let set_aside: usize = orphans.set_aside + drained.iter().flatten().sum::<usize>();
     let failures: Vec<_> = drained.into_iter().filter_map(Result::err).collect();
     if !failures.is_empty() {
         return Err(failures.join("\n"));
     }
-    let recovered = format!("recovered {}", counted(pools.len(), "pool", "pools"));
-    match (pools.len(), set_aside) {
-        (0, _) => println!("nothing to recover"),
-        (_, 0) => println!("{recovered}: everything is on the backing store"),
-        (_, files) => println!(
-            "{recovered}: {} nowhere on the backing store and set aside; everything else is on it",
+    let Orphans { pools: count, without_ram, .. } = orphans;
+    let what = match (count, pools.len()) {
+        (0, 0) => {
+            println!("nothing to recover");
+            return Ok(ExitCode::SUCCESS);
+        }
+        (0, served) => {
+            let served = counted(served, "pool with a node manager", "pools with node managers");
+            format!("nothing to recover; drained {served}")
+        }
+        _ => format!("recovered {}", counted(count, "pool", "pools")),
+    };
+    match set_aside {
+        0 if without_ram > 0 => println!("{what}: what it had is on the backing store"),
+        0 => println!("{what}: everything is on the backing store"),
+        files => println!(
+            "{what}: {} nowhere on the backing store and set aside; everything else is on it",
             counted(files, "file is", "files are")
         ),
+    }
+    if without_ram > 0 {
+        let of = counted(without_ram, "pool", "pools");
+        println!(
+            "of {of} no memory was left, as after a reboot: what was in memory alone, and was not \
+             synced, is lost"
+        );
     }
     Ok(ExitCode::SUCCESS)
 }

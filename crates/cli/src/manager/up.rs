@@ -3,21 +3,36 @@
 
 use super::orphans::drain_orphans;
 use super::stop::stop_instance;
-use super::{Joined, join_with};
+use super::{Joined, join_to_stay};
 use crate::group::{GroupArguments, await_part};
 use crate::instance::InstanceArguments;
 use crate::signals;
+use crate::web;
 use clap::Args;
 use forebay_node::Config;
 use forebay_node::log::shown;
 use forebay_node::runtime::Runtime;
+use forebay_node::status::Observer;
+use forebay_pool::stay::Stay;
 use std::fs;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
-/// Options of `forebay up` and `forebay down`.
+/// Options of `forebay up`.
 #[derive(Args)]
 pub struct UpArguments {
+    #[command(flatten)]
+    which: DownArguments,
+    /// Serve a page with live charts as long as the node manager lives, on this machine alone, and
+    /// print its address, with the token that opens it: at a free port, or at 127.0.0.1:PORT
+    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, require_equals = true,
+          default_missing_value = "0", value_parser = web::port_of)]
+    web: Option<u16>,
+}
+
+/// Options of `forebay down`, which those of `forebay up` have, too.
+#[derive(Args)]
+pub struct DownArguments {
     #[command(flatten)]
     instance: InstanceArguments,
     #[command(flatten)]
@@ -33,7 +48,7 @@ pub struct UpArguments {
 const PART: Duration = Duration::from_secs(60);
 
 /// `forebay up`.
-pub fn up(arguments: &UpArguments) -> Result<ExitCode, String> {
+pub fn up(UpArguments { which: arguments, web }: &UpArguments) -> Result<ExitCode, String> {
     if let Some(launcher) = &arguments.launcher {
         return everywhere(launcher, arguments);
     }
@@ -47,17 +62,26 @@ pub fn up(arguments: &UpArguments) -> Result<ExitCode, String> {
         true => format!(", {}", await_part(&runtime, PART)?),
         false => String::new(),
     };
-    let how = if is_new { "serves" } else { "serves already" };
-    println!("node manager {} {how} {}{part}", manager(&runtime), served.describe());
+    println!("{}{part}", describe_served(&runtime, &served, is_new));
+    if let Some(port) = web {
+        let manager = runtime.manager().ok_or("--web: the node manager has ended meanwhile")?;
+        println!("{}", web::start(Some(*port).filter(|port| *port > 0), manager)?);
+    }
     Ok(ExitCode::SUCCESS)
 }
 
 /// `forebay down`.
-pub fn down(arguments: &UpArguments) -> Result<ExitCode, String> {
+pub fn down(arguments: &DownArguments) -> Result<ExitCode, String> {
     match &arguments.launcher {
         Some(launcher) => everywhere(launcher, arguments),
         None => stop_instance(&arguments.instance),
     }
+}
+
+/// Which node manager serves what.
+pub fn describe_served(runtime: &Runtime, served: &Config, is_new: bool) -> String {
+    let how = if is_new { "serves" } else { "serves already" };
+    format!("node manager {} {how} {}", manager(runtime), served.describe())
 }
 
 fn manager(runtime: &Runtime) -> String {
@@ -66,25 +90,20 @@ fn manager(runtime: &Runtime) -> String {
 
 /// Makes sure that a node manager serves the instance until it is ended; whether it is a new one.
 fn serve(config: &Config, runtime: &mut Runtime) -> Result<bool, String> {
-    let (_, joined) = join_with(config, runtime, &[])?;
-    match ends_with_runs(runtime) {
-        false => Ok(matches!(joined, Joined::Started)),
-        true => Err(format!(
-            "node manager {} was started by a run and ends with the last one: when that has ended, or \
-             after `forebay stop`, give the command again",
-            manager(runtime)
-        )),
-    }
+    let joined = join_to_stay(config, runtime)?;
+    Ok(matches!(joined, Joined::Started))
 }
 
-/// Whether the instance's node manager ends when no run needs it: its command line says so.
-fn ends_with_runs(runtime: &Runtime) -> bool {
+/// Whether the instance's node manager ends when no run needs it, or some time after that: its
+/// command line says so, and `forebay up` has not asked for more.
+pub fn ends_with_runs(runtime: &Runtime) -> bool {
     let line = runtime.manager().and_then(|pid| fs::read(format!("/proc/{pid}/cmdline")).ok());
     line.is_some_and(|line| line.split(|byte| *byte == 0).any(|word| word == b"--ephemeral"))
+        && Observer::of(&runtime.pool).is_ok_and(|observer| observer.stay() != Stay::UntilTold)
 }
 
 /// Gives this command on each host of the list, at once, and says what each has said.
-fn everywhere(launcher: &str, arguments: &UpArguments) -> Result<ExitCode, String> {
+fn everywhere(launcher: &str, arguments: &DownArguments) -> Result<ExitCode, String> {
     let hosts = arguments.group.list()?;
     let command = same_command()?;
     let mut words = launcher.split_whitespace();

@@ -21,6 +21,14 @@ const MANY_WRITES: u64 = 10_000;
 const LARGE_TIER: u64 = 1 << 30;
 const UNUSED: u64 = 10;
 
+/// A tier was full if it was so at a look: there is one now and then.
+const FULL: f64 = 0.9;
+
+/// The name of a tier, if there is any.
+fn name(tier: Option<&Value>) -> &str {
+    tier.map_or("the tiers", |tier| words(tier, "/name"))
+}
+
 /// All that follows from a report's counters.
 pub fn of(document: &Value) -> Vec<Value> {
     let mut all = Vec::new();
@@ -38,20 +46,44 @@ pub fn of(document: &Value) -> Vec<Value> {
             ),
         );
     }
-    if around > 0 || waits > quota_waits {
-        let full = list(document, "/tiers").iter().max_by_key(|tier| number(tier, "/peak"));
-        let full = full.map_or("the tiers", |tier| words(tier, "/name"));
+    let cap_waits = count("cap_waits");
+    if cap_waits > 0 {
+        advise(
+            "cap",
+            format!(
+                "writers waited {} at the limit of unsafe bytes: the store is slower than the \
+                 program; raise --max-unsafe, `run.max_unsafe` or `flush.max_unsafe` if more may be \
+                 lost",
+                counted(cap_waits, "time", "times")
+            ),
+        );
+    }
+    let quota_waits = quota_waits + cap_waits;
+    // At a limit of unsafe bytes that cannot be kept, too, writes go past the tiers.
+    if around > 0 && cap_waits == 0 || waits > quota_waits {
         let went = match around {
             0 => String::new(),
             around => format!(", and {} past them", counted(around, "block went", "blocks went")),
         };
+        let waited = counted(waits - quota_waits.min(waits), "time", "times");
+        let tiers = list(document, "/tiers");
+        let share =
+            |tier: &Value| number(tier, "/peak") as f64 / number(tier, "/capacity").max(1) as f64;
+        let fullest = tiers.iter().max_by(|a, b| share(a).total_cmp(&share(b)));
         advise(
             "capacity",
-            format!(
-                "the tiers were full: writers waited {}{went}: give {full} more capacity, add a file tier on \
-                 local NVMe ([[tier]] with kind = \"file\"), or write bursts further apart",
-                counted(waits - quota_waits.min(waits), "time", "times")
-            ),
+            match fullest.is_none_or(|tier| share(tier) >= FULL) {
+                true => format!(
+                    "the tiers were full: writers waited {waited}{went}: give {} more capacity, add a file tier on \
+                     local NVMe ([[tier]] with kind = \"file\"), or write bursts further apart",
+                    name(fullest)
+                ),
+                false => format!(
+                    "blocks left {first} more slowly than the program wrote: writers waited {waited}{went}: give \
+                     {first} more capacity, or write bursts further apart",
+                    first = name(tiers.first())
+                ),
+            },
         );
     }
     let from_store = number(document, "/bytes/from_store");
@@ -158,19 +190,36 @@ mod tests {
             "bytes": { "written": 1 << 20, "read": 1u64 << 30, "from_store": 1u64 << 29 },
             "hits": { "read_share": 0.5 },
             "counters": {
-                "writes": 1 << 20, "write_around": 7, "backpressure": 5, "quota_waits": 2,
+                "writes": 1 << 20, "write_around": 7, "backpressure": 6, "quota_waits": 2,
+                "cap_waits": 1,
                 "guessed": 100, "guess_misses": 80,
             },
             "tiers": [{ "name": "ram", "peak": 10, "capacity": 2u64 << 30 }],
         });
         let wanted =
-            ["quota", "capacity", "stage_in", "prefetch", "drain", "small_writes", "tables"];
+            ["quota", "cap", "capacity", "stage_in", "prefetch", "drain", "small_writes", "tables"];
         assert_eq!(codes(&trouble), wanted);
-        let said = &of(&trouble)[1]["text"];
+        let said = &of(&trouble)[2]["text"];
         assert!(
             said.as_str().unwrap().contains("waited 3 times, and 7 blocks went past"),
             "{said}"
         );
+    }
+
+    #[test]
+    fn tiers_are_said_to_be_full_that_were() {
+        let said = |ram: u64, nvme: u64| {
+            let tier = |name, peak| json!({ "name": name, "peak": peak, "capacity": 100 });
+            let waited = json!({
+                "counters": { "backpressure": 2 },
+                "tiers": [tier("ram", ram), tier("nvme", nvme)],
+            });
+            of(&waited)[0]["text"].as_str().unwrap().to_owned()
+        };
+        let (wanted, full) = ("give nvme more capacity, add", said(96, 97));
+        assert!(full.starts_with("the tiers were full") && full.contains(wanted), "{full}");
+        let (wanted, busy) = ("give ram more capacity, or", said(75, 19));
+        assert!(busy.starts_with("blocks left ram more slowly") && busy.contains(wanted), "{busy}");
     }
 
     #[test]

@@ -71,7 +71,27 @@ struct UnderWay {
     begin_ns: u64,
     refused: u32,
     is_shared: bool,
+    /// What was seen of its limits on unsafe bytes, if it has any.
+    limits: Option<Limits>,
     ended: Option<Ended>,
+}
+
+/// A run's limits on unsafe bytes.
+#[derive(Default)]
+struct Limits {
+    /// The most that was seen, and what may be.
+    cap: Option<(u64, u64)>,
+    max_age: Option<Duration>,
+}
+
+impl Limits {
+    fn json(&self) -> Value {
+        json!({
+            "max_unsafe": self.cap.map(|(_, limit)| limit),
+            "most_unsafe": self.cap.map(|(most, _)| most),
+            "max_age_seconds": self.max_age.map(|age| age.as_secs_f64()),
+        })
+    }
 }
 
 /// What is known at the command's end.
@@ -154,6 +174,7 @@ impl Collector {
             begin_ns: clock::realtime_ns(),
             refused: self.observer.as_ref().map_or(0, Observer::refused),
             is_shared: false,
+            limits: None,
             ended: None,
         });
         self.look_at(runtime, true);
@@ -175,8 +196,16 @@ impl Collector {
         if self.ledger.looks() != before
             && let Some(observer) = &self.observer
         {
-            let others = observer.jobs().into_iter().filter(|job| job.pid != 0);
-            at.is_shared |= others.filter(|job| Some(job.number) != at.job).count() > 0;
+            let mut jobs = observer.jobs();
+            jobs.retain(|job| job.pid != 0);
+            at.is_shared |= jobs.iter().any(|job| Some(job.number) != at.job);
+            let own = jobs.iter().find(|job| Some(job.number) == at.job);
+            if let Some(own) = own.filter(|own| own.cap.is_some() || own.max_age.is_some()) {
+                let limits = at.limits.get_or_insert_default();
+                let most = limits.cap.map_or(0, |(most, _)| most);
+                limits.cap = own.cap.map(|(used, limit)| (most.max(used), limit)).or(limits.cap);
+                limits.max_age = own.max_age;
+            }
         }
     }
 
@@ -291,6 +320,7 @@ impl Collector {
                 "guess_hits": count("guess_hits"),
                 "guess_misses": count("guess_misses"),
             },
+            "limits": at.limits.as_ref().map(Limits::json),
             "hidden": hidden,
             "refused": refused.saturating_sub(at.refused),
             "tiers": self.tiers(origin),
@@ -318,7 +348,7 @@ impl Collector {
                 "name": level.name, "capacity": level.capacity, "peak": peak, "points": points,
             })
         };
-        self.ledger.pictures().into_iter().map(tier).collect()
+        self.ledger.fills().pictures().into_iter().map(tier).collect()
     }
 
     /// What the node manager moved, and when.
@@ -356,6 +386,15 @@ fn around(document: &Value, unmarked: &[(String, u32)], direct: &[PathBuf]) -> V
             "full",
             format!("{} written to the store", counted(count("write_around"), "block", "blocks")),
             "the tiers, or what the run may have of them, were full for too long".to_owned(),
+        );
+    }
+    if count("small_files") > 0 {
+        add(
+            "small",
+            format!("{}, while new and small", crate::text::files(count("small_files") as usize)),
+            "the store takes such files as quickly as the tiers: they were written through, as without Forebay \
+             (small_files = \"buffer\" of the directory buffers them)"
+                .to_owned(),
         );
     }
     if count("passthrough") > 0 {

@@ -109,6 +109,9 @@ pub fn lines(document: &Value) -> Vec<Line> {
             ),
         );
     }
+    if document["limits"].is_object() {
+        line("unsafe", limits(document));
+    }
     line("time hidden", hidden(document));
     if document["shared"] == true {
         line(
@@ -117,6 +120,17 @@ pub fn lines(document: &Value) -> Vec<Line> {
         );
     }
     lines
+}
+
+/// What the run was allowed to have that the store lacks.
+fn limits(document: &Value) -> String {
+    let of = |at: &str| fraction(document, at);
+    let most = of("/limits/max_unsafe").map(|limit| {
+        let most = of("/limits/most_unsafe").unwrap_or(0.0);
+        format!("up to {} seen, of {} that may be", bytes(most as u64), bytes(limit as u64))
+    });
+    let age = of("/limits/max_age_seconds").map(|age| format!("for {} at most", seconds(age)));
+    most.into_iter().chain(age).collect::<Vec<_>>().join("; ")
 }
 
 fn hidden(document: &Value) -> String {

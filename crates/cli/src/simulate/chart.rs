@@ -3,7 +3,7 @@
 
 use super::scenario::{Measure, Scenario};
 use crate::bars::{self, Bar, Chart, Group};
-use crate::picture::{BLUE, Color, GREEN, ORANGE, SKY};
+use crate::picture::{BLUE, Color, GREEN, ORANGE, SKY, Width};
 use forebay_simulator::Outcome;
 use std::path::Path;
 
@@ -40,6 +40,7 @@ pub(super) fn draw(
         marks: if scenario.references.is_empty() { "" } else { "end of the paper's bar" },
         notes: &notes,
         groups: outcomes.iter().enumerate().map(group).collect(),
+        width: Width::Screen,
     };
     bars::draw(file, &chart)
 }

@@ -1,6 +1,6 @@
 //! How a stage-in comes along, for people: one line on a terminal, a line now and then elsewhere.
 
-use crate::drain::Recent;
+use crate::drain::{NO_ESTIMATE, Recent};
 use crate::progress_bar::{Bar, LINE_EVERY, SHORT};
 use crate::text::{bytes, files};
 use std::io::IsTerminal;
@@ -66,7 +66,9 @@ impl Progress {
             self.line = Some(Instant::now());
             let left = self.all.bytes.saturating_sub(done.bytes) as f64 / rate;
             let left = match rate > 0.0 {
-                true => format!("{} s left", left.ceil()),
+                true if self.recent.is_sure(taken) => format!("{} s left", left.ceil()),
+                true => NO_ESTIMATE.to_owned(),
+                false if Recent::is_beginning(taken, done.bytes) => NO_ESTIMATE.to_owned(),
                 false => "no end in sight".to_owned(),
             };
             eprintln!(

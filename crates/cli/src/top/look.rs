@@ -2,13 +2,13 @@
 
 use crate::gauges;
 use crate::watch::stopped;
-use forebay_node::outlook::{HotFile, Oldest, ProcessStatus, Rates};
+use forebay_node::outlook::{Drain, HotFile, Oldest, ProcessStatus, Rates};
 use forebay_node::runtime::Runtime;
-use forebay_node::status::{Observer, TierStatus};
+use forebay_node::status::{JobStatus, Observer, TierStatus};
 use forebay_pool::moves::Totals;
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Files that are looked at for the list of those that are used most.
 const FILES: usize = 200;
@@ -39,10 +39,14 @@ pub struct Pool {
     pub rates: Option<Rates>,
     /// Bytes that are not yet on the store.
     pub dirty: u64,
+    /// Bytes that may be at most, if that is limited.
+    pub cap: Option<u64>,
+    /// Of each run with such a limit: its number, bytes that are not on the store, and the limit.
+    pub capped: Vec<(u32, u64, u64)>,
     /// Files that are ahead of the store.
     pub ahead: usize,
-    /// How long the store takes for all of them.
-    pub drain: Duration,
+    /// How they come to the store.
+    pub drain: Drain,
     /// What is not on the store for longest.
     pub oldest: Option<Oldest>,
     /// What is wrong, a line each.
@@ -135,8 +139,10 @@ impl Eyes {
             stores: observer.stores(),
             rates,
             dirty: observer.dirty(),
+            cap: observer.cap(),
+            capped: capped(observer),
             ahead: ahead.len(),
-            drain: observer.drain_time(),
+            drain: observer.drain(),
             oldest: observer.oldest(&gauges::ages(runtime)),
             errors: errors(observer, &tiers, &ahead),
             tiers,
@@ -144,6 +150,11 @@ impl Eyes {
             files,
         }
     }
+}
+
+fn capped(observer: &Observer) -> Vec<(u32, u64, u64)> {
+    let of_job = |job: JobStatus| job.cap.map(|(used, limit)| (job.number, used, limit));
+    observer.jobs().into_iter().filter_map(of_job).collect()
 }
 
 fn unreadable(runtime: &Runtime, error: &dyn std::fmt::Display) -> Pool {
@@ -154,8 +165,10 @@ fn unreadable(runtime: &Runtime, error: &dyn std::fmt::Display) -> Pool {
         tiers: Vec::new(),
         rates: None,
         dirty: 0,
+        cap: None,
+        capped: Vec::new(),
         ahead: 0,
-        drain: Duration::ZERO,
+        drain: Drain { refused: 0, time: None },
         oldest: None,
         errors: Vec::new(),
         processes: Vec::new(),

@@ -1,5 +1,5 @@
 use super::*;
-use forebay_node::outlook::{HotFile, Oldest, Outlook, ProcessStatus, Rates};
+use forebay_node::outlook::{Drain, HotFile, Oldest, Outlook, ProcessStatus, Rates};
 use forebay_node::status::TierStatus;
 use forebay_pool::moves::Flow;
 use look::{Pool, Process};
@@ -48,8 +48,10 @@ fn pool() -> Pool {
             store: flow(70, 0),
         }),
         dirty: 16 * MIB,
+        cap: Some(40 * MIB),
+        capped: vec![(3, 5 * MIB, 8 * MIB)],
         ahead: 12,
-        drain: Duration::from_millis(1400),
+        drain: Drain { refused: 0, time: Some(Duration::from_millis(1400)) },
         oldest: Some(Oldest {
             path: "/scratch/me/checkpoint.0001".into(),
             range: 0..1,
@@ -106,7 +108,8 @@ store /scratch/me
         "ram   [####===.......]  50 %   64.00 MiB   16.00 MiB  900.00 MiB/s  100.00 MiB/s",
         "nvme  [==============] 100 %",
         "70.00 MiB/s",
-        "unsafe 16.00 MiB of 12 files, which the store takes in 1.4 s",
+        "unsafe 16.00 MiB of 12 files, which the store takes in 1.4 s; 40.00 MiB at most",
+        "run 3  5.00 MiB unsafe, 8.00 MiB at most",
         "oldest 3.2 s ago, safe within about 0.8 s: /scratch/me/checkpoint.0001",
         "ERROR cannot be written (No space left on device): /scratch/me/large",
         "writer (job 3)",

@@ -146,6 +146,11 @@ fn of_pool(
     for error in &pool.errors {
         lines.push(Line::styled(cut(&format!("ERROR {error}"), width), BAD));
     }
+    // Below what is wrong, which a small screen has to show.
+    for (number, used, limit) in &pool.capped {
+        let line = format!("run {number}  {} unsafe, {} at most", bytes(*used), bytes(*limit));
+        lines.push(Line::raw(cut(&line, width)));
+    }
     let mut processes: Vec<&Process> = pool.processes.iter().collect();
     let key = |process: &Process| match view.processes {
         ProcessOrder::Writes => (process.writes, process.status.written),
@@ -236,12 +241,10 @@ fn of_unsafe(lines: &mut Vec<Line<'static>>, pool: &Pool, width: usize) {
     if pool.dirty == 0 && pool.oldest.is_none() {
         return lines.push(Line::styled(cut("unsafe 0 B: all is on the store", width), SAFE));
     }
-    let drain = if pool.state.1 {
-        format!(", which the store takes in {}", gauges::time(pool.drain))
-    } else {
-        String::new()
-    };
-    let line = format!("unsafe {} of {}{drain} ({LEGEND})", bytes(pool.dirty), files(pool.ahead));
+    let drain = if pool.state.1 { gauges::drain(&pool.drain) } else { String::new() };
+    let most = pool.cap.map_or(String::new(), |cap| format!("; {} at most", bytes(cap)));
+    let (left, ahead) = (bytes(pool.dirty), files(pool.ahead));
+    let line = format!("unsafe {left} of {ahead}{drain}{most} ({LEGEND})");
     lines.push(Line::styled(cut(&line, width), UNSAFE));
     if let Some(oldest) = &pool.oldest {
         let when = gauges::outlook(&oldest.outlook);

@@ -44,6 +44,7 @@ period = \"100ms\"
 give_back = \"200ms\"
 [[backing]]
 path = \"store\"
+small_files = \"buffer\"
 [[tier]]
 name = \"ram\"
 kind = \"ram\"

@@ -84,7 +84,7 @@ pub fn write(
             events.complete((manager, thread), (&way.name(), way.action()), &stretch)?;
         }
     }
-    for (name, points) in ledger.levels() {
+    for (name, points) in ledger.fills().levels() {
         for (at_us, bytes) in points {
             events.counter(manager, &format!("tier {name}"), at_us * 1000, bytes)?;
         }

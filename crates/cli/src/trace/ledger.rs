@@ -1,8 +1,9 @@
 //! What the node manager of a traced run does meanwhile: what it moves between the tiers, and how
 //! full they are. Both are kept in a bounded room, more coarsely the longer the run lasts.
 
-use crate::timeline::{self, Activity, Row, Span, merged, movement};
-use forebay_node::status::{Observer, TierStatus};
+use crate::fills::Fills;
+use crate::timeline::{Activity, Row, Span, merged, movement};
+use forebay_node::status::Observer;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -10,8 +11,6 @@ use std::time::{Duration, Instant};
 
 /// Movements of a way that are kept apart.
 const SPANS_MAX: usize = 16_384;
-/// Looks at the tiers that are kept.
-const LOOKS_MAX: usize = 4_096;
 /// The time between two looks, at first.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// A look may take such a part of the time.
@@ -137,9 +136,7 @@ impl Source {
 pub struct Ledger {
     source: Source,
     ways: Vec<Way>,
-    tiers: Vec<(String, u64)>,
-    /// Microseconds of CLOCK_REALTIME, and what is used of each tier.
-    looks: Vec<(u64, Vec<u64>)>,
+    fills: Fills,
     look_every: Duration,
     look_share: u32,
     next_look: Instant,
@@ -154,8 +151,7 @@ impl Ledger {
         Ledger {
             source,
             ways: Vec::new(),
-            tiers: Vec::new(),
-            looks: Vec::new(),
+            fills: Fills::default(),
             look_every: LOOK_EVERY,
             look_share: LOOK_SHARE,
             next_look: Instant::now(),
@@ -171,7 +167,7 @@ impl Ledger {
 
     /// How often the tiers were looked at, as far as that is kept.
     pub fn looks(&self) -> usize {
-        self.looks.len()
+        self.fills.looks()
     }
 
     /// For how many seconds something went to the store, or came from there, until `end_us`
@@ -207,31 +203,11 @@ impl Ledger {
         let began = Instant::now();
         let Some(observer) = observer.filter(|_| always || began >= self.next_look) else { return };
         self.manager = observer.manager();
-        self.note(&observer.tiers());
-        let cost = began.elapsed();
-        self.next_look = Instant::now() + self.look_every.max(cost * self.look_share);
-    }
-
-    fn note(&mut self, tiers: &[TierStatus]) {
-        if self.tiers.len() != tiers.len() {
-            self.tiers = tiers.iter().map(|tier| (tier.name.clone(), 0)).collect();
-            self.looks.clear();
-        }
-        for ((_, capacity), tier) in self.tiers.iter_mut().zip(tiers) {
-            *capacity = (*capacity).max(tier.capacity);
-        }
-        let now_us = forebay_pool::clock::realtime_ns() / 1000;
-        // Clocks are set back.
-        let now_us = self.looks.last().map_or(now_us, |(last, _)| now_us.max(*last));
-        self.looks.push((now_us, tiers.iter().map(|tier| tier.used).collect()));
-        if self.looks.len() > LOOKS_MAX {
-            let mut number = 0;
-            self.looks.retain(|_| {
-                number += 1;
-                number % 2 == 1
-            });
+        if self.fills.note(&observer.tiers()) {
             self.look_every *= 2;
         }
+        let cost = began.elapsed();
+        self.next_look = Instant::now() + self.look_every.max(cost * self.look_share);
     }
 
     /// The command has ended: what is moved from now on it has not waited for.
@@ -246,9 +222,8 @@ impl Ledger {
 
     /// All ways, from the fastest tier down.
     pub fn ways(&self) -> impl Iterator<Item = &Way> {
-        let depth = |name: &str| {
-            self.tiers.iter().position(|(tier, _)| tier == name).unwrap_or(self.tiers.len())
-        };
+        let depth =
+            |name: &str| self.fills.names().position(|tier| tier == name).unwrap_or(usize::MAX);
         let mut ways: Vec<_> = self.ways.iter().collect();
         ways.sort_by_key(|way| (depth(&way.from), depth(&way.to), way.action()));
         ways.into_iter()
@@ -259,31 +234,14 @@ impl Ledger {
         self.ways().map(|way| Row::new(way.name(), way.action, way.spans())).collect()
     }
 
-    /// How full each tier was: its name, and moments in microseconds of CLOCK_REALTIME with the
-    /// bytes used.
-    pub fn levels(&self) -> impl Iterator<Item = (&str, impl Iterator<Item = (u64, u64)>)> {
-        self.tiers.iter().enumerate().map(|(tier, (name, _))| {
-            let points = self.looks.iter().map(move |(at_us, used)| (*at_us, used[tier]));
-            (name.as_str(), points)
-        })
-    }
-
-    /// The same for a picture.
-    pub fn pictures(&self) -> Vec<timeline::Level> {
-        let capacities = self.tiers.iter().map(|(_, capacity)| *capacity);
-        let levels = self.levels().zip(capacities);
-        levels
-            .map(|((name, points), capacity)| timeline::Level {
-                name: name.to_owned(),
-                capacity,
-                points: points.collect(),
-            })
-            .collect()
+    /// How full each tier was.
+    pub fn fills(&self) -> &Fills {
+        &self.fills
     }
 
     /// Bytes that were moved from or to RAM, and in how many seconds.
     fn through_ram(&self) -> (u64, f64) {
-        let ram = self.tiers.first().map_or("ram", |(name, _)| name.as_str());
+        let ram = self.fills.names().next().unwrap_or("ram");
         let ways = self.ways.iter().filter(|way| way.from == ram || way.to == ram);
         let (mut bytes, mut spans) = (0, Vec::new());
         for way in ways {
@@ -378,21 +336,5 @@ mod tests {
         let spans = ledger.ways[0].spans();
         assert!(spans.len() <= SPANS_MAX, "{}", spans.len());
         assert_eq!(spans.iter().map(|span| span.bytes).sum::<u64>(), 200_000);
-        let tier = TierStatus {
-            name: "ram".to_owned(),
-            capacity: 10,
-            configured: 10,
-            backed: 0,
-            used: 3,
-            dirty: 0,
-            scratch: 0,
-            reserved: 0,
-            pinned: 0,
-            failed: None,
-        };
-        (0..20_000).for_each(|_| ledger.note(std::slice::from_ref(&tier)));
-        assert!(ledger.looks.len() <= LOOKS_MAX);
-        assert!(ledger.looks.is_sorted());
-        assert_eq!(ledger.pictures()[0].points.last().map(|(_, bytes)| *bytes), Some(3));
     }
 }

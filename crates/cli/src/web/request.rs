@@ -1,5 +1,6 @@
 //! Requests to the page, and which of them are refused.
 
+use forebay_node::http::{self, Refusal};
 use serde_json::json;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -36,6 +37,19 @@ impl Answer {
     fn text(status: &'static str, content: &str) -> Answer {
         let head = "Content-Type: text/plain; charset=utf-8\r\n".to_owned();
         Answer { status, head, content: content.to_owned() }
+    }
+
+    fn refusal(why: Refusal) -> Answer {
+        let content = match why {
+            Refusal::Malformed => "this is no request of HTTP/1\n",
+            Refusal::Misdirected => "this host is not served here\n",
+            Refusal::Method => "nothing is changed from here\n",
+        };
+        let mut answer = Answer::text(why.status(), content);
+        if why == Refusal::Method {
+            answer.head.push_str("Allow: GET, HEAD\r\n");
+        }
+        answer
     }
 
     /// The page, whose styles and scripts are those with this number and no others.
@@ -80,32 +94,15 @@ impl Answer {
 /// # Errors
 /// The answer that refuses it.
 pub fn read(request: &[u8], door: &Door) -> Result<Target, Answer> {
-    let malformed = || Answer::text("400 Bad Request", "this is no request of HTTP/1\n");
-    let text = str::from_utf8(request).map_err(|_| malformed())?;
-    let (head, _) = text.split_once("\r\n\r\n").ok_or_else(malformed)?;
-    let mut lines = head.split("\r\n");
-    let words: Vec<_> = lines.next().unwrap_or_default().split(' ').collect();
-    let [method, target, "HTTP/1.0" | "HTTP/1.1"] = words[..] else { return Err(malformed()) };
-    let hosts = lines.filter_map(|line| line.split_once(':'));
-    let hosts = hosts.filter(|(name, _)| name.eq_ignore_ascii_case("host"));
-    let hosts: Vec<_> = hosts.map(|(_, host)| host.trim()).collect();
-    // A name that another site has let lead here is not this one.
     let known = ["127.0.0.1", "localhost"].map(|host| format!("{host}:{}", door.port));
-    if hosts.len() != 1 || !known.iter().any(|known| known == hosts[0]) {
-        return Err(Answer::text("421 Misdirected Request", "this host is not served here\n"));
-    }
-    if !["GET", "HEAD"].contains(&method) {
-        let mut answer = Answer::text("405 Method Not Allowed", "nothing is changed from here\n");
-        answer.head.push_str("Allow: GET, HEAD\r\n");
-        return Err(answer);
-    }
-    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    let asked = http::read(request, |host| known.iter().any(|known| Some(&**known) == host));
+    let http::Request { path, query } = asked.map_err(Answer::refusal)?;
     let value = |wanted: &str| {
         let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
         pairs.filter(|(name, _)| *name == wanted).map(|(_, value)| value).next()
     };
     if !is_same(value("token").unwrap_or_default(), &door.token) {
-        let why = "take the whole address that `forebay status --web` has printed\n";
+        let why = "take the whole address that was printed\n";
         return Err(Answer::text("403 Forbidden", why));
     }
     match path {

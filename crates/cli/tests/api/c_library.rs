@@ -286,6 +286,47 @@ fn pkg_config_says_how_to_compile_and_link() {
     }
 }
 
+/// The example project finds what is installed, is built, and does what it says.
+#[test]
+fn cmake_finds_the_library_for_the_example_project() {
+    let site = Site::new(&USUAL);
+    if !harness::have(&["cmake", "make", "cc"]) {
+        return;
+    }
+    let prefix = site.root().to_owned();
+    let folder = install(&site).join("cmake/forebay");
+    fs::create_dir_all(&folder).unwrap();
+    symlink(root().join("include"), prefix.join("include")).unwrap();
+    let version = env!("CARGO_PKG_VERSION");
+    for name in ["forebay-config.cmake", "forebay-config-version.cmake"] {
+        let file = fs::read_to_string(root().join(format!("crates/capi/{name}.in"))).unwrap();
+        fs::write(folder.join(name), file.replace("@VERSION@", version)).unwrap();
+    }
+    let (source, build) = (root().join("examples/api"), prefix.join("build"));
+    let (source, build) = (source.display(), build.display());
+    let script = format!(
+        "cmake -S {source} -B {build} -DCMAKE_PREFIX_PATH={} -DCMAKE_C_FLAGS='-Wall -Wextra -Werror' && \
+         cmake --build {build}",
+        prefix.display()
+    );
+    site.run_plainly(&script).expect(0);
+    let (ran, status) = site.run_buffered(&format!("{build}/checkpoints ."));
+    assert_eq!(ran.expect(0).stdout, "the latest state is ./state.40\n");
+    status.assert_live();
+    let left: Vec<_> = fs::read_dir(&site.store).unwrap().map(|at| at.unwrap().path()).collect();
+    assert_eq!(left, [site.store.join("state.40")]);
+    assert_eq!(fs::metadata(&left[0]).unwrap().len(), 8 << 20);
+    // A version that has other declarations is not taken.
+    let other = format!(
+        "mkdir other && printf 'cmake_minimum_required(VERSION 3.13)\\nproject(other C)\\n\
+         find_package(forebay 9.9 REQUIRED)\\n' > other/CMakeLists.txt && \
+         cmake -S other -B other/build -DCMAKE_PREFIX_PATH={}",
+        prefix.display()
+    );
+    let refused = site.run_plainly(&other);
+    assert!(refused.code != 0 && refused.stderr.contains("version: "), "{refused:?}");
+}
+
 /// The example of the page for users is compiled and run as it says.
 #[test]
 fn the_example_of_the_page_works() {

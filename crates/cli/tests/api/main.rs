@@ -4,6 +4,7 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 
+mod actions;
 mod c_library;
 mod containers;
 mod interface;

@@ -145,6 +145,20 @@ fn rules_hold_for_datasets_of_a_c_program() {
 }
 
 #[test]
+fn rules_hold_for_datasets_of_a_file_that_was_small_and_written_through() {
+    let Some(site) = with_program(&LAZY) else { return };
+    with_rules(&site, FIELDS_DOWN);
+    let words = [("FOREBAY_SMALL_FILES", "write-through")];
+    let script = "$BIN/datasets write f.h5 && \"$FOREBAY\" explain --json f.h5:/fields/rho";
+    let (ran, status) = site.run_buffered_with(&words, &format!("{script} > $OUT/explained"));
+    let ran = ran.expect(0);
+    status.assert_live();
+    let found = objects(&fs::read_to_string(site.out.join("explained")).unwrap());
+    assert!(bytes_in(&found[0], "nvme") >= 3 << 21, "{:#}", found[0]);
+    assert!(!ran.stderr.contains("no dataset"), "{}", ran.stderr);
+}
+
+#[test]
 fn a_dataset_that_grows_is_followed() {
     let Some(site) = with_program(&LAZY) else { return };
     with_rules(&site, FIELDS_DOWN);
@@ -172,6 +186,23 @@ fn a_rule_without_datasets_is_named_at_the_end() {
     assert!(said.contains("lists the datasets"), "{said}");
     let said = run(&[WITHOUT]);
     assert!(said.contains(at) && said.contains("no dataset of HDF5 was seen at all"), "{said}");
+}
+
+/// A write waited for 5 s, in vain, as often as RAM had nothing but pinned blocks.
+#[test]
+fn pinned_metadata_that_fills_ram_keeps_no_writer_waiting() {
+    let Some(python) = python_with("h5py") else { return };
+    let site = Site::new(&Setup { ram: "4MiB", ..USUAL });
+    let rules = "[[rule]]\ndataset = \"metadata\"\ntier = \"ram\"\npin = true\n\
+        [[rule]]\ndataset = \"/**\"\ntier = \"nvme\"\n";
+    with_rules(&site, rules);
+    let words = [("FOREBAY_SMALL_FILES", "write-through")];
+    let script = "import h5py, numpy; a = numpy.arange(262144.0).reshape(4, 65536)\n\
+        for i in range(40):\n with h5py.File(f's{i}.h5', 'w') as f:\n  for k in range(4): f[f'fields/f{k}'] = a[k]";
+    let (ran, status) = site.run_buffered_with(&words, &format!("{python} -c \"{script}\""));
+    ran.expect(0);
+    // It wrote past the tiers then.
+    assert_eq!(status.count("write_around"), 0, "{}", status.text);
 }
 
 #[test]
@@ -262,7 +293,7 @@ fn functions_of_later_libraries() {
     with_rules(&site, "[[rule]]\ndataset = \"/{one,three}\"\ntier = \"nvme\"\n");
     // A library without them: the program is not told that it has them.
     assert!(site.compile("datasets_later.c", flags));
-    let (ran, status) = site.run_buffered("$BIN/datasets_later f.h5; echo > file");
+    let (ran, status) = site.run_buffered("$BIN/datasets_later write f.h5; echo > file");
     assert_eq!(ran.expect(0).stdout.lines().next(), Some("none"));
     status.assert_live();
     let find = "import h5py, glob, os; print(glob.glob(os.path.dirname(h5py.__file__) + \
@@ -274,13 +305,19 @@ fn functions_of_later_libraries() {
     let flags = [flags[0], library, &path, "-Wl,--allow-shlib-undefined"];
     assert!(site.compile("datasets_later.c", &flags));
     // What is compiled with the declarations of 1.10 would be refused.
-    let script = "export HDF5_DISABLE_VERSION_CHECK=2; $BIN/datasets_later g.h5";
-    let (found, _) = explained(&site, script, &["g.h5", "g.h5:/one", "g.h5:/three"]);
+    let unchecked = "export HDF5_DISABLE_VERSION_CHECK=2";
+    let write = format!("{unchecked}; $BIN/datasets_later write g.h5");
+    let both = format!("{write} && $BIN/datasets_later read g.h5");
+    // Without reading: what is read often comes up where there is room, whatever the rule.
+    let (found, _) = explained(&site, &write, &["g.h5", "g.h5:/one", "g.h5:/three"]);
     assert_eq!(names(&found[0]), [("/one", true), ("/three", true), ("/two", false)]);
     for dataset in &found[1..] {
         assert!(bytes_in(dataset, "nvme") >= (4 << 20) - EDGES, "{dataset:#}");
     }
-    assert_eq!(site.run_plainly(script).expect(0).stdout, "done\n");
+    let (ran, status) = site.run_buffered(&both);
+    assert_eq!(ran.expect(0).stdout, "done\ndone\n");
+    status.assert_live();
+    assert_eq!(site.run_plainly(&both).expect(0).stdout, "done\ndone\n");
     // Times are in the files.
     let compare = format!(
         "import h5py; a, b = h5py.File('g.h5'), h5py.File('{}'); \

@@ -339,6 +339,23 @@ fn files_are_buffered_whatever_the_blocks_of_the_store_or_it_is_said_why_not() {
 }
 
 #[test]
+fn files_of_a_store_that_is_only_read_are_buffered_and_not_said_to_be_refused() {
+    let site = Site::new(&TINY);
+    // tmpfs is none of the file systems that the C library knows the largest size of.
+    let script = "mount -t tmpfs none $STORE; cd $STORE; seq 90000 > file; sum=$(cksum < file)
+        mount -o remount,ro $STORE
+        $FOREBAY run --config $CONFIG -- bash -c '
+            $FOREBAY explain file > $OUT/explained
+            test \"$(cksum < file)\" = \"$0\" && echo same' \"$sum\"
+        echo status $?";
+    let Some(ran) = with_mounts(&site, script) else { return };
+    let explained = fs::read_to_string(site.out.join("explained")).unwrap();
+    assert_eq!(ran.stdout, "same\nstatus 0\n", "{ran:?}");
+    let told = format!("{explained}{}", ran.stderr);
+    assert!(explained.contains("in force") && !told.contains("cannot be buffered"), "{told}");
+}
+
+#[test]
 fn a_store_that_turns_read_only_keeps_the_data_in_the_tiers() {
     let site = Site::new(&LAZY);
     let script = "mount -t tmpfs -o size=80m none $STORE; cd $STORE
@@ -515,6 +532,29 @@ fn a_tier_that_fails_with_its_journal_is_told_only_to_those_that_sync() {
 }
 
 #[test]
+fn a_stop_that_a_full_tier_holds_up_names_it() {
+    let Some(faulty) = Faulty::new(&SMALL, "") else { return };
+    place_at_random(&faulty.site);
+    let fault = faulty.site.out.join("fault");
+    let script = format!("nvme write fail ENOSPC while {}", fault.display());
+    fs::write(&faulty.faults, script).unwrap();
+    let steps =
+        "open:1:file write:1:8000 touch:$OUT/fault open:2:other write:2:8000 close:2 close:1";
+    let mut command = faulty.steps(steps);
+    command.env("FOREBAY_SLOT_FAULT", format!("write:28:{}", fault.display()));
+    faulty.site.start(command).end().expect(0);
+    assert_content(&faulty.store("file"), 1, 8000, "drained");
+    let ran = faulty.site.end(faulty.site.forebay(&["stop"])).expect(125);
+    for word in ["everything is on the store, but tier nvme (No space left", "forebay recover"] {
+        assert!(ran.stderr.contains(word), "{word}: {ran:?}");
+    }
+    fs::remove_file(&fault).unwrap();
+    faulty.site.recover().expect(0);
+    assert_content(&faulty.store("file"), 1, 8000, "recovered");
+    assert_content(&faulty.store("other"), 2, 8000, "recovered");
+}
+
+#[test]
 fn what_is_cut_or_punched_on_a_tier_that_cannot_be_written_moves_up() {
     for errno in [libc::ENOSPC, libc::EIO] {
         let setup = Setup { nvme_emulate: None, ..harness::LAZY };
@@ -656,7 +696,9 @@ fn the_journal_lies_on_the_fastest_tier_that_takes_it() {
     let script = format!("{FULL}{script}").replace("$SECOND", second.to_str().unwrap());
     let Some(ran) = with_tier(&site, &script) else { return };
     let wanted = "synced\nfiles: config index journal slots\nbehind\n\
-        recovered 1 pool: everything is on the backing store\nrecover 0\nfiles:\nfiles: filler\nsame\n";
+        recovered 1 pool: what it had is on the backing store\n\
+        of 1 pool no memory was left, as after a reboot: what was in memory alone, and was not \
+        synced, is lost\nrecover 0\nfiles:\nfiles: filler\nsame\n";
     assert_eq!(ran.stdout, wanted, "{ran:?}");
     assert!(!ran.stderr.contains("no file tier takes the journal"), "{ran:?}");
 }

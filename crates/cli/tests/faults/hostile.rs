@@ -408,6 +408,8 @@ fn no_message_brings_the_manager_down() {
         .collect();
     while Instant::now() < end {
         let stream = target.connect();
+        // What is cut short goes on in the next one.
+        let mut begun = Vec::new();
         for _ in 0..=random.below(6) {
             let mut bytes = match random.below(7) {
                 0 => (0..random.below(200)).map(|_| random.next() as u8).collect::<Vec<u8>>(),
@@ -453,10 +455,14 @@ fn no_message_brings_the_manager_down() {
             if random.below(4) == 0 {
                 bytes.truncate(random.below(bytes.len() as u64 + 1) as usize);
             }
-            // Any process may stop it.
-            let stops = bytes
-                .chunks(MESSAGE_BYTES)
-                .any(|part| Message::decode(part).is_some_and(|message| message == Message::Stop));
+            // Any process may stop it, or keep it when its run has ended.
+            let ends = |part| {
+                let message = Message::decode(part);
+                message.is_some_and(|it| matches!(it, Message::Stop | Message::Keep { .. }))
+            };
+            begun.extend_from_slice(&bytes);
+            let stops = begun.chunks(MESSAGE_BYTES).any(ends);
+            begun.drain(..begun.len() / MESSAGE_BYTES * MESSAGE_BYTES);
             let some = random.below(7).saturating_sub(2) as usize;
             let sent: Vec<_> =
                 fds.iter().cycle().skip(some * 3).take(some).map(File::as_fd).collect();

@@ -626,6 +626,19 @@ fn after_a_kill_in_a_write_around_the_tiers_all_calls_see_one_size() {
     kill_in_changes_of_size("[[rule]]\npath = \"**\"\npolicy = \"noop\"\n", &["around"]);
 }
 
+/// The run that has started it was killed before it could say that it holds it.
+#[test]
+fn a_node_manager_that_no_run_joins_ends() {
+    if !cfg!(debug_assertions) {
+        return skip("timers are scaled only in builds with debug assertions");
+    }
+    let site = Site::new(&LAZY);
+    let config = site.config.to_str().unwrap();
+    let mut command = site.forebay(&["node", "--ephemeral", "--config", config]);
+    command.env("FOREBAY_TIME_SCALE", "50");
+    site.end(command).expect(0);
+}
+
 /// A write around the tiers to a hole of a file that is ahead of the store: the store's file ends
 /// before it.
 #[test]

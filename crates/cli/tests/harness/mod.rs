@@ -100,6 +100,23 @@ pub fn wait_for<T>(what: &str, limit: Duration, mut check: impl FnMut() -> Optio
     }
 }
 
+/// How new small files are treated where a test does not say it: as the tests are told. Else half
+/// of the tests of programs, which hold either way, have them written through; which half depends
+/// on FOREBAY_TEST_TURN. All others buffer them.
+fn small_files() -> String {
+    if let Ok(told) = std::env::var("FOREBAY_SMALL_FILES") {
+        return told;
+    }
+    let holds_either_way = matches!(env!("CARGO_CRATE_NAME"), "applications" | "posix");
+    let test = std::thread::current().name().unwrap_or_default().to_owned();
+    let turn = std::env::var("FOREBAY_TEST_TURN").ok().and_then(|turn| turn.parse().ok());
+    let turn = test.bytes().fold(turn.unwrap_or(0), |sum, byte| sum + u64::from(byte));
+    let how = if holds_either_way && turn % 2 == 1 { "write-through" } else { "buffer" };
+    // Shown if the test fails.
+    println!("FOREBAY_SMALL_FILES={how}");
+    how.to_owned()
+}
+
 /// The hierarchy of a site.
 #[derive(Clone, Copy)]
 pub struct Setup {
@@ -441,6 +458,8 @@ impl Site {
             .current_dir(at)
             .env_remove("LD_PRELOAD")
             .env("LC_ALL", "C")
+            // How quick this machine's store is, is not what tests are about.
+            .env("FOREBAY_SMALL_FILES", small_files())
             .env("FOREBAY", self.program())
             .env("FOREBAY_RUNTIME_DIR", self.runtime())
             .env("OUT", &self.out)
@@ -535,7 +554,8 @@ impl Site {
 
     /// The same, with words more in the environment of the run and of a manager that it starts.
     pub fn run_buffered_with(&self, words: &[(&str, &str)], script: &str) -> (Ran, Status) {
-        let shown = self.root().join("status");
+        // Not the name of a program that a test compiles.
+        let shown = self.root().join("status.txt");
         let _ = fs::remove_file(&shown);
         let around = "bash -c \"$1\"; code=$?; \"$FOREBAY\" status > \"$2\"; exit $code";
         let shell = ["bash", "-c", around, "bash", script, shown.to_str().unwrap()];
@@ -548,6 +568,15 @@ impl Site {
 
     pub fn status(&self) -> Status {
         Status::parse(self.end(self.forebay(&["status"])).expect(0).stdout)
+    }
+
+    /// Waits until another node manager than this one, which is gone, serves the site.
+    pub fn await_manager_after(&self, gone: u32) {
+        let is_another = || {
+            let now = self.status().manager;
+            (now != gone && is_alive(now)).then_some(())
+        };
+        wait_for("another node manager", LONG, is_another);
     }
 
     pub fn recover(&self) -> Ran {

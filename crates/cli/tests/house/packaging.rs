@@ -91,6 +91,8 @@ fn what_is_staged_for_a_package_is_complete_and_for_its_prefix() {
         "lib/libforebay.so",
         "lib/libforebay.so.0",
         "lib/pkgconfig/forebay.pc",
+        "lib/cmake/forebay/forebay-config.cmake",
+        "lib/cmake/forebay/forebay-config-version.cmake",
         "share/bash-completion/completions/forebay",
         "share/zsh/site-functions/_forebay",
         "share/fish/vendor_completions.d/forebay.fish",
@@ -289,4 +291,122 @@ fn symbols_that_need_a_newer_glibc_are_named() {
     assert_eq!(code, Some(0), "{said}");
     assert!(said.starts_with(&format!("{}: glibc 2.", program.display())), "{said}");
     assert_eq!(said.lines().count(), 1, "{said}");
+}
+
+/// What a script of the project says of a file, and its status.
+fn script(name: &str, file: &Path) -> (Option<i32>, String) {
+    let ran = Command::new(root().join("scripts").join(name)).arg(file).output().unwrap();
+    (ran.status.code(), String::from_utf8_lossy(&[ran.stdout, ran.stderr].concat()).into_owned())
+}
+
+#[test]
+fn a_library_whose_flag_is_set_afterwards_starts_before_others() {
+    if !have(&["python3", "cc"]) {
+        return;
+    }
+    let site = Site::new(&LAZY);
+    let library = |name: &str, option: &str| {
+        let (source, library) = (site.out.join("start.c"), site.out.join(format!("{name}.so")));
+        let code = format!(
+            "#include <unistd.h>\n\
+             __attribute__((constructor)) static void start(void) {{ write(2, \"{name}\", 1); }}\n"
+        );
+        fs::write(&source, code).unwrap();
+        let mut cc = Command::new("cc");
+        cc.args(["-shared", "-fPIC", "-w", option, "-o"]).arg(&library).arg(&source);
+        assert!(cc.status().unwrap().success());
+        library
+    };
+    let (a, b) = (library("a", "-Wl,-z,now"), library("b", "-Wl,-z,now"));
+    let order = || {
+        let mut program = Command::new("/bin/true");
+        program.env("LD_PRELOAD", format!("{} {}", a.display(), b.display()));
+        String::from_utf8(program.output().unwrap().stderr).unwrap()
+    };
+    let plain = order();
+    assert!(["ab", "ba"].contains(&plain.as_str()), "{plain}");
+    let last = if plain == "ab" { &b } else { &a };
+    assert_eq!(
+        script("set-initfirst", last),
+        (Some(0), format!("{}: INITFIRST is set\n", last.display()))
+    );
+    assert_eq!(order(), plain.chars().rev().collect::<String>());
+    let (code, said) = script("set-initfirst", last);
+    assert_eq!((code, said), (Some(0), format!("{}: INITFIRST was set\n", last.display())));
+    assert_eq!(order(), plain.chars().rev().collect::<String>());
+    // What cannot be done is said, and leaves files as they are.
+    let lazy = library("c", "-Wl,-z,lazy");
+    let text = site.out.join("start.c");
+    for (file, why) in [(&lazy, "has no entry DT_FLAGS_1"), (&text, "is no 64-bit ELF file")] {
+        let before = fs::read(file).unwrap();
+        let (code, said) = script("set-initfirst", file);
+        assert!(code == Some(1) && said.contains(why), "{code:?} {said}");
+        assert_eq!(fs::read(file).unwrap(), before);
+    }
+}
+
+#[test]
+fn the_flag_changes_one_bit_of_a_built_library() {
+    if !have(&["python3", "readelf"]) {
+        return;
+    }
+    let site = Site::new(&LAZY);
+    let built = binaries(&site);
+    let flags = |file: &Path| {
+        let ran = Command::new("readelf").arg("-dW").arg(file).output().unwrap();
+        let said = String::from_utf8(ran.stdout).unwrap();
+        let line = said.lines().find_map(|line| line.split_once("Flags: "));
+        line.map(|(_, flags)| flags.trim().to_owned())
+    };
+    // The linker has set it in one library, and in none of the others.
+    let preload = fs::read(built.join("libforebay_preload.so")).unwrap();
+    let copy = site.out.join("copy.so");
+    fs::write(&copy, &preload).unwrap();
+    assert_eq!(flags(&copy).as_deref(), Some("NOW INITFIRST"));
+    assert_eq!(script("set-initfirst", &copy).0, Some(0));
+    assert!(fs::read(&copy).unwrap() == preload);
+
+    let before = fs::read(built.join("libforebay_capi.so")).unwrap();
+    fs::write(&copy, &before).unwrap();
+    assert_eq!(flags(&copy).as_deref(), Some("NOW"));
+    assert_eq!(script("set-initfirst", &copy).0, Some(0));
+    assert_eq!(flags(&copy).as_deref(), Some("NOW INITFIRST"));
+    let after = fs::read(&copy).unwrap();
+    assert_eq!(after.len(), before.len());
+    let changed: Vec<_> = before.iter().zip(&after).filter(|(old, new)| old != new).collect();
+    assert!(matches!(changed[..], [(old, new)] if old ^ new == 0x20), "{changed:?}");
+}
+
+/// Packages that a text has cargo build.
+fn packages(text: &str) -> BTreeSet<&str> {
+    let words: Vec<_> = text.split_whitespace().collect();
+    let named = words.windows(2).filter(|pair| pair[0] == "-p").map(|pair| pair[1]);
+    // mkdir has an option of this name, too.
+    named.filter(|name| name.starts_with("forebay")).collect()
+}
+
+#[test]
+fn a_portable_build_is_of_what_is_installed_and_names_what_is_missing() {
+    let (portable, install) = (read("scripts/build-portable"), read("scripts/install"));
+    assert!(packages(&install).contains("forebay-preload"));
+    assert_eq!(packages(&portable), packages(&install));
+    let run = |words: &[&str], path: &Path| {
+        let mut command = Command::new("/bin/bash");
+        command.arg(root().join("scripts/build-portable")).args(words).env("PATH", path);
+        let ran = command.env_remove("CARGO_ZIGBUILD_ZIG_PATH").output().unwrap();
+        (ran.status.code(), String::from_utf8_lossy(&ran.stderr).into_owned())
+    };
+    let site = Site::new(&LAZY);
+    let nothing = site.out.join("nothing");
+    let (code, said) = run(&[nothing.to_str().unwrap()], &nothing);
+    assert_eq!(code, Some(1), "{said}");
+    for needed in ["cargo", "python3", "objdump", "cargo-zigbuild", "zig"] {
+        let line = format!("scripts/build-portable: {needed} is not installed");
+        assert!(said.contains(&line), "{needed}: {said}");
+    }
+    for wrong in [&[][..], &["--glibc", "2.28"], &["--other", "1", "x"], &["--help"]] {
+        let (code, said) = run(wrong, &nothing);
+        assert!(code == Some(2) && said.starts_with("usage: "), "{wrong:?}: {said}");
+    }
+    assert!(!nothing.exists());
 }

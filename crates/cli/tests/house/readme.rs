@@ -37,6 +37,17 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
+#[test]
+fn the_site_has_every_page() {
+    let site = read(&root().join("mkdocs.yml"));
+    let missing: Vec<_> = pages(&root().join("docs"))
+        .into_iter()
+        .map(|page| page.strip_prefix(root()).unwrap().display().to_string())
+        .filter(|page| !site.lines().any(|line| line.ends_with(page.as_str())))
+        .collect();
+    assert!(missing.is_empty(), "add to the navigation in mkdocs.yml:\n{}", missing.join("\n"));
+}
+
 /// The fenced blocks of a page: language, text, and the line where it begins.
 fn blocks(page: &str) -> Vec<(String, String, usize)> {
     let mut found: Vec<(String, String, usize)> = Vec::new();
@@ -160,16 +171,16 @@ fn inline_commands_exist() {
     }
 }
 
-/// Runs the README's `console` blocks in order, as a reader would, with its first `toml` block as
-/// forebay.toml.
-#[test]
-fn the_readme_can_be_followed() {
-    let readme = read(&root().join("README.md"));
-    let blocks = blocks(&readme);
+/// Runs a page's `console` blocks in order, as a reader would, with its first `toml` block, if it
+/// has one, as forebay.toml. Says how many commands there were, and where they ran.
+fn follow(page: &str) -> (usize, tempfile::TempDir) {
+    let text = read(&root().join(page));
+    let blocks = blocks(&text);
     let place = tempfile::tempdir().unwrap();
     let runtime = place.path().join("runtime");
-    let toml = blocks.iter().find(|(language, ..)| language == "toml").unwrap();
-    fs::write(place.path().join("forebay.toml"), &toml.1).unwrap();
+    if let Some(toml) = blocks.iter().find(|(language, ..)| language == "toml") {
+        fs::write(place.path().join("forebay.toml"), &toml.1).unwrap();
+    }
     let path = std::env::var("PATH").unwrap_or_default();
     let folder = Path::new(FOREBAY).parent().unwrap().display();
     // Commands without `--config` act on all pools of the user.
@@ -192,19 +203,60 @@ fn the_readme_can_be_followed() {
             let said = String::from_utf8_lossy(&output.stdout);
             assert!(
                 output.status.success(),
-                "README.md:{line}: {command}: {}\n{said}{}",
+                "{page}:{line}: {command}: {}\n{said}{}",
                 output.status,
                 String::from_utf8_lossy(&output.stderr)
             );
-            // A checksum that the page shows is the one that the command prints.
-            if command.starts_with("sha256sum") {
-                assert!(text.contains(said.trim()), "README.md:{line}: {command} printed {said}");
+            // What the page shows of these is what they print.
+            if ["sha256sum", "tail"].iter().any(|name| command.starts_with(name)) {
+                assert!(text.contains(said.trim()), "{page}:{line}: {command} printed {said}");
             }
             ran += 1;
         }
     }
+    (ran, place)
+}
+
+#[test]
+fn the_readme_can_be_followed() {
+    let (ran, place) = follow("README.md");
+    assert!(ran >= 3, "only {ran} commands were run");
+    assert!(place.path().join("project/numbers").is_file());
+}
+
+#[test]
+fn the_page_of_commands_has_all() {
+    let page = read(&root().join("docs/commands.md"));
+    let rows: Vec<_> = page.lines().filter_map(|line| line.strip_prefix("| `")).collect();
+    for name in subcommands().into_keys() {
+        let word = format!("`{name}`");
+        let cells = rows.iter().filter_map(|row| row.split('|').next());
+        let found = cells.map(|cell| format!("`{cell}")).any(|cell| cell.contains(&word));
+        assert!(found, "docs/commands.md has no row of {name}");
+    }
+}
+
+#[test]
+fn the_page_of_commands_can_be_followed() {
+    let (ran, place) = follow("docs/commands.md");
     assert!(ran >= 8, "only {ran} commands were run");
     assert!(place.path().join("moves.csv").is_file());
+}
+
+#[test]
+fn the_start_can_be_followed() {
+    let (ran, place) = follow("docs/start.md");
+    assert!(ran >= 7, "only {ran} commands were run");
+    assert_eq!(fs::metadata(place.path().join("project/state")).unwrap().len(), 100 << 20);
+}
+
+#[test]
+fn guides_can_be_followed() {
+    for page in pages(&root().join("docs/guides")) {
+        let page = page.strip_prefix(root()).unwrap().to_str().unwrap();
+        let (ran, _place) = follow(page);
+        assert!(ran >= 3, "{page}: only {ran} commands were run");
+    }
 }
 
 /// A table of the text with each directory below `place`, made, each capacity so small that any

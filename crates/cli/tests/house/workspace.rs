@@ -123,6 +123,8 @@ const EXCUSED: &[&str] = &[
 const ABOUT: &[(&str, &[&str])] = &[
     // The program's handlers are entered through ours; none is installed unasked.
     ("preload/src/signals.rs", &["sigaction", "signal("]),
+    // The program's threads are started through ours.
+    ("preload/src/threads.rs", &["pthread_create"]),
     // A container has threads of its own, from its opening to its end.
     ("capi/src/records/helper.rs", &["thread::Builder"]),
 ];
@@ -519,6 +521,8 @@ const OTHER_TIMES: &[(&str, &str)] = &[
     ("node/src/recovery/salvage.rs", "sleep_ns(1_000_000)"),
     // What was observed of a device.
     ("node/src/manager/remote.rs", "self.store_pace(id).reading("),
+    // What small files take of a store that is quick, and of one that is not.
+    ("node/src/manager/small_files.rs", "_NS: u64 ="),
     // What is shown: ages, and what is left of a time.
     ("node/src/observe/outlook.rs", "Duration::from_"),
     // What counts as one stretch of calls in a trace.
@@ -541,6 +545,11 @@ const OTHER_TIMES: &[(&str, &str)] = &[
     ("node/src/config/toml.rs", "PERIOD_MIN: Duration"),
     ("node/src/config/toml.rs", "HALF_LIFE_M"),
     ("node/src/config/types.rs", "half_life: Duration::"),
+    ("node/src/config/limits.rs", "AGE_M"),
+    ("node/src/config/adapters.rs", "Duration::from_nanos(keep)"),
+    ("pool/src/stay.rs", "Duration::from_nanos(left_ns)"),
+    ("node/src/config/limits.rs", "map(Duration::from_nanos)"),
+    ("node/src/observe/status.rs", "Duration::from_millis(ms.into())"),
     ("node/src/recovery/recorded.rs", "half_life: Duration::"),
     // The period of looks at the group's folder, which other nodes count on.
     ("node/src/group/flush_watch.rs", "from_millis(self.times.look)"),

@@ -114,7 +114,8 @@ fn what_hangs_or_fails_is_said_and_its_file_is_drained() {
     assert!(said.contains("1 timed out") && said.contains("it was killed after 500ms"), "{said}");
     assert!(said.contains("it exited with 3; it said: no good"), "{said}");
     assert!(said.contains("signal 9 has ended it"), "{said}");
-    for pid in sees(&site.out.join("pid")).lines() {
+    // One that was killed before its first line has written none.
+    for pid in fs::read_to_string(site.out.join("pid")).unwrap_or_default().lines() {
         assert!(!is_alive(pid.parse().unwrap()), "{pid}");
     }
     let left = fs::read_dir(&site.store).unwrap().flatten().map(|entry| entry.file_name());
@@ -151,6 +152,26 @@ fn only_what_was_said_and_never_was_on_the_store_is_removed() {
     assert!(ran.stderr.contains("2 dropped"), "{}", ran.stderr);
     assert!(ran.stderr.contains("staged.001, step 1 dropped"), "{}", ran.stderr);
     assert!(ran.stderr.contains("its store has some of it"), "{}", ran.stderr);
+}
+
+/// Files that get the inodes of removed ones were used through the kernel if those had been.
+#[test]
+fn a_file_with_the_inode_of_a_removed_one_is_removed_as_well() {
+    let site = site_with(
+        &EAGER,
+        &[(
+            "name = \"all\"\nmatch = \"staged*\"\ndrain = \"after\"\nmay_drop = true",
+            "echo drop > \"$FOREBAY_DECISION\"",
+        )],
+    );
+    let script = "for n in 1 2 3 4 5 6; do head -c 3000000 /dev/zero > old$n; done; rm old*
+        for turn in 1 2 3; do
+            for n in 1 2 3 4 5 6; do head -c 300000 /dev/zero > staged$turn$n; done; sleep 0.5
+        done";
+    let ran = site.end(site.buffered(&["sh", "-c", script])).expect(0);
+    assert!(ran.stderr.contains("ran on files: 18 dropped"), "{}", ran.stderr);
+    let left = fs::read_dir(&site.store).unwrap().flatten().map(|entry| entry.file_name());
+    assert_eq!(left.filter(|name| !name.to_str().unwrap().ends_with(".out")).count(), 0);
 }
 
 #[test]
@@ -285,9 +306,16 @@ for n in range(2):
         "{missing:?}"
     );
     let wrong = analyse(&["--match", "*", "--may-drop", "--", "true"]).expect(125);
-    assert!(wrong.stderr.contains("--may_drop: needs drain = \"after\""), "{wrong:?}");
+    assert!(wrong.stderr.contains("--may-drop: needs drain = \"after\""), "{wrong:?}");
     analyse(&["--match", "*", "--on", "step", "--name", "count", "--", "wc", "-c", "{file}"])
         .expect(0);
+    // Another one takes its name only if that is said, and the same is no other one.
+    let other = ["--match", "none", "--name", "count", "--", "true"];
+    let refused = analyse(&other).expect(125).stderr;
+    assert!(refused.contains("\"count\" is registered already") && refused.contains("--replace"));
+    analyse(&["--match", "*", "--on", "step", "--name", "count", "--", "wc", "-c", "{file}"])
+        .expect(0);
+    assert!(analyse(&["--list"]).expect(0).stdout.starts_with("count: * -> /"));
     steps.past("1");
     steps.at("2");
     assert_eq!(
@@ -296,6 +324,9 @@ for n in range(2):
     );
     let listed = analyse(&["--list"]).expect(0).stdout;
     assert!(listed.starts_with("count: * -> /"), "{listed}");
+    analyse(&[&["--replace"][..], &other].concat()).expect(0);
+    let listed = analyse(&["--list"]).expect(0).stdout;
+    assert!(listed.starts_with("count: none -> /") && listed.lines().count() == 2, "{listed}");
     analyse(&["--remove", "count"]).expect(0);
     assert!(analyse(&["--remove", "count"]).expect(125).stderr.contains("there is no analysis"));
     steps.past("2");
@@ -389,6 +420,47 @@ fn what_a_program_has_written_is_not_said_to_be_the_analysis_own() {
 }
 
 #[test]
+fn a_file_of_which_nothing_is_left_in_the_tiers_is_analysed_all_the_same() {
+    let wait = "while [ ! -e OUT/gate ]; do sleep 0.05; done; cat \"$FOREBAY_FILE\"";
+    let site = site_with(
+        &EAGER,
+        &[
+            ("name = \"slow\"\nmatch = \"plain\"", wait),
+            ("name = \"quick\"\nmatch = \"other*\"", "cat \"$FOREBAY_FILE\""),
+        ],
+    );
+    let steps = Steps::of(
+        &site,
+        "echo text > plain; step 1; echo more >> plain; step 2; chmod 640 plain; step 3; \
+         for n in 1 2 3 4 5 6 7 8 9; do echo $n > other$n; step other$n; done",
+    );
+    steps.at("1");
+    comes_to(&site, "plain", "analysis slow running");
+    steps.past("1");
+    steps.at("2");
+    comes_to(&site, "plain", "analysis slow waiting");
+    let drop = || site.end(site.forebay(&["stage-out", "--drop", "plain"])).expect(0);
+    drop();
+    // Nothing has to be kept of a file that was changed since it was flushed.
+    steps.past("2");
+    steps.at("3");
+    drop();
+    let mut last = "3".to_owned();
+    // Files are looked at meanwhile, some times.
+    for n in 1..=9 {
+        steps.past(&last);
+        last = format!("other{n}");
+        steps.at(&last);
+        becomes(&site.store.join(format!("{last}.quick.out")), &format!("{n}\n"));
+    }
+    fs::write(site.out.join("gate"), "").unwrap();
+    steps.past(&last);
+    let ran = steps.end();
+    assert!(!ran.stderr.contains("stopped"), "{}", ran.stderr);
+    assert_eq!(sees(&site.store.join("plain.slow.out")), "text\nmore\n");
+}
+
+#[test]
 fn a_run_that_ends_says_for_what_its_files_are_held() {
     let site = site_with(
         &EAGER,
@@ -402,5 +474,18 @@ fn a_run_that_ends_says_for_what_its_files_are_held() {
     fs::write(site.out.join("gate"), "").unwrap();
     let said = running.end().expect(0).stderr;
     assert!(said.contains("done, 0 B/s, waits for analysis slow\n"), "{said}");
+    assert!(!said.contains("no end in sight"), "{said}");
+}
+
+#[test]
+fn a_run_that_ends_says_what_runs_on_files_that_are_safe() {
+    let wait = "while [ ! -e OUT/gate ]; do sleep 0.05; done";
+    let site = site_with(&EAGER, &[("name = \"slow\"\nmatch = \"plain\"", wait)]);
+    let running = site.start(site.buffered(&["sh", "-c", "echo text > plain"]));
+    wait_for("a line", LONG, || {
+        running.stderr().contains("waits for analysis slow\n").then_some(())
+    });
+    fs::write(site.out.join("gate"), "").unwrap();
+    let said = running.end().expect(0).stderr;
     assert!(!said.contains("no end in sight"), "{said}");
 }

@@ -2,6 +2,7 @@
 //! whatever they do with them, and whatever is killed meanwhile.
 
 use crate::harness::{EAGER, LONG, Site, Steps, have, kill, wait_for};
+use rustix::fs::FileType;
 use rustix::process::Signal;
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
@@ -196,6 +197,16 @@ fn a_file_that_is_open_or_too_small_or_another_kind_is_left_alone() {
     }
     assert!(fs::read(site.store.join("file")).unwrap() == content(1));
     drop(held);
+    // The open of a FIFO would not return.
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mknodat(rustix::fs::CWD, site.store.join("fifo"), FileType::Fifo, mode, 0).unwrap();
+    fs::create_dir(site.store.join("folder")).unwrap();
+    for words in
+        [["replace", "fifo"], ["restore", "fifo"], ["replace", "folder"], ["restore", "folder"]]
+    {
+        let said = site.end(site.forebay(&words)).expect(1).stderr;
+        assert!(said.contains("it is no regular file"), "{words:?}: {said}");
+    }
     assert_tidy(&site);
     steps.past("1");
     steps.end();

@@ -112,7 +112,7 @@ fn a_flag_changes_what_it_names_and_it_is_said_where_everything_comes_from() {
     ];
     assert_eq!(in_force.map(str::trim).collect::<Vec<_>>(), expected, "{said}");
     has(&said, r#""policy": {"name": "max-locality", "from": "configuration"}"#);
-    has(&said, r#""mode": null, "trigger": "on-exit", "pinned": 0, "quotas": []}], "tiers""#);
+    has(&said, r#""mode": null, "trigger": "on-exit", "pinned": 0, "quotas": [], "unsafe": null"#);
 }
 
 /// Both modes of I/O of the ranks of an MPI program on a file that two tiers and the store hold.

@@ -250,14 +250,6 @@ fn what_up_has_started_goes_on_until_down() {
     assert!(folders(&site).is_empty());
     assert_eq!(fs::read_to_string(site.store.join("f")).unwrap().lines().count(), 9);
 
-    // One that a run has started ends with it: that is said, and not kept from it.
-    let steps = Steps::of(&site, "step begun");
-    steps.at("begun");
-    let ran = up();
-    assert!(ran.stderr.contains("was started by a run and ends with the last one"), "{ran:?}");
-    ran.expect(125);
-    steps.past("begun");
-    steps.end();
     for words in [&["up", "--launcher", "ssh"][..], &["down", "--launcher", "ssh"]] {
         let ran = site.end(site.forebay(words));
         assert!(ran.stderr.contains("--hosts <HOSTS>"), "{ran:?}");

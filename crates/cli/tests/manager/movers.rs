@@ -51,7 +51,7 @@ fn threads_that_move_data_run_on_their_cores_and_others_where_they_may() {
                 assert_eq!(*cores, core, "{name} of {found:?}");
                 continue;
             }
-            let serves = name == "sync"
+            let serves = ["sync", "caps"].contains(&name.as_str())
                 || (name.starts_with("stage ") || name.starts_with("exchange ")) && !is_mover;
             let wanted = match (is_mover, serves) {
                 (true, _) => (&core, usual.2 + nice),

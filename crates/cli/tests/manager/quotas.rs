@@ -193,11 +193,7 @@ fn quotas_are_known_after_the_node_manager_was_killed() {
         // perhaps.
         steps.at("2");
         // Its successor knows them: a quick program would be done before that is there.
-        let is_another = || {
-            let now = site.status().manager;
-            (now != manager && is_alive(now)).then_some(())
-        };
-        wait_for("another node manager", LONG, is_another);
+        site.await_manager_after(manager);
         steps.past("2");
         steps.at("3");
         let (_, used, limit) = &quotas(&site).into_values().next().unwrap()[0];

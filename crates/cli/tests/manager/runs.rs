@@ -1,6 +1,6 @@
 //! `forebay run` itself: exit status, several runs at once, and what it prints.
 
-use crate::harness::{LAZY, LIMIT, Site, Steps, USUAL, skip, wait_for, works};
+use crate::harness::{FOREBAY, LAZY, LIMIT, Site, Steps, USUAL, skip, wait_for, works};
 
 #[test]
 fn the_exit_status_passes_through() {
@@ -205,4 +205,56 @@ fn what_is_left_of_other_directories_is_not_told_at_each_run() {
     assert!(said.lines().count() == 1 && said.contains(elsewhere), "{said}");
     assert!(site.status().text.contains("orphaned: "), "{}", site.status().text);
     site.recover().expect(0);
+}
+
+#[test]
+fn a_command_that_is_installed_alone_says_how_to_get_its_libraries() {
+    let site = Site::new(&USUAL);
+    let alone = site.out.join("bin");
+    std::fs::create_dir(&alone).unwrap();
+    let forebay = alone.join("forebay");
+    std::fs::copy(site.program(), &forebay).unwrap();
+    let (program, config) = (forebay.display(), site.config.display());
+    let script = format!("{program} run --config {config} -- touch ran");
+    let ran = site.run_plainly(&script).expect(125);
+    let place = format!("libforebay_preload.so is not beside {}", forebay.display());
+    assert!(ran.stderr.contains(&place), "{ran:?}");
+    assert!(ran.stderr.contains("`scripts/install PREFIX`"), "{ran:?}");
+    assert!(!site.plain.join("ran").exists() && site.instances().count() == 0, "{ran:?}");
+}
+
+#[test]
+fn a_terminal_gets_a_line_of_what_a_run_did_and_a_file_only_if_asked() {
+    let site = Site::new(&USUAL);
+    let run = |options: &str| {
+        let (store, config) = (site.store.display(), site.config.display());
+        format!(
+            "cd {store} && {FOREBAY} run {options} --config {config} -- sh -c \"seq 1000 > file\""
+        )
+    };
+    let is_told =
+        |said: &str| said.contains("3.80 KiB in 1 write") && said.contains("all on the store");
+    let quiet = site.run_plainly(&run("")).expect(0);
+    assert!(!is_told(&quiet.stderr), "{quiet:?}");
+    let asked = site.run_plainly(&run("--verbose")).expect(0);
+    assert!(is_told(&asked.stderr), "{asked:?}");
+    if !works(&["script", "-qec", "true", "/dev/null"]) {
+        return skip("script (of util-linux) is not installed");
+    }
+    let shown = site.run_plainly(&format!("script -qec '{}' /dev/null", run(""))).expect(0);
+    assert!(is_told(&shown.stdout), "{shown:?}");
+}
+
+#[test]
+fn programs_of_a_run_within_a_run_are_those_of_the_inner_one() {
+    let site = Site::new(&LAZY);
+    let script =
+        "echo outer > outer; $FOREBAY run --config $OUT/../forebay.toml --mode scratch -- \
+         sh -c 'echo inner > inner; /bin/echo child > child; exec /bin/cat inner child'
+         echo again > again";
+    let (ran, _) = site.run_buffered(script);
+    assert_eq!(ran.expect(0).stdout, "inner\nchild\n");
+    let on_store = |name: &str| site.store.join(name).exists();
+    assert!(on_store("outer") && on_store("again"));
+    assert!(!on_store("inner") && !on_store("child"), "scratch files of the inner run");
 }

@@ -100,22 +100,23 @@ fn a_second_interrupt_before_the_command_is_started_ends_the_wait_for_the_manage
     // Its manager goes on with what the killed one has left: it does not end at once.
     let (calls, program) = (site.out.join("calls"), site.program());
     let mut command = site.command(&site.store, "strace");
-    command.args(["-qq", "-o", calls.to_str().unwrap(), "-e", "trace=sendto,clock_nanosleep"]);
+    command.args(["-qq", "-o", calls.to_str().unwrap(), "-e", "trace=sendto,flock"]);
     command.args(["-e", "inject=sendto:signal=INT:when=2", program, "run", "--config"]);
     command.arg(&site.config).args(["--", "bash", "-c", COMMAND]);
     let running = site.start(command);
-    let naps = |interrupts: usize| {
+    // It tries to get the manager's lock, and waits for the manager's end for a moment.
+    let looks = |interrupts: usize| {
         let traced = std::fs::read_to_string(&calls).unwrap_or_default();
         let after = traced.split("--- SIGINT").nth(interrupts);
-        after.map_or(0, |after| after.matches("clock_nanosleep").count())
+        after.map_or(0, |after| after.matches("flock").count())
     };
-    wait_for("the wait", LONG, || (naps(1) > 1).then_some(()));
+    wait_for("the wait", LONG, || (looks(1) > 1).then_some(()));
     let line = |pid| std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let is_run = |&pid: &u32| line(pid).starts_with(&format!("{program}\0run\0"));
     let run = site.processes().into_iter().find(is_run).unwrap();
     kill(run, Signal::INT);
     let ran = running.end().expect(130);
-    assert!(naps(2) < 3, "it waited on: {} naps", naps(2));
+    assert!(looks(2) < 3, "it waited on: {} looks", looks(2));
     assert!(ran.stderr.contains("goes on in the background"), "{}", ran.stderr);
     assert!(!site.out.join("started").exists(), "the command was started");
     wait_for("the manager's end", LONG, || site.processes().is_empty().then_some(()));

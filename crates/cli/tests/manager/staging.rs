@@ -555,6 +555,47 @@ fn what_the_store_refuses_is_not_counted_as_staged_out() {
 }
 
 #[test]
+fn what_the_store_refuses_has_no_estimate() {
+    let faults = tempfile::tempdir().unwrap();
+    let (script, flag) = (faults.path().join("script"), faults.path().join("flag"));
+    fs::write(&flag, "").unwrap();
+    fs::write(&script, failing(&flag, "write")).unwrap();
+    let served = Served::with(&LAZY, |up| {
+        up.env("FOREBAY_FAULTS", &script);
+    });
+    let steps =
+        Steps::of(&served.site, "echo one > one; step 1; head -c 2M /dev/zero > two; step 2");
+    let look = || -> (String, Value) {
+        let text = served.run(&["status"]).expect(0).stdout;
+        let said = served.run(&["status", "--json"]).expect(0).stdout;
+        (text, serde_json::from_str::<Value>(&said).unwrap()[0]["unsafe"].take())
+    };
+    steps.at("1");
+    let (text, said) = look();
+    assert!(text.contains("of 1 file, which the store takes in "), "{text}");
+    assert!(said["refused"] == 0 && said["drain_seconds"].is_f64(), "{said}");
+    served.run(&["flush", "one"]).expect(1);
+    let (text, said) = look();
+    assert!(text.contains("of 1 file, which wait for the store: it refuses them"), "{text}");
+    assert!(said["refused"] == said["bytes"] && said["drain_seconds"].is_null(), "{said}");
+    steps.past("1");
+    steps.at("2");
+    let (text, said) = look();
+    assert!(
+        text.contains(" wait for the store, which refuses them, and takes the others"),
+        "{text}"
+    );
+    assert!(said["drain_seconds"].is_f64(), "{said}");
+    let metrics = served.run(&["metrics"]).expect(0).stdout;
+    let refused = metrics.lines().find(|line| line.starts_with("forebay_refused_bytes{")).unwrap();
+    assert!(refused.ends_with(&format!(" {}", said["refused"])), "{refused} {said}");
+    fs::remove_file(&flag).unwrap();
+    steps.past("2");
+    steps.end();
+    served.down();
+}
+
+#[test]
 fn a_command_that_cannot_begin_prints_its_object_too() {
     let site = Site::new(&USUAL);
     let words = ["stage-in", "--json", "--files-from", "missing"];

@@ -33,6 +33,8 @@ impl Terminal {
         assert_eq!(made, 0, "openpty");
         // SAFETY: they are new, and nothing else has them.
         let (ours, theirs) = unsafe { (File::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs)) };
+        // A command that has this end, too, keeps its own terminal.
+        rustix::io::fcntl_setfd(&ours, rustix::io::FdFlags::CLOEXEC).unwrap();
         let end = || Stdio::from(theirs.try_clone().unwrap());
         command.stdin(end()).stdout(end()).stderr(end());
         let before = modes(&theirs);
@@ -41,11 +43,18 @@ impl Terminal {
         let (mut from, to) = (ours.try_clone().unwrap(), Arc::clone(&written));
         std::thread::spawn(move || {
             let mut buffer = [0; 4096];
-            while let Ok(got @ 1..) = from.read(&mut buffer) {
+            while Arc::strong_count(&to) > 1
+                && let Ok(got @ 1..) = from.read(&mut buffer)
+            {
                 to.lock().unwrap().extend_from_slice(&buffer[..got]);
             }
         });
         Terminal { ours, theirs, child, written, before }
+    }
+
+    /// Closes the window, with what is next drawn in it.
+    fn close(self) -> Child {
+        self.child
     }
 
     fn resize(&self, columns: u16, rows: u16) {
@@ -113,20 +122,28 @@ impl Terminal {
     fn end(mut self) -> (Option<i32>, String) {
         let status = wait_for("the end of top", LONG, || self.child.try_wait().unwrap());
         assert_eq!(modes(&self.theirs), self.before, "modes of the terminal");
-        let left = || String::from_utf8_lossy(&self.written.lock().unwrap()).into_owned();
-        let text = wait_for("the usual screen", LONG, || {
-            let text = left();
+        (status.code(), self.is_as_usual())
+    }
+
+    /// Waits until the usual screen and the cursor are back: all that was written.
+    fn is_as_usual(&self) -> String {
+        wait_for("the usual screen", LONG, || {
+            let text = String::from_utf8_lossy(&self.written.lock().unwrap()).into_owned();
             let last = |code: &str| text.rfind(code).map_or(0, |at| at + 1);
             let is_back = last("\u{1b}[?1049l") > last("\u{1b}[?1049h");
             let is_cursor_back = last("\u{1b}[?25h") >= last("\u{1b}[?25l");
             (is_back && is_cursor_back).then_some(text)
-        });
-        (status.code(), text)
+        })
     }
 }
 
 fn size(columns: u16, rows: u16) -> libc::winsize {
     libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }
+}
+
+fn is_stopped(process: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+    stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
 }
 
 fn modes(terminal: &OwnedFd) -> Modes {
@@ -194,6 +211,18 @@ fn signals_and_panics_give_the_terminal_back() {
         signal.into_iter().for_each(|signal| kill(terminal.child.id(), signal));
         assert_eq!(terminal.end().0, Some(code), "{signal:?}");
     }
+    // It is suspended by itself, and goes on.
+    let mut terminal = Terminal::start(top(&site), 80, 24);
+    terminal.shows("no node manager runs");
+    terminal.press("\u{1a}");
+    wait_for("a stop", LONG, || is_stopped(terminal.child.id()).then_some(()));
+    assert_eq!(modes(&terminal.theirs), terminal.before, "modes of the terminal");
+    terminal.is_as_usual();
+    kill(terminal.child.id(), Signal::CONT);
+    terminal.press("h");
+    terminal.shows("files by size");
+    terminal.press("q");
+    assert_eq!(terminal.end().0, Some(0));
     let mut command = top(&site);
     command.env("FOREBAY_PLANT", "top-draw");
     let (code, text) = Terminal::start(command, 80, 24).end();
@@ -201,6 +230,17 @@ fn signals_and_panics_give_the_terminal_back() {
     let (_, behind) = text.rsplit_once("\u{1b}[?1049l").unwrap();
     assert!(text.contains("planted"), "{text}");
     assert!(!behind.contains("\u{1b}[?1049h"), "{text:?}");
+}
+
+/// Without a signal: it is not the controlling terminal.
+#[test]
+fn top_ends_with_its_terminal() {
+    let site = Site::new(&LAZY);
+    let terminal = Terminal::start(top(&site), 80, 24);
+    terminal.shows("no node manager runs");
+    let mut child = terminal.close();
+    let status = wait_for("the end of top", LONG, || child.try_wait().unwrap());
+    assert_eq!(status.code(), Some(129), "{status}");
 }
 
 #[test]
@@ -219,6 +259,12 @@ fn top_writes_lines_for_logs() {
         assert!(!text.contains('\u{1b}') && text.contains("/file"), "{text}");
     }
     assert!(said("cut").starts_with("forebay top "));
+    let mut command = top(&site);
+    command.env("TERM", "dumb");
+    let mut terminal = Terminal::start(command, 80, 24);
+    terminal.shows("a terminal without a cursor (TERM=dumb)");
+    let status = wait_for("the end of top", LONG, || terminal.child.try_wait().unwrap());
+    assert_eq!(status.code(), Some(125));
     let ran = site.end(site.forebay(&["top", "--every", "0"])).expect(2);
     assert!(ran.stderr.contains("give seconds, from 0.1 to 3600"), "{ran:?}");
 }

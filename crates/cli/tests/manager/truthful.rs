@@ -90,6 +90,9 @@ fn errors_and_counts_are_said_as_people_say_them() {
         assert!(!said.contains("os error"), "{said}");
     }
     assert_eq!(site.end(site.forebay(&["stop"])).expect(0).stdout, "stopped 0 node managers\n");
+    let words = ["run", "--backing", ".", "--report", "r.html", "--", "true"];
+    let said = site.end(site.forebay(&words)).expect(127).stderr;
+    assert!(said.contains("(to write the report there, say --report=r.html)"), "{said}");
     let text = fs::read_to_string(&site.config).unwrap().replace("64MiB", "65536GiB");
     fs::write(&site.config, text).unwrap();
     let said = site.end(site.buffered(&["true"])).expect(125).stderr;

@@ -31,6 +31,33 @@ fn check_says_what_a_configuration_does_and_names_all_errors_at_once() {
     assert!(said["errors"].as_array().unwrap().len() >= 2, "{said}");
     let said = site.end(site.forebay(&["check"])).expect(125).stderr;
     assert!(said.contains("give a configuration file"), "{said}");
+
+    // One that a program writes to a pipe: no byte of it is read twice.
+    fs::write(&site.config, text).unwrap();
+    let mut command = site.command(&site.store, "bash");
+    let script = "\"$0\" check <(sed \"s|path = .|&$PWD/../|\" \"$1\")";
+    command.args(["-c", script, site.program(), config]);
+    let said = site.end(command).expect(0).stdout;
+    assert!(said.contains(": good\n"), "{said}");
+}
+
+#[test]
+fn check_tells_what_keeps_a_good_configuration_from_starting_apart_from_errors() {
+    let site = Site::new(&USUAL);
+    let config = site.config.to_str().unwrap();
+    let without_folder = |words: &[&str]| {
+        let mut check = site.forebay(words);
+        check.env("FOREBAY_RUNTIME_DIR", config);
+        site.end(check).expect(125)
+    };
+    let said = without_folder(&["check", config]).stderr;
+    let last = said.lines().last().unwrap();
+    assert_eq!(last, format!("{config}: no errors, but it cannot be started here now"), "{said}");
+    assert!(said.lines().count() > 1 && !said.contains("1 error"), "{said}");
+    let said = without_folder(&["check", "--json", config]).stdout;
+    let said: Value = serde_json::from_str(&said).unwrap();
+    assert!(said["errors"].as_array().unwrap().is_empty() && said["good"] == false, "{said}");
+    assert!(said["start"].as_str().is_some_and(|why| why.contains(config)), "{said}");
 }
 
 #[test]

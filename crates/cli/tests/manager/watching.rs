@@ -158,8 +158,15 @@ fn metrics_are_told_by_command_file_and_endpoint() {
 /// Each metric is on its page, and what the dashboard asks for exists.
 fn documented_and_drawn(families: &BTreeMap<String, Family>) {
     let page = fs::read_to_string(project().join("docs/metrics.md")).unwrap();
-    // Those of staged files and quotas are there where these are.
-    let rare = ["forebay_staged_files", "forebay_quota_used_bytes", "forebay_quota_limit_bytes"];
+    // Those of staged files, quotas and caps are there where these are.
+    let rare = [
+        "forebay_staged_files",
+        "forebay_quota_used_bytes",
+        "forebay_quota_limit_bytes",
+        "forebay_unsafe_limit_bytes",
+        "forebay_run_unsafe_bytes",
+        "forebay_run_unsafe_limit_bytes",
+    ];
     let known: BTreeSet<&str> = families.keys().map(String::as_str).chain(rare).collect();
     for name in &known {
         assert!(page.contains(&format!("`{name}`")), "{name} is not in docs/metrics.md");
@@ -219,6 +226,14 @@ fn metrics_that_cannot_be_told_keep_no_manager_from_serving() {
     steps.past("2");
     steps.end().expect(0);
     assert_eq!(fs::read_to_string(site.store.join("file")).unwrap(), "text\nmore\n");
+    // A run says what cannot be had from its start.
+    let folder = site.out.join("folder.prom");
+    fs::create_dir(&folder).unwrap();
+    let text = format!("{config}[metrics]\ntextfile = \"{}\"\n", folder.display());
+    fs::write(&site.config, text).unwrap();
+    let said = site.end(site.buffered(&["true"])).expect(0).stderr;
+    let wanted = format!("metrics.textfile: {}: Is a directory", folder.display());
+    assert!(said.contains(&wanted), "{said}");
 }
 
 #[test]
@@ -251,6 +266,10 @@ fn a_manager_that_is_killed_leaves_whole_metrics_and_the_next_one_goes_on() {
     other.at("3");
     let (head, content) = ask(TcpStream::connect(("127.0.0.1", port)).unwrap(), QUESTION);
     assert!(head.starts_with("HTTP/1.1 200 OK"), "{head} {config}");
+    // As a browser has it that another site leads here by a name of its own.
+    let led = QUESTION.replace("localhost", "evil.example");
+    let (refused, nothing) = ask(TcpStream::connect(("127.0.0.1", port)).unwrap(), &led);
+    assert!(refused.starts_with("HTTP/1.1 421 ") && !nothing.contains("forebay_"), "{refused}");
     assert_eq!(parsed(&content)["forebay_up"].samples.values().sum::<f64>(), 1.0);
     steps.past("2");
     other.past("3");
@@ -279,6 +298,24 @@ fn what_is_wrong_with_the_metrics_of_a_configuration_is_said() {
         let ran = site.end(site.buffered(&["true"])).expect(125);
         assert!(ran.stderr.contains(wanted) && ran.stderr.contains("metrics"), "{text}: {ran:?}");
     }
+}
+
+#[test]
+fn the_dead_are_no_clients_of_an_orphaned_pool() {
+    let site = Site::new(&LAZY);
+    let steps = Steps::of(&site, "head -c 3M /dev/zero > file; step 1");
+    steps.at("1");
+    let look = || -> Value {
+        let text = site.end(site.forebay(&["status", "--json"])).expect(0).stdout;
+        serde_json::from_str::<Value>(&text).unwrap()[0].take()
+    };
+    assert!(look()["clients"].as_u64().unwrap() > 0);
+    site.kill_all();
+    let seen = look();
+    assert_eq!((&seen["orphaned"], &seen["clients"]), (&true.into(), &0.into()), "{seen}");
+    assert_eq!(seen["unsafe"]["bytes"], 3 << 20, "{seen}");
+    drop(steps);
+    site.recover().expect(0);
 }
 
 #[test]

@@ -1,10 +1,11 @@
-//! The page of `forebay status --web`, in a browser without a screen.
+//! The page of `forebay status --web` and `forebay up --web`, in a browser without a screen.
 
 use crate::harness::{LAZY, LONG, Running, Site, Steps, kill, skip, wait_for, works};
 use rustix::process::Signal;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::path::Path;
 use std::process::Command;
 
 const BROWSER: &str = "chromium-headless-shell";
@@ -111,4 +112,92 @@ fn a_browser_shows_tiers_and_the_blocks_of_a_file() {
     running.end().expect(130);
     steps.past("1");
     steps.end().expect(0);
+}
+
+/// `forebay up --web` of the site: the node manager, and the address of the page.
+fn up(site: &Site) -> (i32, String) {
+    let config = site.config.to_str().unwrap();
+    let said = site.end(site.forebay(&["up", "--config", config, "--web"])).expect(0).stdout;
+    let (first, address) = said.trim_end().split_once('\n').unwrap();
+    assert!(!address.contains('\n'), "{said}");
+    let manager = first.strip_prefix("node manager ").unwrap().split(' ').next().unwrap();
+    (manager.parse().unwrap(), address.to_owned())
+}
+
+/// The process that serves the page for this node manager.
+fn server(manager: i32) -> Option<i32> {
+    let wanted = format!("\0--of-manager\0{manager}\0");
+    let all = fs::read_dir("/proc").unwrap().flatten();
+    let mut pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    pids.find(|pid| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).contains(&wanted)
+    })
+}
+
+fn await_no_server(manager: i32, address: &str) {
+    wait_for("the end of the page", LONG, || server(manager).is_none().then_some(()));
+    let host = address.strip_prefix("http://").unwrap().split_once('/').unwrap().0;
+    assert!(TcpStream::connect(host).is_err(), "{address} is still served");
+}
+
+#[test]
+fn the_page_of_up_lives_as_long_as_its_node_manager() {
+    let site = Site::new(&LAZY);
+    let config = site.config.to_str().unwrap();
+    let (manager, address) = up(&site);
+    let (host, token) = address.strip_prefix("http://").unwrap().split_once("/?token=").unwrap();
+    let status =
+        |host: &str, token: &str| ask(host, &format!("GET /api/status?token={token}"), host);
+    assert!(status(host, token).contains(&format!("\"manager\": {manager},")), "{address}");
+    let refused = status(host, &token.replace(&token[..1], "g"));
+    assert!(refused.starts_with("HTTP/1.1 403 "), "{refused}");
+    assert!(host.starts_with("127.0.0.1:"), "{address}");
+    if works(&[BROWSER, "--version"]) {
+        let profile = site.out.join("browser");
+        let mut browser = Command::new(BROWSER);
+        browser.args(["--no-sandbox", "--disable-gpu", "--virtual-time-budget=3500", "--dump-dom"]);
+        browser.arg(format!("--user-data-dir={}", profile.display())).arg(&address);
+        let dom = site.end(browser).expect(0).stdout;
+        assert!(dom.contains("data-tier=\"ram\""), "{dom}");
+    } else {
+        skip("chromium-headless-shell is not installed");
+    }
+    site.end(site.forebay(&["down", "--config", config])).expect(0);
+    await_no_server(manager, &address);
+}
+
+#[test]
+fn killed_managers_and_pages_leave_nothing() {
+    let site = Site::new(&LAZY);
+    let config = site.config.to_str().unwrap();
+    let (manager, address) = up(&site);
+    kill(server(manager).unwrap() as u32, Signal::KILL);
+    await_no_server(manager, &address);
+    let process = |pid: i32| Path::new(&format!("/proc/{pid}")).exists();
+    assert!(process(manager), "the manager has ended with its page");
+    // Others are as they were: the page can be had again, from both commands.
+    let (by_hand, other) = page(&site);
+    assert_ne!(other, address);
+    kill(by_hand.pid(), Signal::INT);
+    by_hand.end().expect(130);
+    let (same, address) = up(&site);
+    assert_eq!(same, manager);
+    kill(manager as u32, Signal::KILL);
+    await_no_server(manager, &address);
+    site.end(site.forebay(&["recover", "--config", config])).expect(0);
+}
+
+#[test]
+fn a_page_of_up_is_on_loopback_and_a_taken_port_is_told() {
+    let site = Site::new(&LAZY);
+    let config = site.config.to_str().unwrap();
+    let up = |web: &str| site.end(site.forebay(&["up", "--config", config, web]));
+    let refused = up("--web=0.0.0.0:8080").expect(2);
+    assert!(refused.stderr.contains("on 127.0.0.1 alone"), "{refused:?}");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let refused = up(&format!("--web={}", taken.local_addr().unwrap())).expect(125);
+    assert!(refused.stderr.contains("give another port"), "{refused:?}");
+    assert!(!refused.stdout.contains("http://"), "{refused:?}");
+    site.end(site.forebay(&["down", "--config", config])).expect(0);
 }

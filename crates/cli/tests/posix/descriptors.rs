@@ -31,6 +31,20 @@ fn descriptors_survive_posix_spawn() {
     same(&LAZY, "spawn");
 }
 
+/// A growth that waits for all processors (20 ms) is none of the first read's.
+#[test]
+fn the_table_reaches_forebays_own_before_there_are_threads() {
+    let site = Site::new(&LAZY);
+    if !site.compile("threaded.c", &[]) {
+        return;
+    }
+    let ran = site.run_buffered("$BIN/threaded").0.expect(0);
+    let sizes: Vec<u32> = ran.stdout.lines().map(|line| line.parse().unwrap()).collect();
+    let [before, first, parent, child] = sizes[..] else { panic!("{ran:?}") };
+    assert!(before < 900, "{ran:?}");
+    assert!([first, parent, child].iter().all(|size| *size > 900), "{ran:?}");
+}
+
 #[test]
 fn a_daemon_that_closes_everything_goes_on() {
     same(&LAZY, "closeall");

@@ -17,3 +17,4 @@ mod sharing;
 mod starting;
 mod streams;
 mod suites;
+mod written_through;

@@ -310,6 +310,13 @@ fn a_ring_of_the_programs_own_works_on_the_store() {
 }
 
 #[test]
+fn names_from_a_directory_are_what_they_are() {
+    for setup in [&LAZY, &SLOW_STORE] {
+        same(setup, "relative_names.c", "");
+    }
+}
+
+#[test]
 fn names_in_a_folder_just_used_are_what_they_are() {
     for setup in [&LAZY, &SLOW_STORE] {
         same(setup, "small_files.c", "");

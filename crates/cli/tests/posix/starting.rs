@@ -23,6 +23,7 @@ fn what_a_vforked_child_does_with_descriptors_is_its_own() {
 fn a_vforked_child_that_uses_files_sees_and_writes_the_right_bytes() {
     for setup in [&LAZY, &SLOW_STORE, &TINY] {
         same(setup, "forbidden");
+        same(setup, "calls");
         same(setup, "nested");
     }
 }
@@ -80,7 +81,43 @@ fn a_vfork_is_the_kernels() {
     site.run_buffered(script).0.expect(0);
     let calls = std::fs::read_to_string(site.out.join("calls")).unwrap();
     let first = calls.lines().find(|line| line.contains("fork(") || line.contains("clone"));
-    assert!(first.is_some_and(|line| line.contains(" vfork(")), "{calls}");
+    assert!(first.is_some_and(|line| line.contains("CLONE_VM|CLONE_VFORK|")), "{calls}");
+}
+
+/// What was found out of a program holds for its file as it was.
+#[test]
+fn a_program_that_has_become_a_static_one_gets_what_is_buffered() {
+    let site = Site::new(&LAZY);
+    if !site.compile("unmanaged.c", &["-static"]) {
+        return;
+    }
+    // A file that was changed just now is not remembered.
+    let script = "cp /bin/cat $OUT/tool; sleep 2.1; echo first > file\n\
+         for i in 1 2 3; do $OUT/tool file; done\n\
+         cat $BIN/unmanaged > $OUT/tool; echo second > file; $OUT/tool file\n\
+         sleep 2.1; echo third > file; $OUT/tool file; echo fourth > file; $OUT/tool file";
+    let said = site.run_buffered(script).0.expect(0).stdout;
+    assert_eq!(
+        said.split_whitespace().collect::<Vec<_>>().join(" "),
+        "first first first second third fourth"
+    );
+}
+
+/// A limit that is set unseen, after a process has looked whether programs find room for the pool.
+#[test]
+fn a_program_that_was_expected_to_join_does_not_run_on_old_bytes() {
+    let site = Site::new(&LAZY);
+    if !site.compile("children.c", &[]) {
+        return;
+    }
+    let script = "echo old > file; sync; echo buffered > file\n\
+         for i in {1..10}; do $BIN/children limited 3 /bin/cat file 2>&1; done; true";
+    let said = site.run_buffered(script).0.expect(0).stdout;
+    assert_eq!(said.lines().count(), 10, "{said}");
+    // Where the look was too long ago, the child has looked itself, and what is buffered went to
+    // the store.
+    let is_right = |line: &str| line == "buffered" || line.contains("the pool cannot be opened");
+    assert!(said.lines().all(is_right), "{said}");
 }
 
 /// Builds `loads.c` as the program and as its libraries.
@@ -155,4 +192,28 @@ fn what_a_program_needs_is_looked_for_once() {
     assert!(with[0] <= without[0] + 6, "{with:?} {without:?}");
     let most = without[1].max(without[2]) + 1;
     assert!(with[1] <= most && with[2] <= most, "{with:?} {without:?}");
+}
+
+/// Of its own calls at a program's first thread and file none is one that the program would not
+/// make: filters of system calls kill for such a one.
+#[test]
+fn a_program_that_forbids_itself_other_calls_lives() {
+    let site = Site::new(&LAZY);
+    if site.compile("filtered.c", &["-pthread"]) {
+        site.same("$BIN/filtered file");
+    }
+}
+
+/// The runtime of AddressSanitizer has to be the first library; what such a program starts has none
+/// of it.
+#[test]
+fn a_program_with_the_runtime_of_a_sanitizer_starts() {
+    if !works(&["sh", "-c", "test -e \"$(cc -print-file-name=libasan.so)\""]) {
+        return skip("the compiler has no libasan.so");
+    }
+    let site = Site::new(&LAZY);
+    if site.compile("sanitized.c", &["-fsanitize=address"]) {
+        site.same("$BIN/sanitized file");
+        site.same("sh -c '$BIN/sanitized file; echo $?'");
+    }
 }

@@ -1,37 +1,15 @@
 /* What a program gets from include/forebay/forebay.h: the first argument says which part. */
+#include "check.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <forebay/forebay.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-#define CHECK(condition) \
-    do { \
-        if (!(condition)) { \
-            fprintf(stderr, "line %d: %s: %s\n", __LINE__, #condition, forebay_last_message()); \
-            exit(1); \
-        } \
-    } while (0)
-
-/* The result, and that the message names what the caller has to know. */
-#define GIVES(call, code, word) \
-    do { \
-        int64_t gave = (call); \
-        if (gave != (code) || !strstr(forebay_last_message(), word)) { \
-            fprintf(stderr, "line %d: %s gives %lld, \"%s\"\n", __LINE__, #call, \
-                    (long long)gave, forebay_last_message()); \
-            exit(1); \
-        } \
-    } while (0)
 
 enum { BLOCK = 256 << 10, BYTES = 3 * BLOCK + 1000 };
 
@@ -160,6 +138,8 @@ static void buffered(const char *path, const char *on_store) {
     for (int turn = 0; turn < 20; turn++) {
         int level = turn % 2 ? FOREBAY_STORE : FOREBAY_DURABLE;
         CHECK(forebay_wait(file, level, 60000) == 0 && forebay_is_safe(file, level) == 1);
+        /* One that only looks finds it so, and does not begin another. */
+        CHECK(forebay_wait(file, level, 0) == 0);
         struct stat before;
         CHECK(fstat(fd, &before) == 0);
         CHECK(pwrite(turn % 3 ? fd : forebay_fd(file), "other", 5, 0) == 5);

@@ -10,6 +10,16 @@ int all(forebay_session *session, forebay_file *file) {
     struct forebay_range range = {0, 1};
     struct forebay_extent extent = {0, 0, FOREBAY_TIER_STORE, 0, 0};
     int64_t sum = forebay_api_version() + FOREBAY_API_VERSION;
+    struct forebay_analysis analysis = FOREBAY_ANALYSIS;
+    struct forebay_operation operation = FOREBAY_OPERATION;
+    struct forebay_action_info action;
+    char names[1][FOREBAY_NAME];
+    action.size = sizeof action;
+    sum += forebay_analyse(session, &analysis) + forebay_operate(session, &operation);
+    sum += forebay_action_remove(session, "") + forebay_actions(session, names, 1);
+    sum += forebay_action(session, "", &action) + FOREBAY_ON_CLOSE + FOREBAY_ON_STEP;
+    sum += FOREBAY_DRAIN_WITH + FOREBAY_DRAIN_AFTER;
+    sum += FOREBAY_ACTION_ANALYSIS + FOREBAY_ACTION_OPERATION;
     tier.size = sizeof tier;
     safety.size = sizeof safety;
     sum += forebay_start(FOREBAY_REQUIRE, &session) + forebay_is_active(session);

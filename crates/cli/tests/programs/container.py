@@ -70,6 +70,7 @@ def main(directory):
             (lambda: single.will_read(["x"]), TypeError),
             (lambda: single.sync(2**64 - 1, "x"), TypeError),
             (lambda: single.sync(2**64 - 1, float("nan")), ValueError),
+            (lambda: single.sync(2**64 - 1, -1), ValueError),
             (lambda: single.resize("x"), TypeError),
             (lambda: MLBStore("d", [1, 2], directory=directory), TypeError),
             (lambda: MLBStore("d", 1.0, directory=directory), TypeError),

@@ -1,5 +1,6 @@
 /* Makes calls that name files, a hundred of each kind between two calls that strace shows:
  * name_calls FOLDER ELSEWHERE, both absolute, FOLDER the current directory. */
+#define _GNU_SOURCE
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
@@ -41,8 +42,9 @@ int main(int argc, char **argv)
 	snprintf(other, sizeof other, "%s/other", argv[1]);
 	snprintf(there, sizeof there, "%s/file", argv[2]);
 	int fd = open(here, O_RDWR | O_CREAT, 0644);
-	need(write(fd, "known", 5) == 5);
-	open_and_close(AT_FDCWD, there, O_WRONLY | O_CREAT);
+	need(write(fd, "known", 5) == 5 && fsync(fd) == 0);
+	int beside = open(there, O_WRONLY | O_CREAT, 0644);
+	need(write(beside, "there", 5) == 5 && close(beside) == 0);
 	int folder = open(argv[1], O_RDONLY | O_DIRECTORY);
 	need(symlink("known", "link") == 0);
 
@@ -63,5 +65,12 @@ int main(int argc, char **argv)
 	TIMES("link-relative", need(link("known", "other") == 0 && unlink("other") == 0));
 	TIMES("set-times", need(utimensat(AT_FDCWD, "known", times, 0) == 0));
 	TIMES("set-times-open", need(futimens(fd, times) == 0));
+	TIMES("mode-open", need(fchmod(fd, 0644) == 0));
+	gid_t group = getegid();
+	TIMES("owner-open", need(fchown(fd, -1, group) == 0));
+	int source = open(there, O_RDONLY);
+	loff_t from = 0, to = 0;
+	TIMES("copy", from = to = 0; need(copy_file_range(source, &from, fd, &to, 5, 0) == 5));
+	TIMES("copy-to-the-end", need(copy_file_range(source, &from, fd, &to, 5, 0) == 0));
 	return close(fd);
 }

@@ -1,34 +1,12 @@
 /* Pins of include/forebay/forebay.h: the first argument says which part. */
+#include "check.h"
 #include <errno.h>
 #include <fcntl.h>
-#include <forebay/forebay.h>
 #include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-#define CHECK(condition) \
-    do { \
-        if (!(condition)) { \
-            fprintf(stderr, "line %d: %s: %s\n", __LINE__, #condition, forebay_last_message()); \
-            exit(1); \
-        } \
-    } while (0)
-
-/* The result, and that the message names what the caller has to know. */
-#define GIVES(call, code, word) \
-    do { \
-        int64_t gave = (call); \
-        if (gave != (code) || !strstr(forebay_last_message(), word)) { \
-            fprintf(stderr, "line %d: %s gives %lld, \"%s\"\n", __LINE__, #call, \
-                    (long long)gave, forebay_last_message()); \
-            exit(1); \
-        } \
-    } while (0)
 
 enum { BLOCK = 256 << 10 };
 static const int64_t MIB = 1 << 20;

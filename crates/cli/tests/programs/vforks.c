@@ -11,6 +11,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -280,6 +282,47 @@ static void killed(void)
 
 static volatile int stop;
 
+/* Calls on the descriptor of a file, on one that is closed, and on none, each of a child of its own. */
+static void calls(void)
+{
+	int file = make("calls", "some text");
+	const int fds[] = {file, 99, -1};
+	for (int kind = 0; kind < 14; kind++) {
+		for (int i = 0; i < 3; i++) {
+			const int fd = fds[i];
+			char byte = 0;
+			char terminal[64];
+			int off = 0;
+			struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
+			pid_t child = vfork();
+			if (child == 0) {
+				long got = -2;
+				errno = 0;
+				switch (kind) {
+				case 0: got = ioctl(fd, FIOCLEX); break;
+				case 1: got = ioctl(fd, TCGETS, terminal); break;
+				case 2: got = ioctl(fd, FIONBIO, &off); break;
+				case 3: got = read(fd, &byte, 0); break;
+				case 4: got = pread(fd, &byte, 1, 2); break;
+				case 5: got = write(fd, "", 0); break;
+				case 6: got = lseek(fd, 0, SEEK_CUR); break;
+				case 7: got = ftruncate(fd, 9); break;
+				case 8: got = fsync(fd); break;
+				case 9: got = fcntl(fd, F_SETLK, &lock); break;
+				case 10: got = flock(fd, LOCK_SH | LOCK_NB); break;
+				case 11: got = posix_fadvise(fd, 0, 0, POSIX_FADV_NORMAL); break;
+				case 12: got = fcntl(fd, F_GETFL) < 0 ? -1 : 0; break;
+				case 13: got = fchmod(fd, 0644); break;
+				}
+				_exit(got == -1 ? errno : (int)got);
+			}
+			printf("%d of %d: ", kind, i);
+			reap(child);
+		}
+	}
+	close(file);
+}
+
 static void *go_on(void *name)
 {
 	long rounds = 0;
@@ -457,7 +500,7 @@ int main(int count, char **words)
 	struct { const char *name; void (*run)(void); } all[] = {
 		{ "redirected", redirected }, { "handed", handed }, { "forbidden", forbidden },
 		{ "goes-on", goes_on }, { "nested", nested }, { "settings", settings }, { "limits", limits },
-		{ "killed", killed }, { "threads", threads }, { "cloned", cloned },
+		{ "killed", killed }, { "threads", threads }, { "cloned", cloned }, { "calls", calls },
 		{ "programs", programs }, { "orphaned", orphaned }, { "memory", memory },
 	};
 	for (unsigned i = 0; i < sizeof all / sizeof *all; i++)

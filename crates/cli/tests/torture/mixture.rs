@@ -142,7 +142,10 @@ fn spoilt_data_is_noticed() {
         ran.stdout.contains("worker-0-file") && ran.stdout.contains("the last of worker 0 on file");
     let nameless = ran.stdout.contains("worker 0: a file without a name:")
         && ran.stdout.contains("the last of worker 0 on all files");
-    assert!(ran.stdout.contains("are wrong") && (named || nameless), "{ran:?}");
+    // Bytes that are put back behind a cut make the shadow longer than the file.
+    let losses = ["are wrong", "nothing can be read at"];
+    let told = losses.iter().any(|what| ran.stdout.contains(what));
+    assert!(told && (named || nameless), "{ran:?}");
     // Left to be looked at, and now removed.
     fs::remove_dir_all(place(&site).unwrap()).unwrap();
     pools(&site).into_iter().for_each(|pool| fs::remove_file(pool).unwrap());

@@ -92,9 +92,9 @@ impl OpenFile<'_> {
         })
     }
 
-    /// Buffers the file again if it was direct only because of mappings, of which none is left.
-    /// Not while others are inside for more than a moment, or if the store fails: it stays direct
-    /// then, and a later call tries again.
+    /// Buffers the file again if it was direct only because of mappings, of which none is left, or
+    /// because it was new and small. Not while others are inside for more than a moment, or if the
+    /// store fails: it stays direct then, and a later call tries again.
     pub(crate) fn buffer_again(&self) {
         let (record, segment) = (self.record, &self.session.segment);
         let owner = self.session.owner();
@@ -102,8 +102,10 @@ impl OpenFile<'_> {
         let entered = EnteredFile { file: self, owner, guard };
         // Before the look: a mapping that ends later sets it again.
         record.clear(FileFlags::UNMAPPED);
-        let is_unmapped =
-            || record.has(FileFlags::MAPPED) && !segment.descriptions().is_mapped(self.id);
+        let is_unmapped = || {
+            record.has(FileFlags::MAPPED)
+                && (record.is_written_through() || !segment.descriptions().is_mapped(self.id))
+        };
         // Not to exclude others for nothing.
         if !is_unmapped() {
             return;
@@ -201,7 +203,7 @@ impl ExclusiveFile<'_> {
         Err(self.last_error().unwrap_or(Errno::IO))
     }
 
-    /// Buffers a file again of which no mapping is left.
+    /// Buffers a file again of which no mapping is left, or that is no new small one any more.
     ///
     /// # Errors
     /// The store's errno: it stays direct.
@@ -209,13 +211,17 @@ impl ExclusiveFile<'_> {
         let record = self.record;
         self.clean_up_store()?;
         self.resize_from_store()?;
-        // What mappings have written may come to the store's device, and to the file's times,
-        // later; and times that programs have seen were the kernel's.
-        record.set(FileFlags::STORE_WRITTEN);
+        if !record.is_written_through() {
+            // What mappings have written may come to the store's device, and to the file's times,
+            // later.
+            record.set(FileFlags::STORE_WRITTEN);
+        }
+        // Times that programs have seen were the kernel's.
         record.set(FileFlags::LOOKED_AT);
         record.clear(FileFlags::SYNCED);
         crash::point("mapping.buffering");
         record.clear(FileFlags::DIRECT | FileFlags::MAPPED);
+        record.small.store(0, Ordering::Release);
         crash::point("mapping.buffered");
         Ok(())
     }

@@ -8,6 +8,7 @@ use crate::span::{Span, Writable};
 use crate::user_buffers::UserBuffers;
 use crate::user_memory::UserOffset;
 use core::ops::Deref;
+use forebay_pool::Identity;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::RawFd;
 use rustix::fs::{FileType, OFlags, SeekFrom};
@@ -54,6 +55,8 @@ pub(super) struct KnownEnd<'e> {
     pub kind: FileType,
     pub device: u64,
     pub inode: u64,
+    /// What the kernel says of its size; `None` where it need not be right.
+    size: Option<u64>,
 }
 
 impl<'e> Deref for KnownEnd<'e> {
@@ -75,16 +78,20 @@ impl<'e> KnownEnd<'e> {
         if fd < 0 {
             return Err(Errno::BADF);
         }
+        let end = End { session, fd };
+        if let Some(file) = session.file(fd) {
+            let (flags, kind) = (file.opened_flags(), FileType::RegularFile);
+            let Identity { device, inode } = file.record.identity();
+            return Ok(KnownEnd { end, flags, kind, device, inode, size: None });
+        }
         let flags = rustix::fs::fcntl_getfl(borrow(fd))?;
         if flags.contains(OFlags::PATH) {
             return Err(Errno::BADF);
         }
-        let hidden = session.file(fd).map_or(OFlags::empty(), |file| file.hidden_flags());
         let stat = rustix::fs::fstat(borrow(fd))?;
         let kind = FileType::from_raw_mode(stat.st_mode);
         let (device, inode) = (stat.st_dev, stat.st_ino);
-        let end = End { session, fd };
-        Ok(KnownEnd { end, flags: flags | hidden, kind, device, inode })
+        Ok(KnownEnd { end, flags, kind, device, inode, size: Some(stat.st_size as u64) })
     }
 
     /// Whether it was opened for writing, or for reading.
@@ -93,15 +100,16 @@ impl<'e> KnownEnd<'e> {
         if self.flags & OFlags::RWMODE == wrong { Err(Errno::BADF) } else { Ok(self) }
     }
 
-    /// Bytes from `at` up to the end that the file has now: a copy within one file moves its end,
-    /// and must not follow it.
+    /// Bytes from `at` up to the end that the file has now, or had when it was looked at: a copy
+    /// within one file moves its end, and must not follow it.
     pub fn remaining(self, at: i64) -> usize {
         if self.kind != FileType::RegularFile {
             return usize::MAX;
         }
-        let size = self.with_file(false, |file| match file {
-            Some(file) => file.size(),
-            None => rustix::fs::fstat(borrow(self.fd)).map(|stat| stat.st_size as u64),
+        let size = self.with_file(false, |file| match (file, self.size) {
+            (Some(file), _) => file.size(),
+            (None, Some(size)) => Ok(size),
+            (None, None) => rustix::fs::fstat(borrow(self.fd)).map(|stat| stat.st_size as u64),
         });
         size.map_or(usize::MAX, |size| (size as i64).saturating_sub(at).max(0) as usize)
     }

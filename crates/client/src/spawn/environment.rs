@@ -1,6 +1,6 @@
 //! The environment of a new program: with what it needs to find the library and the pool.
 
-use super::Needs;
+use super::{Needs, is_runtime};
 use crate::session::Session;
 use crate::user_memory::{Strings, texts_at};
 use core::ffi::{CStr, c_char};
@@ -78,19 +78,26 @@ impl<'a> Variables<'a> {
         Variables { list, number, entries: PhantomData }
     }
 
-    fn entries(self) -> impl Iterator<Item = &'a CStr> {
-        // SAFETY: so many were found readable, up to their zeros, and stay so, see `Variables::at`.
-        let entry = move |index| unsafe {
-            let entry = self.list.add(index).read_unaligned();
-            // Another thread may take one away, although it should not.
-            (!entry.is_null()).then(|| CStr::from_ptr(entry))
-        };
-        (0..self.number).map_while(entry)
+    /// Where the entries are.
+    fn places(self) -> impl Iterator<Item = *const c_char> {
+        // SAFETY: so many were found readable, see `Variables::at`.
+        let place = move |index| unsafe { self.list.add(index).read_unaligned() };
+        // Another thread may take one away, although it should not.
+        (0..self.number).map(place).take_while(|entry| !entry.is_null())
     }
 
-    /// The entry for `name`.
+    fn entries(self) -> impl Iterator<Item = &'a CStr> {
+        // SAFETY: they were found readable, up to their zeros, and stay so, see `Variables::at`.
+        self.places().map(|entry| unsafe { CStr::from_ptr(entry) })
+    }
+
+    /// The entry for `name`. A program that starts looks for many names: how long the other entries
+    /// are does not matter.
     pub(super) fn find(self, name: &CStr) -> Option<&'a CStr> {
-        self.entries().find(|entry| defines(entry, name))
+        // SAFETY: as of `entries`.
+        let is_defined = |entry: &*const c_char| unsafe { defines_at(*entry, name) };
+        // SAFETY: the same.
+        self.places().find(is_defined).map(|entry| unsafe { CStr::from_ptr(entry) })
     }
 
     /// Whether a program with these runs without Forebay.
@@ -118,8 +125,9 @@ fn preloaded(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|&byte| byte == b':' || byte == b' ').filter(|name| !name.is_empty())
 }
 
-/// Takes the adapters out of the LD_PRELOAD that this process was started with, and says which
-/// those are: its children get those that they need themselves.
+/// Takes the adapters, and a runtime that was put before them, out of the LD_PRELOAD that this
+/// process was started with, and says which those are: its children get those that they need
+/// themselves.
 ///
 /// # Safety
 /// The list is the one that the kernel has given to this process, ends with null, and neither it
@@ -128,7 +136,7 @@ pub unsafe fn take_adapters(list: *mut *const c_char) -> Needs {
     // SAFETY: as the caller says.
     let given = unsafe { Variables::given(list) };
     let Some(entry) = given.find(Setting::Preload.name()) else { return Needs::NONE };
-    let is_adapter = |name: &&[u8]| !Needs::of_adapter(name).is_empty();
+    let is_adapter = |name: &&[u8]| !Needs::of_preloaded(name).is_empty();
     let Some(first) = preloaded(value_of(entry)).find(is_adapter) else { return Needs::NONE };
     let (start, length) = (entry.as_ptr().cast_mut().cast::<u8>(), entry.count_bytes());
     let mut to = first.as_ptr().addr() - start.addr();
@@ -141,7 +149,7 @@ pub unsafe fn take_adapters(list: *mut *const c_char) -> Needs {
             let rest = core::slice::from_raw_parts(start.add(from), length - from);
             let end = rest.iter().position(|&byte| byte == b':' || byte == b' ');
             let (name, step) = (&rest[..end.unwrap_or(rest.len())], end.map_or(0, |_| 1));
-            let needs = Needs::of_adapter(name);
+            let needs = Needs::of_preloaded(name);
             let bytes = name.len() + step;
             taken = taken.with(needs);
             if needs.is_empty() {
@@ -157,9 +165,14 @@ pub unsafe fn take_adapters(list: *mut *const c_char) -> Needs {
     taken
 }
 
-fn defines(entry: &CStr, name: &CStr) -> bool {
-    let rest = entry.to_bytes().strip_prefix(name.to_bytes());
-    rest.is_some_and(|rest| rest.first() == Some(&b'='))
+/// Whether an entry is the one for `name`.
+///
+/// # Safety
+/// It can be read up to its zero.
+pub(super) unsafe fn defines_at(entry: *const c_char, name: &CStr) -> bool {
+    let wanted = name.to_bytes().iter().chain(b"=");
+    // SAFETY: the comparison ends at the zero, which is in no name.
+    wanted.zip(0..).all(|(&byte, at)| unsafe { entry.add(at).cast::<u8>().read() } == byte)
 }
 
 /// Our settings as this process received them, "NAME=value": programs clear their environment.
@@ -204,9 +217,10 @@ impl Carried {
         self.value(Setting::Action).is_some()
     }
 
-    /// The library's path: the first one in the LD_PRELOAD that this process was started with.
+    /// The library's path: the first one in the LD_PRELOAD that this process was started with, but
+    /// for runtimes of the user's.
     pub(super) fn library(&self) -> Option<&[u8]> {
-        self.value(Setting::Preload)?.to_bytes().split(|&byte| byte == b':').next()
+        preloaded(self.value(Setting::Preload)?.to_bytes()).find(|name| !is_runtime(name))
     }
 
     /// The adapters that programs of this run may load.
@@ -254,14 +268,16 @@ impl Carried {
         let names = || preloaded(value_of(entry));
         needs.is_empty()
             && names().any(|name| name == ours)
-            && names().all(|name| Needs::of_adapter(name).is_empty())
+            && names().all(|name| Needs::of_preloaded(name).is_empty())
+            && !names().skip_while(|name| *name != ours).any(is_runtime)
     }
 
-    /// "LD_PRELOAD=ours:adapters:theirs" with its zero, for an LD_PRELOAD entry of a program that
-    /// needs these adapters; `None` without memory.
+    /// "LD_PRELOAD=runtimes:ours:adapters:theirs" with its zero, for an LD_PRELOAD entry of a
+    /// program that needs these adapters and runtimes; `None` without memory.
     fn merged(&self, entry: &CStr, needs: Needs) -> Option<Vec<u8>> {
         let ours = self.library()?;
-        let is_theirs = |name: &&[u8]| *name != ours && Needs::of_adapter(name).is_empty();
+        let is_theirs = |name: &&[u8]| *name != ours && Needs::of_preloaded(name).is_empty();
+        let theirs = || preloaded(value_of(entry)).filter(is_theirs);
         let mut made = Vec::new();
         let mut add = |before: &[u8], name: &[u8]| {
             made.try_reserve(before.len() + name.len() + 1).ok()?;
@@ -269,11 +285,18 @@ impl Carried {
             made.extend_from_slice(name);
             Some(())
         };
-        add(b"LD_PRELOAD=", ours)?;
+        add(b"LD_PRELOAD=", b"")?;
+        for runtime in needs.runtimes() {
+            add(runtime.as_bytes(), b":")?;
+        }
+        for runtime in theirs().filter(|name| is_runtime(name)) {
+            add(runtime, b":")?;
+        }
+        add(ours, b"")?;
         for adapter in self.adapters(needs) {
             add(b":", adapter.to_bytes())?;
         }
-        for name in preloaded(value_of(entry)).filter(is_theirs) {
+        for name in theirs().filter(|name| !is_runtime(name)) {
             add(b":", name)?;
         }
         made.push(0);
@@ -459,6 +482,27 @@ mod tests {
     }
 
     #[test]
+    fn runtimes_of_sanitizers_come_before_the_library() {
+        let pool = c"FOREBAY_POOL=/pool";
+        let asan = Needs::of_preloaded(b"libasan.so.8");
+        let with = |given: &CStr, needs| of_child_with(&KEPT, &[given, pool], needs).remove(0);
+        let ours = c"LD_PRELOAD=/ours.so";
+        assert_eq!(with(ours, asan), "LD_PRELOAD=libasan.so.8:/ours.so");
+        assert_eq!(
+            with(c"LD_PRELOAD=libasan.so.8:/ours.so:/b.so", asan),
+            "LD_PRELOAD=libasan.so.8:/ours.so:/b.so"
+        );
+        // A program that was not linked with it has it no more.
+        assert_eq!(with(c"LD_PRELOAD=libasan.so.8:/ours.so", Needs::NONE), "LD_PRELOAD=/ours.so");
+        // One that the user names stays, and comes first.
+        let theirs = "LD_PRELOAD=/lib/libasan.so:/ours.so:/b.so";
+        assert_eq!(with(c"LD_PRELOAD=/ours.so:/b.so:/lib/libasan.so", Needs::NONE), theirs);
+        assert_eq!(with(c"LD_PRELOAD=/b.so /lib/libasan.so", Needs::NONE), theirs);
+        let kept = [c"LD_PRELOAD=/lib/libasan.so:/ours.so", pool];
+        assert_eq!(of_child(&kept, &[ours, pool]), [ours, pool].map(|it| it.to_str().unwrap()));
+    }
+
+    #[test]
     fn adapters_are_taken_out_of_what_a_process_was_started_with() {
         for (given, left, needs) in [
             ("/o.so:/libforebay_mpiio.so:/b.so", "/o.so:/b.so", Needs::MPI),
@@ -470,6 +514,8 @@ mod tests {
                 Needs::MPI.with(Needs::HDF5),
             ),
             ("/o.so:/b.so", "/o.so:/b.so", Needs::NONE),
+            ("libasan.so.8:/o.so:/b.so", "/o.so:/b.so", Needs::of_preloaded(b"libasan.so.8")),
+            ("/x/libasan.so.8:/o.so", "/x/libasan.so.8:/o.so", Needs::NONE),
         ] {
             let mut entry = format!("LD_PRELOAD={given}\0").into_bytes();
             let mut list = [entry.as_mut_ptr().cast_const().cast(), core::ptr::null()];

@@ -6,6 +6,8 @@
 //! number, and one in another namespace finds the word gone.
 
 use super::Variables;
+use super::environment::defines_at;
+use crate::fork::Fork;
 use crate::session::Session;
 use crate::user_memory::Strings;
 use core::ffi::{CStr, c_char};
@@ -13,7 +15,7 @@ use core::fmt::{self, Write};
 use core::sync::atomic::Ordering;
 use forebay_pool::clock::Timer;
 use forebay_pool::layout::slot_state;
-use forebay_pool::{Segment, clock};
+use forebay_pool::{Segment, clock, crash};
 use rustix::fd::RawFd;
 
 const NAME: &CStr = c"FOREBAY_PROCESS";
@@ -58,6 +60,8 @@ pub struct Told {
     pub(crate) slot: u32,
     word: u64,
     pub(crate) managed: Managed,
+    /// Where it is a child that was made for the program: the slot is not its own yet.
+    pub(crate) fork: Option<Fork>,
 }
 
 impl Told {
@@ -70,7 +74,17 @@ impl Told {
         for part in parts.next()?.split(',').filter(|part| !part.is_empty()) {
             managed = part.parse().map_or(Managed::Any, |fd| managed.with(fd));
         }
-        (word != 0).then_some(Told { slot, word, managed })
+        let mut numbers = parts.map(|part| part.parse::<u64>().ok());
+        let fork = match numbers.next() {
+            None => None,
+            Some(generation) => Some(Fork::told(
+                slot,
+                generation?.try_into().ok()?,
+                numbers.next()??.try_into().ok()?,
+                numbers.next()??,
+            )),
+        };
+        (word != 0).then_some(Told { slot, word, managed, fork })
     }
 
     /// The same, and takes it out of the list: what differs with each exec is nothing for programs.
@@ -84,15 +98,11 @@ impl Told {
         }
         // SAFETY: as the caller says.
         let told = Told::of(unsafe { Variables::given(list) });
-        let is_told = |entry: &CStr| {
-            let rest = entry.to_bytes().strip_prefix(NAME.to_bytes());
-            rest.is_some_and(|rest| rest.starts_with(b"="))
-        };
         let (mut from, mut to) = (list, list);
         // SAFETY: both stay within the list, the end of which moves with the other entries.
         unsafe {
             while !from.read().is_null() {
-                if !is_told(CStr::from_ptr(from.read())) {
+                if !defines_at(from.read(), NAME) {
                     to.write(from.read());
                     to = to.add(1);
                 }
@@ -105,15 +115,31 @@ impl Told {
         told
     }
 
+    /// Whether it was told a moment ago, to this process as far as is known without the pool.
+    pub(crate) fn is_recent(&self) -> bool {
+        clock::monotonic_ns().saturating_sub(self.word) <= START.as_ns()
+    }
+
     /// Whether it was told to process `pid`, the calling one. It is not told again.
     pub(crate) fn was_for(&self, segment: &Segment, pid: u32) -> bool {
-        let age = clock::monotonic_ns().saturating_sub(self.word);
-        if self.slot >= segment.header().clients || age > START.as_ns() {
+        if self.slot >= segment.header().clients {
             return false;
         }
         let client = segment.client(self.slot);
-        client.state.load(Ordering::SeqCst) == slot_state::LIVE
-            && client.pid.load(Ordering::SeqCst) == pid
+        let state = client.state.load(Ordering::SeqCst);
+        let is_its = match &self.fork {
+            // How long the child has taken to its start does not matter: the slot waits for it.
+            Some(fork) => {
+                state == slot_state::RESERVED
+                    && client.generation.load(Ordering::SeqCst) == fork.generation
+            }
+            None => {
+                state == slot_state::LIVE
+                    && client.pid.load(Ordering::SeqCst) == pid
+                    && self.is_recent()
+            }
+        };
+        is_its
             && (client.told.compare_exchange(self.word, 0, Ordering::SeqCst, Ordering::SeqCst))
                 .is_ok()
     }
@@ -135,7 +161,7 @@ impl Write for Text {
 }
 
 /// The entry, which ends with a zero.
-fn entry(slot: u32, word: u64, managed: Managed) -> Result<Text, fmt::Error> {
+fn entry(slot: u32, word: u64, managed: Managed, fork: Option<&Fork>) -> Result<Text, fmt::Error> {
     let mut text = Text { bytes: [0; 256], length: 0 };
     write!(text, "{}={slot}-{word}-", NAME.to_str().unwrap_or_default())?;
     match managed {
@@ -146,6 +172,9 @@ fn entry(slot: u32, word: u64, managed: Managed) -> Result<Text, fmt::Error> {
                 write!(text, "{comma}{fd}")?;
             }
         }
+    }
+    if let Some(Fork { generation, parent, since, .. }) = fork {
+        write!(text, "-{generation}-{parent}-{}", since.as_ns())?;
     }
     text.write_str("\0")?;
     Ok(text)
@@ -179,37 +208,73 @@ impl Session {
     ) -> R {
         // The clock has another time at each exec of a process.
         let word = clock::monotonic_ns().max(1);
-        let Ok(text) = entry(slot, word, managed) else { return execute(list) };
-        let mut room = [core::ptr::null::<c_char>(); VARIABLES + 2];
-        let (mut from, mut to) = (0, 0);
-        loop {
-            // SAFETY: the list has not ended before.
-            let variable = unsafe { list.add(from).read_unaligned() };
-            from += 1;
-            if variable.is_null() {
-                break;
-            }
-            // SAFETY: an entry, see above.
-            let bytes = unsafe { CStr::from_ptr(variable) }.to_bytes();
-            let is_old =
-                bytes.strip_prefix(NAME.to_bytes()).is_some_and(|rest| rest.starts_with(b"="));
-            if is_old {
-                continue;
-            }
-            if to == VARIABLES {
-                return execute(list);
-            }
-            room[to] = variable;
-            to += 1;
-        }
-        room[to] = text.bytes.as_ptr().cast();
+        let Ok(text) = entry(slot, word, managed, None) else { return execute(list) };
         let told = &self.segment.client(slot).told;
         told.store(word, Ordering::SeqCst);
-        let result = execute(room.as_ptr());
+        // SAFETY: as the caller says.
+        let result = unsafe { with_entry(list, &text, execute) };
         // It was not executed.
         told.store(0, Ordering::SeqCst);
         result
     }
+
+    /// Calls `spawn`, which makes a child that executes a program, with the environment that the
+    /// child is to have: that of `list` and what it is told, which is that it may have inherited
+    /// `managed`. `spawn` returns the number of the child, if there is one.
+    ///
+    /// # Safety
+    /// As of [`Session::telling`].
+    pub unsafe fn telling_child(
+        &self,
+        list: Strings,
+        managed: Managed,
+        spawn: impl FnOnce(Strings) -> Option<u32>,
+    ) {
+        // Where all slots are in use the child looks, and waits, for one itself.
+        let fork = self.before_fork();
+        let word = clock::monotonic_ns().max(1);
+        let text = fork.as_ref().map(|fork| entry(fork.slot(), word, managed, Some(fork)));
+        let (Some(fork), Some(Ok(text))) = (fork, text) else {
+            spawn(list);
+            return;
+        };
+        self.segment.client(fork.slot()).told.store(word, Ordering::SeqCst);
+        crash::point("spawn.told");
+        // SAFETY: as the caller says.
+        match unsafe { with_entry(list, &text, spawn) } {
+            Some(child) => self.fork_succeeded(&fork, child),
+            None => self.fork_failed(fork),
+        }
+    }
+}
+
+/// Calls `act` with the environment of `list`, and this entry in the place of an older one; without
+/// it if there are too many.
+///
+/// # Safety
+/// The list ends with null, and its entries with zeros; they stay as they are meanwhile.
+unsafe fn with_entry<R>(list: Strings, entry: &Text, act: impl FnOnce(Strings) -> R) -> R {
+    let mut room = [core::ptr::null::<c_char>(); VARIABLES + 2];
+    let (mut from, mut to) = (0, 0);
+    loop {
+        // SAFETY: the list has not ended before.
+        let variable = unsafe { list.add(from).read_unaligned() };
+        from += 1;
+        if variable.is_null() {
+            break;
+        }
+        // SAFETY: an entry, see above.
+        if unsafe { defines_at(variable, NAME) } {
+            continue;
+        }
+        if to == VARIABLES {
+            return act(list);
+        }
+        room[to] = variable;
+        to += 1;
+    }
+    room[to] = entry.bytes.as_ptr().cast();
+    act(room.as_ptr())
 }
 
 #[cfg(test)]
@@ -232,9 +297,12 @@ mod tests {
     fn what_is_told_is_understood() {
         let many = (0..LISTED as RawFd).fold(Managed::NONE, Managed::with);
         assert_eq!(many.with(99), Managed::Any);
+        let of_child = Fork::told(1023, u32::MAX, 4_194_303, u64::MAX);
         for managed in [Managed::Any, Managed::NONE, Managed::NONE.with(1).with(1000), many] {
-            let told = read(&entry(1023, u64::MAX, managed).ok().unwrap());
-            assert_eq!(told, Some(Told { slot: 1023, word: u64::MAX, managed }));
+            for fork in [None, Some(of_child)] {
+                let told = read(&entry(1023, u64::MAX, managed, fork.as_ref()).ok().unwrap());
+                assert_eq!(told, Some(Told { slot: 1023, word: u64::MAX, managed, fork }));
+            }
         }
         let other = |text: &str| {
             let mut made = Text { bytes: [0; 256], length: 0 };
@@ -243,6 +311,8 @@ mod tests {
         };
         assert_eq!(other("FOREBAY_PROCESS=1-0-"), None);
         assert_eq!(other("FOREBAY_PROCESS=1-2"), None);
+        assert_eq!(other("FOREBAY_PROCESS=1-2--3-4"), None);
+        assert_eq!(other("FOREBAY_PROCESS=1-2--x-4-5"), None);
         assert_eq!(other("FOREBAY_PROCESS="), None);
         assert_eq!(other("FOREBAY_PROCESSES=1-2-"), None);
     }

@@ -32,7 +32,13 @@ impl LoaderCache {
     }
 
     fn map() -> Option<LoaderCache> {
-        let file = rustix::fs::open(PATH, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        let file = rustix::fs::openat(
+            rustix::fs::CWD,
+            PATH,
+            OFlags::RDONLY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )
+        .ok()?;
         let size = rustix::fs::fstat(&file).ok()?.st_size as u64;
         if !(HEAD as u64..=LARGEST).contains(&size) {
             return None;

@@ -34,10 +34,13 @@ impl Needs {
     pub const HDF5_LATER: Needs = Needs(8);
     /// All of them.
     pub const ALL: Needs = Needs(15);
+    /// Runtimes of AddressSanitizer, which are no adapters: each has to be the first library of a
+    /// program that was linked with it, and is put there.
+    pub const RUNTIMES: Needs = Needs(0xf0);
 
     /// Those that the bits say.
     pub fn from_bits(bits: u8) -> Needs {
-        Needs(bits & Needs::ALL.0)
+        Needs(bits)
     }
 
     /// As bits.
@@ -76,11 +79,21 @@ impl Needs {
             .map(|found| found.1)
     }
 
-    /// What the adapter in the file at `path` is for, by its name; none if it is no adapter.
-    pub(super) fn of_adapter(path: &[u8]) -> Needs {
-        let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
-        let found = ADAPTERS.iter().find(|(_, file)| file.as_bytes() == name);
-        found.map_or(Needs::NONE, |(needs, _)| *needs)
+    /// The names of the runtimes among them, as the loader finds them.
+    pub fn runtimes(self) -> impl Iterator<Item = &'static str> {
+        RUNTIMES
+            .iter()
+            .filter(move |(needs, _)| !self.among(*needs).is_empty())
+            .map(|found| found.1)
+    }
+
+    /// What a library in LD_PRELOAD is for that was put there for a program which needs it: an
+    /// adapter, by its name, or a runtime that no path was given of; none of another one.
+    pub(super) fn of_preloaded(path: &[u8]) -> Needs {
+        let name = file_name(path);
+        let adapters = ADAPTERS.iter().filter(|(_, file)| file.as_bytes() == name);
+        let runtimes = RUNTIMES.iter().filter(|(_, file)| file.as_bytes() == path);
+        adapters.chain(runtimes).next().map_or(Needs::NONE, |(needs, _)| *needs)
     }
 
     /// What [`Needs::admitted`] takes, for people.
@@ -105,9 +118,10 @@ impl Needs {
 
     /// What a library of this name is for.
     fn of_library(name: &[u8]) -> Needs {
-        let name = name.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+        let name = file_name(name);
         let is_library = name.windows(3).any(|part| part == b".so");
         match is_library {
+            true if is_runtime(name) => Needs::of_preloaded(name),
             true if name.starts_with(b"libmpi") => Needs::MPI,
             true if name.starts_with(b"libhdf5") => Needs::HDF5,
             _ => Needs::NONE,
@@ -123,6 +137,32 @@ const ADAPTERS: [(Needs, &str); 4] = [
     (Needs::HDF5_LATER, "libforebay_hdf5_later.so"),
     (Needs::HDF5, "libforebay_hdf5.so"),
 ];
+
+/// Runtimes of AddressSanitizer: of gcc from 8 on, and of clang with -shared-libasan. One that a
+/// program has within itself stands first anyway.
+const RUNTIMES: [(Needs, &str); 4] = [
+    (Needs(16), "libasan.so.5"),
+    (Needs(32), "libasan.so.6"),
+    (Needs(64), "libasan.so.8"),
+    (
+        Needs(128),
+        if cfg!(target_arch = "aarch64") {
+            "libclang_rt.asan-aarch64.so"
+        } else {
+            "libclang_rt.asan-x86_64.so"
+        },
+    ),
+];
+
+/// Whether a library is a runtime of AddressSanitizer.
+pub fn is_runtime(path: &[u8]) -> bool {
+    let name = file_name(path);
+    name.starts_with(b"libasan.so") || name.starts_with(b"libclang_rt.asan")
+}
+
+fn file_name(path: &[u8]) -> &[u8] {
+    path.rsplit(|&byte| byte == b'/').next().unwrap_or_default()
+}
 
 fn named(name: &str) -> Option<Needs> {
     match name {
@@ -469,7 +509,8 @@ impl Closure<'_> {
 
     /// What all that is open needs, and what that needs.
     fn follow(mut self) -> Needs {
-        while self.found != Needs::ALL && self.open_count > 0 {
+        // A runtime is among what the program itself names, which was looked at first.
+        while self.found.among(Needs::ALL) != Needs::ALL && self.open_count > 0 {
             self.open_count -= 1;
             if let Some(file) = self.open[self.open_count].take() {
                 self.look(borrow(file.as_raw_fd()));
@@ -518,6 +559,8 @@ mod tests {
             (&b"libmpi.so.40"[..], Needs::MPI),
             (b"/opt/lib/libmpich.so.12", Needs::MPI),
             (b"libmpi_abi.so.0", Needs::MPI),
+            (b"libasan.so.8", Needs::from_bits(64)),
+            (b"libasan.so.8.0.0", Needs::NONE),
             (b"libhdf5_hl-0a1b.so.320", Needs::HDF5),
             (b"libhdf5.a", Needs::NONE),
             (b"libmpfr.so.6", Needs::NONE),
@@ -525,10 +568,10 @@ mod tests {
         ] {
             assert_eq!(Needs::of_library(name), needs, "{}", String::from_utf8_lossy(name));
         }
-        assert_eq!(Needs::of_adapter(b"/x/libforebay_mpiio.so"), Needs::MPI);
+        assert_eq!(Needs::of_preloaded(b"/x/libforebay_mpiio.so"), Needs::MPI);
         let hdf5 = Needs::HDF5.with(Needs::HDF5_LATER).adapters().collect::<Vec<_>>();
         assert_eq!(hdf5, ["libforebay_hdf5_later.so", "libforebay_hdf5.so"]);
-        assert_eq!(Needs::of_adapter(b"/x/libforebay_mpiio.so.1"), Needs::NONE);
+        assert_eq!(Needs::of_preloaded(b"/x/libforebay_mpiio.so.1"), Needs::NONE);
     }
 
     #[test]

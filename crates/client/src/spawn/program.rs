@@ -26,20 +26,21 @@ pub(super) fn loads_libraries(
             return None;
         }
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let interpreter = rustix::fs::open(name, flags, Mode::empty()).ok()?;
+        let interpreter = rustix::fs::openat(rustix::fs::CWD, name, flags, Mode::empty()).ok()?;
         let stat = rustix::fs::fstat(&interpreter).ok();
         return loads_libraries(&interpreter, stat.as_ref(), depth + 1, needs);
     }
-    let privileged = stat.is_some_and(|stat| {
-        let mode = Mode::from_raw_mode(stat.st_mode);
-        let set_user =
-            mode.contains(Mode::SUID) && stat.st_uid != rustix::process::geteuid().as_raw();
-        let set_group =
-            mode.contains(Mode::SGID) && stat.st_gid != rustix::process::getegid().as_raw();
-        set_user || set_group
-    });
-    let joins = !privileged && has_interpreter(head, file).unwrap_or(false);
+    let joins = !stat.is_some_and(is_privileged) && has_interpreter(head, file).unwrap_or(false);
     joins.then(|| needs(file, stat))
+}
+
+/// Whether a program is another user's, or group's, than this process: the loader preloads nothing
+/// for it.
+pub(super) fn is_privileged(stat: &Stat) -> bool {
+    let mode = Mode::from_raw_mode(stat.st_mode);
+    let set_user = mode.contains(Mode::SUID) && stat.st_uid != rustix::process::geteuid().as_raw();
+    let set_group = mode.contains(Mode::SGID) && stat.st_gid != rustix::process::getegid().as_raw();
+    set_user || set_group
 }
 
 /// Whether a 64-bit ELF file has a PT_INTERP program header.

@@ -1,14 +1,18 @@
 //! Which program a name means, as the C library looks for it.
 
 use core::ffi::CStr;
-use rustix::fs::{Access, AtFlags, CWD, FileType};
+use rustix::fs::{Access, AtFlags, CWD, FileType, Stat};
 
 /// PATH_MAX.
 const LONGEST_PATH: usize = 4096;
 
-/// Calls `act` with the first program that is called `name` in the folders of `search`. `None`, and
-/// it is not called, if there is none.
-pub(super) fn with_found<R>(name: &CStr, search: &CStr, act: impl FnOnce(&CStr) -> R) -> Option<R> {
+/// Calls `act` with the first program that is called `name` in the folders of `search`, and what
+/// was seen of its file. `None`, and it is not called, if there is none.
+pub(super) fn with_found<R>(
+    name: &CStr,
+    search: &CStr,
+    act: impl FnOnce(&CStr, &Stat) -> R,
+) -> Option<R> {
     let name = name.to_bytes_with_nul();
     let mut buffer = [0u8; LONGEST_PATH];
     for folder in search.to_bytes().split(|&byte| byte == b':') {
@@ -19,19 +23,19 @@ pub(super) fn with_found<R>(name: &CStr, search: &CStr, act: impl FnOnce(&CStr) 
         path[folder.len()] = b'/';
         path[folder.len() + 1..].copy_from_slice(name);
         let Ok(path) = CStr::from_bytes_with_nul(path) else { continue };
-        if can_be_executed(path) {
-            return Some(act(path));
+        if let Some(stat) = executable_at(path) {
+            return Some(act(path, &stat));
         }
     }
     None
 }
 
-/// Whether the kernel would execute the file: not a directory, a FIFO or a device, whatever their
-/// modes are.
-fn can_be_executed(path: &CStr) -> bool {
-    let is_file = |mode| FileType::from_raw_mode(mode) == FileType::RegularFile;
-    rustix::fs::stat(path).is_ok_and(|stat| is_file(stat.st_mode))
-        && rustix::fs::accessat(CWD, path, Access::EXEC_OK, AtFlags::EACCESS).is_ok()
+/// A file that the kernel would execute: not a directory, a FIFO or a device, whatever their modes
+/// are.
+fn executable_at(path: &CStr) -> Option<Stat> {
+    let is_file = |stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    let found = rustix::fs::stat(path).ok().filter(is_file)?;
+    rustix::fs::accessat(CWD, path, Access::EXEC_OK, AtFlags::EACCESS).ok().map(|()| found)
 }
 
 #[cfg(test)]
@@ -45,7 +49,7 @@ mod tests {
 
     fn found(name: &CStr, search: &str) -> Option<String> {
         let search = CString::new(search).unwrap();
-        with_found(name, &search, |path| path.to_str().unwrap().to_owned())
+        with_found(name, &search, |path, _| path.to_str().unwrap().to_owned())
     }
 
     fn put(path: &Path, mode: u32) {

@@ -2,6 +2,7 @@
 
 use crate::open_file::OpenFile;
 use crate::sharing::Need;
+use crate::small::outgrows_small;
 use crate::span::{Readable, Span};
 use core::sync::atomic::Ordering;
 use forebay_pool::crash;
@@ -16,12 +17,17 @@ impl OpenFile<'_> {
         // Any lock is held under a shared lock.
         let _inside = self.enter_beside(owner)?;
         let _end = self.session.segment.lock_append(record, owner)?;
-        self.append_locked(pieces)
+        self.append_locked(pieces, true)
     }
 
     /// The file ends where it does once it is entered: until then another process may truncate it,
-    /// and what a dead process left undone is not done.
-    fn append_locked(&self, pieces: &[Span<'_, Readable>]) -> Result<(u64, usize), Errno> {
+    /// and what a dead process left undone is not done. For what makes it more than a small file it
+    /// is left once more, if it `turns`, before that.
+    fn append_locked(
+        &self,
+        pieces: &[Span<'_, Readable>],
+        turns: bool,
+    ) -> Result<(u64, usize), Errno> {
         let record = self.record;
         let length = self.writable_length(pieces)?;
         crash::point("append.locked");
@@ -38,7 +44,7 @@ impl OpenFile<'_> {
             drop(inside);
             return match self.append_committed(pieces)? {
                 Some(done) => Ok(done),
-                None => self.append_locked(pieces),
+                None => self.append_locked(pieces, turns),
             };
         }
         let start = if record.has(FileFlags::DIRECT) {
@@ -46,13 +52,17 @@ impl OpenFile<'_> {
         } else {
             Ok(record.size.load(Ordering::Acquire))
         };
-        start.and_then(|start| {
-            if length == 0 {
-                return Ok((start, 0));
-            }
-            let length = self.allowed(start, length)?;
-            let written = inside.write_inside(pieces, start, length)?;
-            Ok((start, written))
-        })
+        let start = start?;
+        if length == 0 {
+            return Ok((start, 0));
+        }
+        let length = self.allowed(start, length)?;
+        if turns && record.is_written_through() && outgrows_small(start, length) {
+            drop(inside);
+            self.buffer_again();
+            return self.append_locked(pieces, false);
+        }
+        let written = inside.write_inside(pieces, start, length)?;
+        Ok((start, written))
     }
 }

@@ -149,7 +149,7 @@ impl EnteredFile<'_> {
             self.fill_borders(data, part, valid)?;
         }
         // Dirty before the copy: a page half overwritten by a process that is killed is not clean.
-        meta.mark_dirty(valid & touched, part.stamp);
+        self.mark_dirty(meta, valid & touched, part.stamp);
         crash::point("write.marked");
         cursor.copy_out(data.after(part.within).first(part.bytes));
         crash::point("write.filled");
@@ -210,7 +210,7 @@ impl Session {
     /// Whether a killed process may have left something on the store that would show when a write
     /// to `part` raises the size.
     #[inline]
-    fn is_littered(&self, record: &FileRecord, part: WrittenPart) -> bool {
+    pub(super) fn is_littered(&self, record: &FileRecord, part: WrittenPart) -> bool {
         self.end_of(part) > record.size.load(Ordering::Acquire)
             && self.segment.was_lengthened(record)
     }

@@ -79,7 +79,11 @@ impl EnteredFile<'_> {
         }
         let stamp = clock::stamp(now);
         let part = WrittenPart { part, ahead: piece.len() as u64, stamp };
-        meta.mark_dirty(touched, stamp);
+        if meta.pages.dirty() & touched != touched
+            && !self.turn_dirty_within_caps(meta, touched, stamp)
+        {
+            return false;
+        }
         crash::point("write.marked");
         self.session.ram(held.bucket()).after(within).copy_from(*piece);
         crash::point("write.filled");
@@ -103,6 +107,9 @@ impl EnteredFile<'_> {
         length: usize,
     ) -> Result<usize, Errno> {
         let record = self.record;
+        if record.is_written_through() {
+            self.write_small(offset, length)?;
+        }
         if !record.has(FileFlags::DIRECT) {
             // First, because a write larger than RAM is flushed before it returns.
             self.register_inside();
@@ -165,7 +172,16 @@ impl EnteredFile<'_> {
                 ahead: (length - done) as u64,
                 stamp: clock::stamp(now),
             };
-            match self.write_part(cursor, part) {
+            let capped = match self.session.segment.has_caps() {
+                true => self.write_at_cap(cursor, part),
+                false => Ok(None),
+            };
+            let outcome = match capped {
+                Ok(Some(outcome)) => Ok(outcome),
+                Ok(None) => self.write_part(cursor, part),
+                Err(errno) => Err(errno),
+            };
+            match outcome {
                 Ok(Outcome::Written(bytes)) => done += bytes,
                 Ok(Outcome::NoEntry) => {
                     if done > 0 {
@@ -259,7 +275,7 @@ impl EnteredFile<'_> {
         touched: u64,
         part: WrittenPart,
     ) {
-        meta.mark_dirty(touched, part.stamp);
+        self.mark_dirty(meta, touched, part.stamp);
         crash::point("write.dirty");
         if meta.valid.load(Ordering::Relaxed) & touched != touched {
             meta.valid.fetch_or(touched, Ordering::Release);

@@ -5,7 +5,7 @@ use crate::access::EnteredFile;
 use crate::placement::{hierarchy, question};
 use crate::session::Session;
 use core::cell::Cell;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use forebay_placement::{Destination, Piece, PolicyId, Request};
 use forebay_pool::BucketId;
 use forebay_pool::clock::{self, Timer};
@@ -189,9 +189,16 @@ impl EnteredFile<'_> {
             Destination::Tier(0) if is_small => {
                 let (owner, pages) = (self.owner, self.pages_upto(part));
                 let sparse = self.session.sparse_room(TierId::RAM, owner, pages);
-                return sparse.map(|bucket| (TierId::RAM, bucket)).or_else(|| self.ram_bucket());
+                let taken = sparse.map(|bucket| (TierId::RAM, bucket));
+                match taken.or_else(|| self.ram_bucket()) {
+                    Some(taken) => return Some(taken),
+                    None => 1,
+                }
             }
-            Destination::Tier(0) if policy.policy().moves_down() => return self.ram_bucket(),
+            Destination::Tier(0) if policy.policy().moves_down() => match self.ram_bucket() {
+                Some(taken) => return Some(taken),
+                None => 1,
+            },
             Destination::Tier(0) => match self.bucket_beside_what_stays(piece) {
                 Some(bucket) => return Some((TierId::RAM, bucket)),
                 None => 1,
@@ -232,10 +239,9 @@ impl EnteredFile<'_> {
         if let Some(bucket) = segment.take_bucket(self.owner) {
             return Some(bucket);
         }
-        let ram = &segment.header().tier[TierId::RAM];
-        let pinned = ram.pinned.load(Ordering::Relaxed);
         let policy = policy.policy();
-        let gets_room = segment.bound_in_ram() > 0 || policy.spreads() && pinned < ram.buckets;
+        let gets_room =
+            segment.bound_in_ram() > 0 || policy.spreads() && !self.session.is_pinned_whole();
         if !gets_room {
             return None;
         }
@@ -393,7 +399,7 @@ impl Session {
         if self.waited_in_vain.load(Ordering::Relaxed) == u64::from(made) {
             return None;
         }
-        if !grows && matches!(awaited, Awaited::Room) {
+        if !grows && matches!(awaited, Awaited::Room) && !self.is_pinned_whole() {
             self.counters().backpressure.fetch_add(1, Ordering::Relaxed);
         }
         let mut idle_ms = 0;
@@ -404,6 +410,7 @@ impl Session {
             }
             match awaited {
                 Awaited::Leaving if !self.gets_room_by_itself() => return None,
+                Awaited::Room | Awaited::Planned(_) if self.is_pinned_whole() => return None,
                 // Others may have taken the room that was made for it.
                 Awaited::Planned(bytes) => self.segment.plan_room(TierId::RAM, bytes),
                 _ => {}
@@ -471,8 +478,21 @@ impl Session {
     /// Waits until `is_enough`, while the node manager makes room in what the job of a file may
     /// have of RAM. When it has made none for long: what [`Session::freed_of_quota`] was.
     fn await_freed(&self, record: &FileRecord, is_enough: impl Fn() -> bool) -> Result<(), u64> {
-        let mut seen = self.freed_of_quota(record);
         let made = &self.segment.header().room_made;
+        let freed = || self.freed_of_quota(record);
+        self.await_limit(made, freed, || self.segment.want_room(), is_enough)
+    }
+
+    /// Waits on `made` until `is_enough`, while the node manager does what it is asked for by
+    /// `want`. When `now_seen` has said the same for long: what it said.
+    pub(super) fn await_limit(
+        &self,
+        made: &AtomicU32,
+        now_seen: impl Fn() -> u64,
+        want: impl Fn(),
+        is_enough: impl Fn() -> bool,
+    ) -> Result<(), u64> {
+        let mut seen = now_seen();
         // By the clock: room that is made for others wakes this thread, too.
         let mut since = clock::monotonic_ns();
         while clock::monotonic_ns().saturating_sub(since) < ROOM_TIMEOUT.as_ns() {
@@ -480,9 +500,9 @@ impl Session {
             if is_enough() {
                 return Ok(());
             }
-            self.segment.want_room();
+            want();
             futex::wait(made, before, ROOM_LOOK.as_ms());
-            let now = self.freed_of_quota(record);
+            let now = now_seen();
             if now != seen {
                 // Others may have got the room that was made.
                 (seen, since) = (now, clock::monotonic_ns());
@@ -492,6 +512,12 @@ impl Session {
             }
         }
         Err(seen)
+    }
+
+    /// Whether all of RAM is pinned, as of the demoter's last look: it gets no room.
+    fn is_pinned_whole(&self) -> bool {
+        let ram = &self.segment.header().tier[TierId::RAM];
+        ram.pinned.load(Ordering::Relaxed) >= ram.buckets && self.segment.growable() == 0
     }
 
     /// Whether RAM gets room although nothing moves that is not on its way.

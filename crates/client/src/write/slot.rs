@@ -129,7 +129,7 @@ impl EnteredFile<'_> {
         let dirty = meta.pending_under_lock();
         let seen = if page == 4096 { dirty } else { 0 };
         self.session.segment.verify_pages(self.session, bucket, touched & !whole & !seen)?;
-        meta.mark_dirty(meta.valid.load(Ordering::Relaxed) & touched, part.stamp);
+        self.mark_dirty(meta, meta.valid.load(Ordering::Relaxed) & touched, part.stamp);
         let mut at = part.within;
         while at < end {
             let from = cursor.here();

@@ -359,12 +359,12 @@ impl Life {
         }
     }
 
-    /// The cards of these nodes, each of a life after the one that is known, and of all after the
-    /// last of `hosts`; whether each life has ended by itself; and the first error: of one that
-    /// cannot be read the others are found. No more than so many.
+    /// The cards of these nodes that say more than is known, and of all after the last of `hosts`;
+    /// whether each life has ended by itself; and the first error: of one that cannot be read the
+    /// others are found. No more than so many.
     pub fn find(
         &self,
-        wanted: &BTreeMap<NodeId, Option<Incarnation>>,
+        wanted: &BTreeMap<NodeId, Known>,
         hosts: usize,
         most: usize,
     ) -> (Vec<(Card, bool)>, Option<GroupError>) {
@@ -385,10 +385,11 @@ impl Life {
             lives.into_iter().map(|(member, file)| (member.node, (member, file))).collect();
         for (node, (member, file)) in newest {
             let is_listed = usize::from(node.0) < hosts;
-            let known =
-                wanted.get(&node).map_or(is_listed, |known| Some(member.incarnation) <= *known);
+            let is_left = matches!(file, GroupFile::Left(_));
+            let known = wanted.get(&node).map_or(is_listed, |known| {
+                Some(member.incarnation) <= if is_left { known.left } else { known.card }
+            });
             if !known && found.len() < most {
-                let is_left = matches!(file, GroupFile::Left(_));
                 match self.folder.card_in(member, file) {
                     Ok(card) => found.extend(card.map(|card| (card, is_left))),
                     Err(error) => wrong = wrong.or(Some(error)),
@@ -397,6 +398,15 @@ impl Life {
         }
         (found, wrong)
     }
+}
+
+/// What is known of a node's cards.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Known {
+    /// The newest life whose card was read.
+    pub card: Option<Incarnation>,
+    /// The newest life that is known to have ended by itself.
+    pub left: Option<Incarnation>,
 }
 
 /// Whose file beside it is.

@@ -266,7 +266,7 @@ fn cards_are_found_once_and_again_in_a_later_life() {
     let store = Store::new();
     let one = store.begin(1);
     let lives = [store.begin(2), store.begin(3)];
-    let mut wanted: BTreeMap<_, _> = [2, 3, 4].map(|node| (NodeId(node), None)).into();
+    let mut wanted: BTreeMap<_, _> = [2, 3, 4].map(|node| (NodeId(node), Known::default())).into();
     let found = |wanted: &BTreeMap<_, _>, most| {
         let (cards, error) = one.find(wanted, 5, most);
         assert!(cards.iter().all(|(_, is_left)| !is_left));
@@ -274,7 +274,8 @@ fn cards_are_found_once_and_again_in_a_later_life() {
     };
     assert_eq!(found(&wanted, 9), (lives.iter().map(Life::me).collect(), None));
     assert_eq!(found(&wanted, 1), (vec![lives[0].me()], None));
-    wanted.insert(NodeId(2), Some(Incarnation(1)));
+    let first = Some(Incarnation(1));
+    wanted.insert(NodeId(2), Known { card: first, left: None });
     assert_eq!(found(&wanted, 9), (vec![lives[1].me()], None));
     let later = store.begin(2);
     // One that cannot be read hides no other.
@@ -292,6 +293,11 @@ fn cards_are_found_once_and_again_in_a_later_life() {
         cards.iter().map(of).collect::<Vec<_>>(),
         [(Member::new(2, 2), false), (Member::new(4, 1), true)]
     );
+    // Its card may have been read while it lived; that it has ended is found once.
+    for (left, count) in [(None, 2), (first, 1)] {
+        wanted.insert(NodeId(4), Known { card: first, left });
+        assert_eq!(one.find(&wanted, 5, 9).0.len(), count, "{left:?}");
+    }
     store.begin(4);
     let (cards, _) = one.find(&BTreeMap::new(), 3, 9);
     assert_eq!(cards.iter().map(of).collect::<Vec<_>>(), [(Member::new(4, 2), false)]);

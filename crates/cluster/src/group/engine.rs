@@ -1,13 +1,14 @@
 //! The thread "group": packets, timers, and what follows from them.
 
 use super::keeper::{CARDS, Done, FoundCard, Task};
-use super::shared::{Parted, Shared, State};
+use super::shared::{Contact, Parted, Shared, State};
 use crate::clock::now_ms;
 use crate::error::GroupError;
 use crate::faults::Faults;
+use crate::folder::Known;
 use crate::folder::secret::fill;
 use crate::packets::{Message, PACKET_MAX, Packets, Refusal, Seen};
-use forebay_membership::{Action, Ask, Incarnation, Member, NodeId, Swim, SwimTimer, Tuning, View};
+use forebay_membership::{Action, Ask, Member, NodeId, Swim, SwimTimer, Tuning, View};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, UdpSocket};
@@ -387,8 +388,9 @@ impl Engine {
         if self.find.is_under_way || now_ms < self.find.next_ms {
             return (is_heeded || missing.next().is_some()).then_some(self.find.next_ms);
         }
-        let wanted: BTreeMap<NodeId, Option<Incarnation>> =
-            missing.map(|(contact, node)| (NodeId(node), contact.card)).collect();
+        let known = |contact: &Contact| Known { card: contact.card, left: contact.left };
+        let wanted: BTreeMap<NodeId, Known> =
+            missing.map(|(contact, node)| (NodeId(node), known(contact))).collect();
         if wanted.is_empty() && !is_heeded {
             return None;
         }
@@ -480,6 +482,10 @@ impl Engine {
             if let Some(address) = address.filter(|_| is_newer) {
                 let before = contact.address.replace((incarnation, address));
                 state.has_moved |= before != contact.address;
+            }
+            if is_left {
+                // The view that it was left out of may be the first one that this node has seen.
+                state.views.left(card.member(), now_ms);
             }
         }
         self.find.is_under_way = false;

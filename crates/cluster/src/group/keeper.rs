@@ -4,9 +4,9 @@ use super::shared::Shared;
 use super::{TRANSPORT, Transport};
 use crate::error::GroupError;
 use crate::faults::{Before, Operation};
-use crate::folder::Life;
+use crate::folder::{Known, Life};
 use crate::terms::Terms;
-use forebay_membership::{Ask, Card, Found, Incarnation, NodeId};
+use forebay_membership::{Ask, Card, Found, NodeId};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -23,8 +23,8 @@ pub enum Task {
     /// What [`forebay_membership::Views`] ask of the store; the number of the moment comes back.
     /// Of a look: whether it is to list the folder.
     Ask(Ask, u64, bool),
-    /// The cards of these nodes, of lives after the ones that are known.
-    Find(BTreeMap<NodeId, Option<Incarnation>>),
+    /// The cards of these nodes that say more than is known.
+    Find(BTreeMap<NodeId, Known>),
 }
 
 /// What has become of it.
@@ -113,10 +113,7 @@ impl Keeper {
         outcome.map_err(failed)
     }
 
-    fn find(
-        &mut self,
-        wanted: &BTreeMap<NodeId, Option<Incarnation>>,
-    ) -> (Vec<FoundCard>, Option<GroupError>) {
+    fn find(&mut self, wanted: &BTreeMap<NodeId, Known>) -> (Vec<FoundCard>, Option<GroupError>) {
         if let Err(error) = self.before(Operation::Find) {
             return (Vec::new(), Some(error));
         }

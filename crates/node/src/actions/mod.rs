@@ -22,22 +22,17 @@
 //!
 //! Locks: one mutex, a leaf; nothing is waited for under it but the writing of the table.
 
+mod registered;
 pub mod table;
 
-use crate::config::ActiveRule;
-use crate::config::analyses::{self, Analysis, DrainWhen, On};
-use crate::config::{Config, read_up_to};
-use crate::instance::runtime::{Runtime, read_private, write_private};
+use crate::config::{ActiveRule, Analysis, Config, DrainWhen, On};
+use crate::instance::runtime::Runtime;
 use crate::usage::path_of;
 use forebay_pool::layout::{FileFlags, FileRecord};
 use forebay_pool::{FileId, Segment, clock, crash, futex};
-use rustix::fd::OwnedFd;
 use std::collections::{HashMap, VecDeque};
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::Seek;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -48,8 +43,6 @@ use table::{Entry, RunState};
 pub(crate) const PENDING_MAX: usize = 1024;
 /// Runs that have ended of which something is still said.
 const ENDED_MAX: usize = 256;
-/// Bytes of a request of `forebay analyse`.
-const REQUEST_MAX: u64 = 256 << 10;
 
 /// The variable that a command's processes have: what they write starts no action.
 pub(crate) const MARK: &str = "FOREBAY_ACTION";
@@ -94,19 +87,19 @@ impl Action {
         }
     }
 
-    /// The analysis, if it is one.
-    fn analysis(&self) -> Option<&Analysis> {
-        match self {
-            Action::Analyse(analysis) => Some(analysis),
-            Action::Active(_) => None,
-        }
-    }
-
     /// What kind of action it is, for people.
     pub fn kind(&self) -> &'static str {
         match self {
             Action::Analyse(_) => "analysis",
             Action::Active(_) => "operation",
+        }
+    }
+
+    /// Pattern of the files' paths.
+    fn pattern(&self) -> &str {
+        match self {
+            Action::Analyse(analysis) => &analysis.pattern,
+            Action::Active(rule) => &rule.pattern,
         }
     }
 
@@ -130,7 +123,7 @@ impl Action {
     pub fn since(&self) -> u64 {
         match self {
             Action::Analyse(analysis) => analysis.since,
-            Action::Active(_) => 0,
+            Action::Active(rule) => rule.since,
         }
     }
 
@@ -343,13 +336,8 @@ impl Actions {
             config.analyses.iter().cloned().map(Arc::new).map(Action::Analyse).collect();
         actions.extend(config.active.iter().cloned().map(Arc::new).map(Action::Active));
         let of_config = actions.len();
-        if is_found && let Ok(written) = read_private(&runtime.analyses()) {
-            match analyses::of_text(&written, None, Path::new("/")) {
-                Ok(more) => actions.extend(more.into_iter().map(Arc::new).map(Action::Analyse)),
-                Err(why) => {
-                    eprintln!("{}: {why}; no analysis is registered", runtime.analyses().display())
-                }
-            }
+        if is_found {
+            actions.extend(registered::left_by_the_last(runtime));
         }
         let all = table::read(runtime);
         let next = all.iter().map(|entry| entry.id).max().unwrap_or(0) + 1;
@@ -463,6 +451,12 @@ impl Actions {
             && !segment.file(file).has(FileFlags::UNLINKED)
             && !self.is_over()
             && !self.for_file(segment, file, &[On::Close, On::Step]).is_empty()
+    }
+
+    /// Whether an action that runs, or is to run, was noted for a file.
+    pub fn has_run(&self, segment: &Segment, file: FileId) -> bool {
+        let generation = segment.file(file).generation.load(Ordering::Acquire);
+        self.are_pending() && self.lock().runs.iter().any(|run| run.is_of(file, generation))
     }
 
     /// Whether a staged file is not to go to its store yet: an action that holds it runs, or is to.
@@ -606,84 +600,6 @@ impl Actions {
         let (_, why) = state.kept.get(&file).filter(|(of, _)| *of == generation)?;
         Some(why.clone())
     }
-
-    /// What `forebay analyse` asks for in a file of memory, which gets the answer: registers, lists
-    /// or removes analyses. Whether the answer is there.
-    pub fn answer(&self, file: OwnedFd) -> bool {
-        let mut file = File::from(file);
-        if rustix::fs::fcntl_get_seals(&file).is_err() {
-            return false;
-        }
-        // The sender's own position.
-        if file.rewind().is_err() {
-            return false;
-        }
-        let asked = file.try_clone().and_then(|file| read_up_to(REQUEST_MAX, file));
-        let asked = asked.ok().flatten().and_then(|asked| String::from_utf8(asked).ok());
-        let Some(asked) = asked else { return false };
-        let said = match self.carry_out(&asked) {
-            Ok(said) => serde_json::json!({ "said": said }),
-            Err(why) => serde_json::json!({ "error": why }),
-        };
-        file.set_len(0).is_ok() && file.write_all_at(said.to_string().as_bytes(), 0).is_ok()
-    }
-
-    fn carry_out(&self, asked: &str) -> Result<String, String> {
-        let mut state = self.lock();
-        if let Some(name) = asked.strip_prefix("remove ") {
-            let name = name.trim();
-            let is_named = |action: &Action| action.name() == name;
-            let Some(at) = state.actions.iter().position(is_named) else {
-                return Err(format!("there is no analysis \"{name}\"; --list shows all"));
-            };
-            if at < state.of_config {
-                return Err(format!(
-                    "\"{name}\" stands in the configuration; remove it there, and start the node \
-                     manager anew"
-                ));
-            }
-            state.actions.remove(at);
-            self.save_registered(&state)?;
-            self.save(&state);
-            return Ok(String::new());
-        }
-        if asked.trim() == "list" {
-            let mut text = String::new();
-            state.actions.iter().filter_map(Action::analysis).for_each(|of| of.write(&mut text));
-            return Ok(text);
-        }
-        let more = analyses::of_text(asked, None, Path::new("/"))?;
-        let mut actions = state.actions[state.of_config..].to_vec();
-        for analysis in more {
-            let is_named = |action: &Action| action.name() == analysis.name;
-            if state.actions[..state.of_config].iter().any(is_named) {
-                let name = &analysis.name;
-                return Err(format!(
-                    "\"{name}\" is the name of one in the configuration; give --name"
-                ));
-            }
-            // The same again has been changed.
-            actions.retain(|action| !is_named(action));
-            actions.push(Action::Analyse(Arc::new(analysis)));
-        }
-        if state.of_config + actions.len() > analyses::ANALYSES_MAX {
-            return Err(format!("there are {} analyses; remove one first", analyses::ANALYSES_MAX));
-        }
-        let of_config = state.of_config;
-        state.actions.truncate(of_config);
-        state.actions.extend(actions);
-        self.save_registered(&state)?;
-        self.save(&state);
-        Ok(String::new())
-    }
-
-    fn save_registered(&self, state: &State) -> Result<(), String> {
-        let mut text = String::new();
-        let registered = state.actions[state.of_config..].iter().filter_map(Action::analysis);
-        registered.for_each(|of| of.write(&mut text));
-        let path = self.runtime.analyses();
-        write_private(&path, &text).map_err(|error| format!("{}: {error}", path.display()))
-    }
 }
 
 /// What has failed, for people.
@@ -727,7 +643,8 @@ mod tests {
     fn words_and_results_name_the_file() {
         let text = "[[analysis]]\nname = \"a\"\nmatch = \"*\"\non = \"step\"\n\
             command = [\"/bin/echo\", \"{file}:{step}\", \"{name}\"]\n";
-        let analysis = analyses::of_text(text, None, Path::new("/")).unwrap().remove(0);
+        let read = crate::config::Registered::of_text(text, None, Path::new("/")).unwrap();
+        let analysis = read.analyses[0].clone();
         let action = Action::Analyse(Arc::new(analysis));
         let event =
             |path: &str, step| Event { file: FileId::from_raw(0), path: PathBuf::from(path), step };

@@ -4,14 +4,14 @@
 //! Not synced: after a loss of power the pool is gone as well, and recovery drains everything.
 
 use crate::config::read_up_to;
-use crate::instance::runtime::Runtime;
+use crate::instance::runtime::{Runtime, replace_private};
 use forebay_pool::FileId;
 use forebay_pool::private::{self, Wrong};
 use rustix::fs::OFlags;
 use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
@@ -195,17 +195,12 @@ pub(super) fn write<'e>(
     runtime: &Runtime,
     entries: impl Iterator<Item = &'e Entry>,
 ) -> io::Result<()> {
-    let path = runtime.actions();
-    let new = path.with_extension("new");
-    private::remove(&new);
-    let mut file = File::from(private::create(&new, OFlags::WRONLY)?);
     let mut text = String::new();
     for entry in entries {
         text += &entry.line();
         text.push('\n');
     }
-    file.write_all(text.as_bytes())?;
-    std::fs::rename(&new, &path)
+    replace_private(&runtime.actions(), &text)
 }
 
 #[cfg(test)]

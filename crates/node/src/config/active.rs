@@ -25,6 +25,7 @@ const OWN_KEYS: &[&str] = &[
     "replace",
     "scratch",
     "patience",
+    "since",
 ];
 /// How long an operation waits for idle CPU, where nothing else is said. Then it runs all the same,
 /// and takes what others leave.
@@ -61,6 +62,8 @@ pub struct ActiveRule {
     pub scratch: Option<PathBuf>,
     /// How long it waits for idle CPU.
     pub patience: Duration,
+    /// See [`Analysis::since`].
+    pub since: u64,
 }
 
 impl ActiveRule {
@@ -71,21 +74,47 @@ impl ActiveRule {
         name.is_some_and(|name| glob::matches(self.pattern.as_bytes(), name))
     }
 
-    fn write(&self, text: &mut String) {
-        let drain = if self.drain == DrainWhen::With { "with" } else { "after" };
+    /// Whether its results are those of `other` for the same files.
+    pub fn collides(&self, other: &ActiveRule) -> bool {
+        !self.replace
+            && !other.replace
+            && (&other.pattern, &other.suffix, &other.results)
+                == (&self.pattern, &self.suffix, &self.results)
+    }
+
+    /// What is wrong where it [collides](ActiveRule::collides) with `other`, and what to do.
+    pub fn collision(&self, other: &ActiveRule) -> String {
+        format!(
+            "\"{}\" is what the results of \"{}\" for the same files end with; give another",
+            self.suffix, other.name
+        )
+    }
+
+    /// Adds it to a text that [`Registered::of_text`] reads.
+    ///
+    /// [`Registered::of_text`]: super::Registered::of_text
+    pub fn write(&self, text: &mut String) {
         let _ = write!(
             text,
-            "[[active]]\nname = {}\nmatch = {}\noperation = {}\ntimeout = \"{}ns\"\nsuffix = {}\n\
-             result_max = {}\ndrain = \"{drain}\"\nreplace = {}\npatience = \"{}ns\"\n",
+            "[[active]]\nname = {}\nmatch = {}\noperation = {}\ntimeout = \"{}ns\"\n\
+             replace = {}\npatience = \"{}ns\"\nsince = {}\n",
             quoted(&self.name),
             quoted(&self.pattern),
             quoted(&self.operation),
             self.timeout.as_nanos(),
-            quoted(&self.suffix),
-            self.result_max,
             self.replace,
             self.patience.as_nanos(),
+            self.since,
         );
+        if !self.replace {
+            let drain = if self.drain == DrainWhen::With { "with" } else { "after" };
+            let _ = write!(
+                text,
+                "suffix = {}\nresult_max = {}\ndrain = \"{drain}\"\n",
+                quoted(&self.suffix),
+                self.result_max
+            );
+        }
         for (key, path) in [("results", &self.results), ("scratch", &self.scratch)] {
             if let Some(path) = path {
                 let _ = writeln!(text, "{key} = {}", quoted(&path.to_string_lossy()));
@@ -116,20 +145,8 @@ pub(super) fn read(root: &Table<'_>, analyses: &[Analysis]) -> reader::Result<Ve
                 format_args!("\"{}\" is the name of another one; give each its own", rule.name),
             ));
         }
-        let is_same = |other: &&ActiveRule| {
-            !rule.replace
-                && !other.replace
-                && (&other.pattern, &other.suffix, &other.results)
-                    == (&rule.pattern, &rule.suffix, &rule.results)
-        };
-        if let Some(other) = all.iter().find(is_same) {
-            return Err(section.error(
-                "suffix",
-                format_args!(
-                    "\"{}\" is what the results of \"{}\" for the same files end with; give another",
-                    rule.suffix, other.name
-                ),
-            ));
+        if let Some(other) = all.iter().find(|other| rule.collides(other)) {
+            return Err(section.error("suffix", rule.collision(other)));
         }
         all.push(rule);
     }
@@ -184,6 +201,7 @@ impl Table<'_> {
             replace: self.get("replace").map_or(Ok(false), |value| value.boolean())?,
             scratch: path("scratch")?,
             patience: time("patience", PATIENCE)?,
+            since: self.get("since").map_or(Ok(0), |value| value.nanoseconds())?,
             options,
         };
         self.check_replace(&rule, &operation)?;
@@ -207,11 +225,8 @@ impl Table<'_> {
         let of_results = ["results", "result_max", "scratch", "drain"].into_iter();
         let unknown = rule.options.keys().map(String::as_str);
         let unknown = unknown.filter(|option| !OF_REPLACED.contains(option));
-        // What this program writes has all keys.
-        let is_given = |key: &str| self.get(key).is_some() && !self.is_written();
-        if let Some(key) =
-            of_results.chain(["suffix"]).filter(|key| is_given(key)).chain(unknown).next()
-        {
+        let is_given = |key: &&str| self.get(key).is_some();
+        if let Some(key) = of_results.chain(["suffix"]).filter(is_given).chain(unknown).next() {
             return Err(self.error(key, "has no meaning with replace = true; remove one"));
         }
         Ok(())
@@ -270,6 +285,7 @@ impl Config {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Registered;
     use super::super::reader::Source;
     use super::*;
     use std::path::Path;
@@ -286,7 +302,7 @@ mod tests {
             frame = \"2MiB\"\n\
             [[active]]\nname = \"by-energy\"\nmatch = \"/p/**\"\noperation = \"sort\"\nrecord = 32\n\
             header = 0\nkey = \"f64@8:desc\"\nscratch = \"tmp\"\nsuffix = \".by-energy\"\n\
-            timeout = \"2min\"\ndrain = \"after\"\nresults = \"out\"\npatience = \"0s\"\n\
+            since = 7\ntimeout = \"2min\"\ndrain = \"after\"\nresults = \"out\"\npatience = \"0s\"\n\
             [[active]]\nname = \"pack\"\nmatch = \"*.dat\"\noperation = \"dedup\"\nreplace = true\n\
             [[active]]\nmatch = \"*\"\noperation = \"function\"\nmodule = \"f.wasm\"\n";
         let all = read_text(text, Some("case.toml")).unwrap();
@@ -299,6 +315,9 @@ mod tests {
         let mut written = String::new();
         all.iter().for_each(|rule| rule.write(&mut written));
         assert_eq!(read_text(&written, None).unwrap(), all);
+        let read = Registered::of_text(&written, None, Path::new("/")).unwrap();
+        assert_eq!((read.analyses.len(), &read.operations), (0, &all));
+        assert_eq!(read.text(), written);
         assert!(all[0].is_of(b"/store/a.dat", b"/store") && !all[0].is_of(b"/x/a.dat", b"/store"));
     }
 

@@ -1,10 +1,11 @@
 //! Commands that run on files while these are in the tiers: `[[analysis]]`, and what
 //! `forebay analyse` registers in the same words (docs/analyse.md).
 
-use super::reader::{self, Source, Table, Value};
+use super::reader::{self, Table, Value};
 use super::types::{Config, quoted};
 use super::variables::expand;
 use forebay_placement::glob;
+use forebay_pool::program;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -91,7 +92,9 @@ impl Analysis {
         name.is_some_and(|name| glob::matches(self.pattern.as_bytes(), name))
     }
 
-    /// Adds it to a text that [`of_text`] reads.
+    /// Adds it to a text that [`Registered::of_text`] reads.
+    ///
+    /// [`Registered::of_text`]: super::Registered::of_text
     pub fn write(&self, text: &mut String) {
         let words: Vec<_> = self.command.iter().map(|word| quoted(word)).collect();
         let on = if self.on == On::Close { "close" } else { "step" };
@@ -112,18 +115,6 @@ impl Analysis {
             let _ = writeln!(text, "results = {}", quoted(&results.to_string_lossy()));
         }
     }
-}
-
-/// The analyses of a text that has nothing else; `name` is where it comes from, and `folder` where
-/// its relative paths start. Without a name it is one that [`Analysis::write`] made.
-///
-/// # Errors
-/// What is wrong with it, and where.
-pub fn of_text(text: &str, name: Option<&str>, folder: &Path) -> Result<Vec<Analysis>, String> {
-    let source = Source { name, text, folder, errors: None };
-    let document = source.parse()?;
-    let root = source.root(&document, &["analysis"])?;
-    read(&root)
 }
 
 /// Those of `[[analysis]]`.
@@ -250,7 +241,7 @@ impl Value<'_> {
     fn resolved(&self, mut words: Vec<String>) -> reader::Result<Vec<String>> {
         let given = expand(&words[0], |name| std::env::var(name).ok())
             .map_err(|problem| self.error(problem))?;
-        let found = find_program(&given, self.source.folder).map_err(|why| self.error(why))?;
+        let found = program::find(&given, self.source.folder).map_err(|why| self.error(why))?;
         words[0] = found;
         Ok(words)
     }
@@ -284,39 +275,8 @@ impl Value<'_> {
     }
 
     /// A time as this program writes it.
-    fn nanoseconds(&self) -> reader::Result<u64> {
+    pub(super) fn nanoseconds(&self) -> reader::Result<u64> {
         self.number(0, u64::MAX >> 1)
-    }
-}
-
-/// The absolute path of a program: from `folder` where `name` has a `/` in it, else where the
-/// variable PATH says.
-///
-/// # Errors
-/// That there is none that can be executed, and what to do.
-pub fn find_program(name: &str, folder: &Path) -> Result<String, String> {
-    let can_run = |path: &Path| {
-        path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok()
-    };
-    let text = |path: PathBuf| {
-        let path = path.into_os_string().into_string();
-        path.map_err(|path| format!("{} is not UTF-8; rename it", path.display()))
-    };
-    if name.contains('/') {
-        let path = std::path::absolute(folder.join(name)).map_err(|error| error.to_string())?;
-        return match can_run(&path) {
-            true => text(path),
-            false if path.exists() => {
-                Err(format!("{} cannot be executed; run chmod +x on it", path.display()))
-            }
-            false => Err(format!("{}: no such file; give an existing program", path.display())),
-        };
-    }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut folders = std::env::split_paths(&path);
-    match folders.find_map(|folder| Some(folder.join(name)).filter(|path| can_run(path))) {
-        Some(found) => text(std::path::absolute(found).map_err(|error| error.to_string())?),
-        None => Err(format!("there is no program \"{name}\" in PATH; give its path")),
     }
 }
 
@@ -330,10 +290,15 @@ impl Config {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Registered;
     use super::*;
 
+    fn of_text(text: &str, name: Option<&str>) -> Result<Vec<Analysis>, String> {
+        Registered::of_text(text, name, Path::new("/")).map(|read| read.analyses)
+    }
+
     fn read(text: &str) -> Result<Vec<Analysis>, String> {
-        of_text(text, Some("case.toml"), Path::new("/"))
+        of_text(text, Some("case.toml"))
     }
 
     #[test]
@@ -351,7 +316,7 @@ mod tests {
         assert_eq!((all[1].timeout, all[1].result_max), (Duration::from_secs(2), 1 << 20));
         let mut written = String::new();
         all.iter().for_each(|analysis| analysis.write(&mut written));
-        assert_eq!(of_text(&written, None, Path::new("/")).unwrap(), all);
+        assert_eq!(of_text(&written, None).unwrap(), all);
         assert!(
             all[0].is_of(b"/store/out.7", b"/store") && !all[0].is_of(b"/other/out.7", b"/store")
         );

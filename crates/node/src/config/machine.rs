@@ -2,6 +2,7 @@
 
 use super::errors::Errors;
 use super::places::Places;
+use super::pseudo;
 use super::types::{BUCKETS_MIN, Config, ConfigError, Result, Speed, Tier, TierKind};
 use super::units::{SIZE_UNITS, Size, quantity, round_down, size};
 use forebay_placement::glob;
@@ -180,6 +181,9 @@ impl Directory {
         if !metadata.is_dir() {
             return Err(error(format_args!("not a directory; give a directory")));
         }
+        if let Some(why) = pseudo::why_not(&canonical) {
+            return Err(error(format_args!("{why}")));
+        }
         if canonical.to_str().is_none() {
             return Err(error(format_args!("its path is not UTF-8; give one that is")));
         }
@@ -291,6 +295,13 @@ pub(super) fn whole_of(kind: &TierKind) -> Option<u64> {
     }
 }
 
+/// Bytes of memory that the job or control group of this process may have together, where that is
+/// less than the machine has.
+pub fn memory_limit() -> Option<u64> {
+    let total = memory_info("MemTotal")?;
+    cgroup_memory(|limit, _| limit).filter(|&limit| limit < total)
+}
+
 /// Where the room of a tier comes from, and how much of it can be had now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Room {
@@ -352,7 +363,7 @@ pub(super) fn scratch_candidates() -> impl Iterator<Item = PathBuf> {
 
 /// Whether a file system of this `statfs` type keeps its data on a device of this node; memory and
 /// network file systems do not.
-fn is_local_disk(fs_type: u32) -> bool {
+pub(crate) fn is_local_disk(fs_type: u32) -> bool {
     const ELSEWHERE: [u32; 21] = [
         0x0102_1994, // tmpfs
         0x8584_58f6, // ramfs

@@ -10,6 +10,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 const KEYS: &[&str] = &["textfile", "interval", "listen"];
+/// The keys that name what is made.
+pub(super) const PATHS: [&str; 2] = ["metrics.textfile", "metrics.listen"];
 /// How often the file is written where that is not said: as often as Prometheus looks by default.
 const INTERVAL: Duration = Duration::from_secs(15);
 /// More often it would only keep processors busy; the longest is what any dashboard shows at once.
@@ -68,26 +70,27 @@ impl Metrics {
 }
 
 impl Config {
-    /// Checks that the folders are there in which `[metrics]` wants something to be made; `place`
-    /// names the table.
+    /// Checks that the folders are there in which `[metrics]` wants something to be made; `places`
+    /// are those of [`PATHS`].
     ///
     /// # Errors
-    /// The first that is not.
-    pub(super) fn check_metrics(&self, place: &str) -> ConfigResult<()> {
+    /// All that are not.
+    pub(super) fn check_metrics(&self, places: &[String; 2]) -> ConfigResult<()> {
         let socket = match &self.metrics.listen {
             Some(Listen::Unix(path)) => Some(path),
             _ => None,
         };
-        for (key, path) in [("textfile", &self.metrics.textfile), ("listen", &socket.cloned())] {
-            let folder = path.as_deref().and_then(|path| path.parent());
+        let errors = Errors::default();
+        for (place, path) in places.iter().zip([self.metrics.textfile.as_ref(), socket]) {
+            let folder = path.and_then(|path| path.parent());
             if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
-                return Err(ConfigError::new(
-                    format_args!("{place}.{key}"),
+                errors.note(ConfigError::new(
+                    place,
                     format_args!("{} is no directory; make it, or give another", folder.display()),
                 ));
             }
         }
-        Ok(())
+        errors.end()
     }
 }
 

@@ -29,6 +29,7 @@ mod adapters;
 pub mod analyses;
 mod errors;
 mod group;
+mod limits;
 mod machine;
 mod messages;
 mod metrics;
@@ -36,10 +37,13 @@ mod movers;
 mod mpi;
 mod places;
 mod predictors;
+mod pseudo;
 mod quota;
 pub mod reader;
+mod registered;
 pub mod rules;
 mod schema;
+mod small_files;
 mod toml;
 mod types;
 pub(crate) mod units;
@@ -52,26 +56,31 @@ pub use errors::Errors;
 pub use forebay_placement::schema::Trigger;
 use forebay_pool::layout::STORES_MAX;
 pub use group::{Consistency, Group, Hosts};
+pub use limits::RunLimits;
 pub use messages::{MessageSpeed, Messages};
 pub use metrics::{Listen, Metrics};
 pub use movers::Movers;
 pub use predictors::{Predictors, load_predictor};
+pub use registered::Registered;
 pub use schema::XSD;
+pub use small_files::SmallFiles;
 pub(crate) use types::Result;
 pub use types::{
     BUFFER_TIERS_MAX, Backing, Config, ConfigError, Emulate, Flush, Mode, Placement, Rule, Speed,
     Tier, TierKind,
 };
-pub use units::size_of;
+pub use units::{size_of, time_of};
+pub use variables::expand;
 
-pub use machine::Room;
-pub(crate) use machine::{automatic_ram as machine_ram, available_memory};
+pub use machine::{Room, memory_limit};
+pub(crate) use machine::{automatic_ram as machine_ram, available_memory, is_local_disk};
 use machine::{automatic_ram, scratch_candidates};
 use places::{Places, TierPlaces};
 use reader::line_of;
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use toml::{CANONICAL_KEYS, ROOT_KEYS, Text};
 use types::{BUCKETS_MIN, PAGE_SIZE_DEFAULT};
 use units::size;
@@ -114,10 +123,28 @@ impl Config {
         extra_backing: &[PathBuf],
         predictors: Predictors,
     ) -> Result<Self> {
+        Config::of_content(path, Config::content_of(path)?, extra_backing, predictors)
+    }
+
+    /// What stands in a configuration file, unread; a pipe has it once.
+    ///
+    /// # Errors
+    /// Why it cannot be read.
+    pub fn content_of(path: &Path) -> Result<Vec<u8>> {
+        fs::File::open(path).and_then(read_all).map_err(|e| {
+            let unreadable = format_args!("cannot be read: {e}; give an existing file");
+            ConfigError::new(path.display(), unreadable)
+        })
+    }
+
+    /// As [`Config::load_for`], of what stands in the file.
+    pub fn of_content(
+        path: &Path,
+        content: Vec<u8>,
+        extra_backing: &[PathBuf],
+        predictors: Predictors,
+    ) -> Result<Self> {
         let name = path.display().to_string();
-        let content = fs::File::open(path).and_then(read_all).map_err(|e| {
-            ConfigError::new(&name, format_args!("cannot be read: {e}; give an existing file"))
-        })?;
         let content = String::from_utf8(content).map_err(|e| {
             let line = line_of(e.as_bytes(), e.utf8_error().valid_up_to());
             ConfigError::new(format_args!("{name}:{line}"), "not UTF-8; save the file as UTF-8")
@@ -137,9 +164,9 @@ impl Config {
             let rules = 0..config.rules.len();
             text.errors.ok(config.check_predictors(rules, &places.predictors));
         }
-        text.errors.ok(config.check_movers(&text.source().place(0, "node.cores")));
-        text.errors.ok(config.check_metrics(&text.source().place(0, "metrics")));
-        text.errors.ok(config.check_group(&text.source().place(0, "group")));
+        text.errors.ok(config.check_movers(&places.cores));
+        text.errors.ok(config.check_metrics(&places.metrics));
+        text.errors.ok(config.check_group(&places.group));
         text.errors.end()?;
         Ok(config)
     }
@@ -176,6 +203,7 @@ impl Config {
         let mut config = Self {
             page_size: PAGE_SIZE_DEFAULT,
             flush: Flush::default(),
+            run: RunLimits::default(),
             placement: Placement::default(),
             backing: Vec::new(),
             tiers: Vec::new(),
@@ -185,6 +213,7 @@ impl Config {
             messages: Messages::default(),
             metrics: Metrics::default(),
             ways: Ways::default(),
+            keep: Duration::ZERO,
             analyses: Vec::new(),
             active: Vec::new(),
             automatic: true,
@@ -252,6 +281,7 @@ impl Config {
                 speed: Speed::default(),
                 stripe: 0,
                 stripe_count: 0,
+                small_files: SmallFiles::default(),
             });
             places.backing.push("--backing".to_owned());
         }

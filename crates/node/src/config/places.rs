@@ -8,6 +8,12 @@ pub(super) struct Places {
     /// The path of each rule, and its predictor.
     pub rules: Vec<String>,
     pub predictors: Vec<String>,
+    /// `node.cores`.
+    pub cores: String,
+    /// What `[metrics]` has made, see [`super::metrics::PATHS`].
+    pub metrics: [String; 2],
+    /// `[group]`.
+    pub group: String,
 }
 
 pub(super) struct TierPlaces {

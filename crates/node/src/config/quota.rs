@@ -1,4 +1,4 @@
-//! How much of a tier one run may have: a size, or a share of the tier.
+//! How much of a tier one run may have, or of what else is limited: a size, or a share.
 
 use super::types::BUCKETS_MIN;
 use super::units::{size, size_of};
@@ -9,6 +9,19 @@ use super::{Config, types::Tier};
 /// # Errors
 /// What is wrong with it, and what to do.
 pub(super) fn quota_of(text: &str, capacity: u64, bucket_size: u64) -> Result<u64, String> {
+    limit_of(text, capacity, bucket_size, "quota")
+}
+
+/// Reads a limit of so many bytes, which people call `what`.
+///
+/// # Errors
+/// What is wrong with it, and what to do.
+pub(super) fn limit_of(
+    text: &str,
+    capacity: u64,
+    bucket_size: u64,
+    what: &str,
+) -> Result<u64, String> {
     let share = |number: &str| {
         let percent = number.trim().parse::<f64>().ok()?;
         let is_share = (0.0..=100.0).contains(&percent);
@@ -20,18 +33,23 @@ pub(super) fn quota_of(text: &str, capacity: u64, bucket_size: u64) -> Result<u6
     };
     let bytes =
         bytes.ok_or("cannot be read; give a size such as \"2GiB\", or a share such as \"50%\"")?;
-    whole_quota(bytes, capacity, bucket_size)
+    whole_limit(bytes, capacity, bucket_size, what)
 }
 
-/// A quota of whole buckets; 0 where it is all of the tier.
+/// A limit in whole buckets; 0 where it is all that there is.
 ///
 /// # Errors
 /// That it is too little to work with.
-pub(super) fn whole_quota(bytes: u64, capacity: u64, bucket_size: u64) -> Result<u64, String> {
+pub(super) fn whole_limit(
+    bytes: u64,
+    capacity: u64,
+    bucket_size: u64,
+    what: &str,
+) -> Result<u64, String> {
     let least = BUCKETS_MIN * bucket_size;
     match bytes {
         bytes if bytes < least => Err(format!(
-            "less than 16 buckets ({}); give at least {}, or no quota",
+            "less than 16 buckets ({}); give at least {}, or no {what}",
             size(least),
             size(least)
         )),

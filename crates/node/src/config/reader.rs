@@ -122,14 +122,28 @@ impl<'d> Table<'d> {
         Some(Value { source: self.source, path, offset, value: value.get_ref() })
     }
 
+    /// The value of a key of the table that another key has.
+    pub(super) fn within(&self, section: &str, key: &str) -> Option<Value<'d>> {
+        let section = self.get(section)?;
+        let (name, value) = section.value.as_table()?.get_key_value(key)?;
+        let path = format!("{}.{key}", section.path);
+        Some(Value { path, offset: name.span().start, value: value.get_ref(), ..section })
+    }
+
+    /// Where a key such as `node.cores` is, or the innermost of its tables that is there.
+    pub(super) fn place_of(&self, path: &str) -> String {
+        let (mut table, mut offset) = (Some(self.table), self.offset);
+        for key in path.split('.') {
+            let found = table.and_then(|table| table.get_key_value(key));
+            let Some((name, value)) = found else { break };
+            (table, offset) = (value.get_ref().as_table(), name.span().start);
+        }
+        self.source.place(offset, path)
+    }
+
     /// The value of a key that must be there.
     pub fn require(&self, key: &str, meaning: &str) -> Result<Value<'d>> {
         self.get(key).ok_or_else(|| self.error(key, format_args!("missing; add {key} = {meaning}")))
-    }
-
-    /// Whether a program wrote the text.
-    pub(super) fn is_written(&self) -> bool {
-        self.source.name.is_none()
     }
 
     /// An error about a key that is not there, shown at the head of the table.

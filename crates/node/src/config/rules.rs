@@ -265,59 +265,15 @@ pub(crate) fn check_count(rules: usize, place: &str) -> Result<()> {
 pub(crate) fn interpret(raw: &RawRule, tiers: &[Tier]) -> Result<Rule> {
     let mut rule = Rule { source: raw.source.clone(), ..Rule::default() };
     let mut lifetimes: Vec<&Item> = Vec::new();
+    let errors = Errors::default();
     for item in &raw.items {
-        let set = &mut rule.set;
-        match item.key.as_str() {
-            "name" => rule.name = item.value.clone(),
-            SOURCE => rule.source = item.value.clone(),
-            "path" => rule.path = item.path()?,
-            "size_min" => rule.size_min = item.size()?,
-            "size_max" => rule.size_max = Some(item.size()?),
-            "dataset" => rule.dataset = item.pattern(DATASET_MAX)?,
-            "user" => rule.user = Some(item.user()?),
-            "process" => rule.process = item.pattern(PROCESS_MAX)?,
-            "ranks" => rule.ranks = item.ranks()?,
-            "policy" => set.policy = Some(item.policy()?),
-            "tier" => set.tier = Some(item.tier(tiers)?),
-            "pin" => set.pin = item.boolean()?,
-            "mode" => set.mode = Some(item.one_of(Mode::ALL)?),
-            "trigger" => set.trigger = Some(item.one_of(Trigger::ALL)?),
-            "priority" => set.priority = item.number(0, 255)? as u8,
-            "keep_versions" => {
-                let versions = item.number(1, u32::MAX.into())? as u32;
-                set.lifetime = Some(Lifetime::KeepVersions(versions));
-                lifetimes.push(item);
-            }
-            "overwrite_when_read" => {
-                if item.boolean()? {
-                    set.lifetime = Some(Lifetime::OverwriteWhenRead);
-                    lifetimes.push(item);
-                }
-            }
-            "expires" => {
-                set.lifetime = Some(Lifetime::Expires(item.time_ns()?));
-                lifetimes.push(item);
-            }
-            "reserve" => set.reserve = item.size()?,
-            "consistency" => set.consistency = Some(item.one_of(Consistency::ALL)?),
-            "predictor" => {
-                let path = path_of(&item.value, raw.folder.as_deref());
-                rule.predictor = path.map_err(|problem| item.error(problem))?;
-            }
-            "durability" => {
-                set.durability = Some(item.one_of(Durability::ALL)?);
-                let keeps_journal = |tier: &Tier| tier.properties().keeps_journal();
-                if set.durability == Some(Durability::NonVolatile)
-                    && !tiers.iter().any(keeps_journal)
-                {
-                    return Err(item.error(format_args!(
-                        "\"nonvolatile\" needs a file tier; add one, or give \"store\""
-                    )));
-                }
-            }
-            other => return Err(item.error(format_args!("\"{other}\" is no key of a rule"))),
+        let lifetime = rule.set.lifetime;
+        errors.ok(item.set(&mut rule, raw, tiers));
+        if rule.set.lifetime != lifetime {
+            lifetimes.push(item);
         }
     }
+    errors.end()?;
     if let [first, second, ..] = lifetimes[..] {
         let problem = format_args!("a rule has one lifetime; keep this or {}", first.place);
         return Err(second.error(problem));
@@ -439,6 +395,59 @@ impl Item {
         ConfigError::new(&self.place, problem)
     }
 
+    /// Sets in a rule what its key says.
+    fn set(&self, rule: &mut Rule, raw: &RawRule, tiers: &[Tier]) -> Result<()> {
+        let set = &mut rule.set;
+        match self.key.as_str() {
+            "name" => rule.name = self.value.clone(),
+            SOURCE => rule.source = self.value.clone(),
+            "path" => rule.path = self.path()?,
+            "size_min" => rule.size_min = self.size()?,
+            "size_max" => rule.size_max = Some(self.size()?),
+            "dataset" => rule.dataset = self.pattern(DATASET_MAX)?,
+            "user" => rule.user = Some(self.user()?),
+            "process" => rule.process = self.pattern(PROCESS_MAX)?,
+            "ranks" => rule.ranks = self.ranks()?,
+            "policy" => set.policy = Some(self.policy()?),
+            "tier" => set.tier = Some(self.tier(tiers)?),
+            "pin" => set.pin = self.boolean()?,
+            "mode" => set.mode = Some(self.one_of(Mode::ALL)?),
+            "trigger" => set.trigger = Some(self.one_of(Trigger::ALL)?),
+            "priority" => set.priority = self.number(0, 255)? as u8,
+            "keep_versions" => {
+                let versions = self.number(1, u32::MAX.into())? as u32;
+                set.lifetime = Some(Lifetime::KeepVersions(versions));
+            }
+            "overwrite_when_read" => {
+                if self.boolean()? {
+                    set.lifetime = Some(Lifetime::OverwriteWhenRead);
+                }
+            }
+            "expires" => {
+                set.lifetime = Some(Lifetime::Expires(self.time_ns()?));
+            }
+            "reserve" => set.reserve = self.size()?,
+            "consistency" => set.consistency = Some(self.one_of(Consistency::ALL)?),
+            "predictor" => {
+                let path = path_of(&self.value, raw.folder.as_deref());
+                rule.predictor = path.map_err(|problem| self.error(problem))?;
+            }
+            "durability" => {
+                set.durability = Some(self.one_of(Durability::ALL)?);
+                let keeps_journal = |tier: &Tier| tier.properties().keeps_journal();
+                if set.durability == Some(Durability::NonVolatile)
+                    && !tiers.iter().any(keeps_journal)
+                {
+                    return Err(self.error(format_args!(
+                        "\"nonvolatile\" needs a file tier; add one, or give \"store\""
+                    )));
+                }
+            }
+            other => return Err(self.error(format_args!("\"{other}\" is no key of a rule"))),
+        }
+        Ok(())
+    }
+
     fn unreadable(&self, expected: impl fmt::Display) -> ConfigError {
         self.error(format_args!("\"{}\" cannot be read; give {expected}", self.value))
     }
@@ -483,7 +492,7 @@ impl Item {
     fn time_ns(&self) -> Result<u64> {
         quantity(&self.value, TIME_UNITS)
             .filter(|&time_ns| time_ns > 0)
-            .ok_or_else(|| self.unreadable("a time such as \"90min\", in ns, us, ms, s or min"))
+            .ok_or_else(|| self.unreadable("a time such as \"90min\", in ns, us, ms, s, min or h"))
     }
 
     fn pattern(&self, longest: usize) -> Result<String> {

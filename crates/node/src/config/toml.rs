@@ -8,9 +8,10 @@ use super::messages::Messages;
 use super::metrics::Metrics;
 use super::movers::Movers;
 use super::places::{Places, TierPlaces};
-use super::quota::{quota_of, whole_quota};
+use super::quota::{limit_of, whole_limit};
 use super::reader::{self, Source, Table, Value, line_of};
 use super::rules::{self, Item, RawRule};
+use super::small_files::{SMALL_FILES, SmallFiles};
 use super::types::{
     BUCKETS_MIN, BUFFER_TIERS_MAX, Backing, Config, ConfigError, Emulate, Flush, JOURNAL_MIN,
     MODELS, MODES, Mode, PAGE_SIZE_DEFAULT, PAGES_PER_BUCKET, Placement, Result, Speed, Tier,
@@ -18,7 +19,7 @@ use super::types::{
 };
 use super::units::{SIZE_UNITS, TIME_UNITS, quantity, round_down, size};
 use super::variables::expand;
-use super::{active, analyses};
+use super::{active, analyses, metrics};
 use crate::config::schema;
 use ::toml::de::DeValue;
 use forebay_placement::evict::Eviction;
@@ -74,7 +75,8 @@ pub(super) const CANONICAL_KEYS: &[&str] = &[
     "rule",
     "automatic",
 ];
-const FLUSH_KEYS: &[&str] = &["trigger", "period", "max_age", "bandwidth", "durability", "journal"];
+const FLUSH_KEYS: &[&str] =
+    &["trigger", "period", "max_age", "max_unsafe", "bandwidth", "durability", "journal"];
 const PLACEMENT_KEYS: &[&str] = &[
     "policy",
     "granularity",
@@ -88,10 +90,21 @@ const PLACEMENT_KEYS: &[&str] = &[
     "give_back",
     "pin_limit",
 ];
-const BACKING_KEYS: &[&str] =
-    &["path", "mode", "bandwidth", "latency", "seek", "emulate", "stripe", "stripe_count"];
+const BACKING_KEYS: &[&str] = &[
+    "path",
+    "mode",
+    "bandwidth",
+    "latency",
+    "seek",
+    "emulate",
+    "stripe",
+    "stripe_count",
+    "small_files",
+];
 /// The most servers over which Lustre lays out a file.
 const STRIPE_COUNT_MOST: u64 = 2000;
+/// For the tiers together where one of them is wrong, in bytes: more than any have.
+const UNKNOWN_CAPACITY: u64 = 1 << 60;
 const TIER_KEYS: &[&str] =
     &["name", "kind", "path", "capacity", "quota", "bandwidth", "latency", "seek", "emulate"];
 const EMULATE_KEYS: &[&str] = &["bandwidth", "latency"];
@@ -126,59 +139,70 @@ impl Text<'_> {
         let movers = root.read("node", Movers::default(), errors, |e| e.movers(errors));
         let messages = root.read("mpi", Messages::default(), errors, |e| e.messages(errors));
         let metrics = root.read("metrics", Metrics::default(), errors, |e| e.metrics(errors));
-        let ways = root.read("run", Ways::default(), errors, |e| e.run());
+        let usual = Ways::usual(&messages);
+        let (ways, keep) =
+            root.read("run", (usual, Duration::ZERO), errors, |e| e.run(usual, errors));
         let analyses = errors.or(analyses::read(&root), Vec::new());
         let active = errors.or(active::read(&root, &analyses), Vec::new());
         let automatic = root.read("automatic", false, errors, |e| e.boolean());
 
-        let mut places = Places::default();
+        let mut places = Places {
+            cores: root.place_of("node.cores"),
+            metrics: metrics::PATHS.map(|key| root.place_of(key)),
+            group: root.place_of("group"),
+            ..Places::default()
+        };
         let mut backing = Vec::new();
-        for section in root.tables("backing", BACKING_KEYS)? {
+        let directories = root.tables("backing", BACKING_KEYS);
+        for section in directories.iter().flatten() {
             let (entry, place) = section.backing(errors);
             backing.push(entry);
             places.backing.push(place);
         }
         let mut tiers: Vec<Tier> = Vec::new();
         let before = errors.count();
-        let sections = root.tables("tier", TIER_KEYS)?;
+        let sections = match root.tables("tier", TIER_KEYS) {
+            Ok(sections) => sections,
+            Err(error) => {
+                errors.ok(directories);
+                return Err(error.into());
+            }
+        };
         for (index, section) in sections.iter().enumerate() {
             if let Some((tier, place)) = section.tier(index, &tiers, bucket_size, errors) {
                 tiers.push(tier);
                 places.tiers.push(place);
             }
         }
-        if errors.count() > before {
-            // What is said of tiers elsewhere would be compared with those that could be read.
-            let config = Config {
-                page_size,
-                flush,
-                placement,
-                backing,
-                tiers,
-                rules: Vec::new(),
-                group,
-                movers,
-                messages,
-                metrics,
-                ways,
-                analyses,
-                active,
-                automatic,
-            };
-            return Ok((config, places));
-        }
-        if tiers.is_empty() {
+        let are_right = errors.count() == before;
+        if tiers.is_empty() && are_right {
             errors.note(ConfigError::new(
                 source.place(0, "tier"),
                 "no tier; add [[tier]] with name = \"ram\", kind = \"ram\" and a capacity",
             ));
         }
-        let raw = errors.or(self.rules(&root), Vec::new());
-        let (rules, of_rules) = errors.or(rules::read(&raw, &tiers), Default::default());
-        (places.rules, places.predictors) = (of_rules.paths, of_rules.predictors);
+        // Tiers that are wrong are in the way of rules only where these cannot name them.
+        let as_named: Option<Vec<Tier>> = match are_right {
+            true => Some(tiers.clone()),
+            false => sections.iter().map(|section| section.tier_as_named()).collect(),
+        };
+        let mut rules = Vec::new();
+        if let Some(as_named) = as_named {
+            let raw = errors.or(self.rules(&root), Vec::new());
+            let read = errors.or(rules::read(&raw, &as_named), Default::default());
+            (places.rules, places.predictors) = (read.1.paths, read.1.predictors);
+            rules = read.0;
+        }
+        directories?;
+        let all = tiers.iter().fold(0, |sum: u64, tier| sum.saturating_add(tier.capacity));
+        // Of tiers that are wrong nothing is known that a limit could be too large for.
+        let all = if are_right { all } else { UNKNOWN_CAPACITY };
+        let (max_unsafe, run) = root.limits(all, bucket_size, errors);
+        let flush = Flush { max_unsafe, ..flush };
         let config = Config {
             page_size,
             flush,
+            run,
             placement,
             backing,
             tiers,
@@ -188,13 +212,14 @@ impl Text<'_> {
             messages,
             metrics,
             ways,
+            keep,
             analyses,
             active,
             automatic,
         };
         let place = root.get("flush").map(|entry| entry.place());
         let place = place.as_deref().unwrap_or("flush");
-        if !config.tiers.is_empty() {
+        if !config.tiers.is_empty() && are_right {
             errors.ok(config.check_durability(flush.durability, place));
         }
         Ok((config, places))
@@ -224,7 +249,7 @@ impl Text<'_> {
 
 impl Table<'_> {
     /// The value of a key as `read` has it, or `default` if it is not there, or wrong.
-    fn read<T>(
+    pub(super) fn read<T>(
         &self,
         key: &str,
         default: T,
@@ -307,6 +332,8 @@ impl Table<'_> {
             speed: errors.or(self.speed(), Speed::default()),
             stripe,
             stripe_count: self.read("stripe_count", 0, errors, stripe_count),
+            small_files: self
+                .read("small_files", SmallFiles::default(), errors, |e| e.one_of(SMALL_FILES)),
         };
         (backing, place)
     }
@@ -342,11 +369,24 @@ impl Table<'_> {
         };
         let capacity = errors.ok(capacity.capacity(kind.as_ref(), bucket_size));
         let quota = match capacity {
-            Some(capacity) => self.read("quota", 0, errors, |e| e.quota(capacity, bucket_size)),
+            Some(capacity) => {
+                self.read("quota", 0, errors, |e| e.limit(capacity, bucket_size, "quota"))
+            }
             None => 0,
         };
         let tier = Tier { name: name?, kind: kind?, capacity: capacity?, emulate, speed, quota };
         (errors.count() == before).then_some((tier, places))
+    }
+
+    /// As much of a `[[tier]]` as rules ask for, whatever else is wrong; `None` without a name.
+    fn tier_as_named(&self) -> Option<Tier> {
+        let text = |key: &str| self.get(key).and_then(|value| value.value.as_str());
+        let kind = match text("kind") {
+            Some("ram") => TierKind::Ram,
+            _ => TierKind::File { path: PathBuf::new() },
+        };
+        let name = text("name")?.to_owned();
+        Some(Tier { name, kind, capacity: 0, emulate: None, speed: Speed::default(), quota: 0 })
     }
 
     fn tier_kind(&self, index: usize) -> reader::Result<TierKind> {
@@ -501,12 +541,13 @@ impl Value<'_> {
         Ok((u128::from(whole) * permille / 1000) as u64)
     }
 
-    fn quota(&self, capacity: u64, bucket_size: u64) -> reader::Result<u64> {
+    /// A size or a share of so many bytes, which people call `what`.
+    pub(super) fn limit(&self, capacity: u64, bucket_size: u64, what: &str) -> reader::Result<u64> {
         let given = match self.value.as_str() {
-            Some(text) => quota_of(text, capacity, bucket_size),
+            Some(text) => limit_of(text, capacity, bucket_size, what),
             None => self
                 .bytes("", "a size such as \"2GiB\"")
-                .map(|bytes| whole_quota(bytes, capacity, bucket_size))?,
+                .map(|bytes| whole_limit(bytes, capacity, bucket_size, what))?,
         };
         given.map_err(|why| self.error(format_args!("{}: {why}", self.shown())))
     }
@@ -516,7 +557,7 @@ impl Value<'_> {
         let value = self.value.as_str().ok_or_else(|| self.wrong_type(&expected))?;
         quantity(value, TIME_UNITS).ok_or_else(|| {
             self.error(format_args!(
-                "\"{value}\" cannot be read; give {expected}, in ns, us, ms, s or min"
+                "\"{value}\" cannot be read; give {expected}, in ns, us, ms, s, min or h"
             ))
         })
     }
@@ -533,6 +574,8 @@ impl Value<'_> {
             durability: section
                 .read("durability", default.durability, errors, |e| e.one_of(Durability::ALL)),
             journal: section.read("journal", 0, errors, |e| e.journal()),
+            // A share is known once the tiers are.
+            max_unsafe: default.max_unsafe,
         })
     }
 
@@ -562,7 +605,7 @@ impl Value<'_> {
             half_life: section.read("half_life", default.half_life, errors, |e| e.half_life()),
             prefetch: section.read("prefetch", default.prefetch, errors, |e| e.boolean()),
             give_back: section.read("give_back", default.give_back, errors, |e| {
-                e.duration_ns("30s, or 0s: never").map(Duration::from_nanos)
+                e.duration_ns(r#"30s" or "0s"#).map(Duration::from_nanos)
             }),
             pin_permille: section
                 .read("pin_limit", default.pin_permille, errors, |e| e.pin_limit()),

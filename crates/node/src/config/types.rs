@@ -4,9 +4,11 @@ use super::active::ActiveRule;
 use super::adapters::Ways;
 use super::analyses::Analysis;
 use super::group::Group;
+use super::limits::RunLimits;
 use super::messages::Messages;
 use super::metrics::Metrics;
 use super::movers::Movers;
+use super::small_files::{SMALL_FILES, SmallFiles};
 use super::units::Size;
 use forebay_device::Properties;
 use forebay_placement::evict::Eviction;
@@ -69,8 +71,13 @@ pub struct Config {
     pub messages: Messages,
     /// Where metrics are told. Not of the identity, either.
     pub metrics: Metrics,
+    /// Limits of runs with it. Not of the identity, either.
+    pub run: RunLimits,
     /// How programs of a run with it are adapted. That does not belong to the identity, either.
     pub ways: Ways,
+    /// For how long a node manager stays that a run with it has started, after the run. That does
+    /// not belong to the identity, either.
+    pub keep: Duration,
     /// Commands that run on files in the tiers. They do not belong to the identity, either.
     pub analyses: Vec<Analysis>,
     /// Operations that are done on files in the tiers. They do not belong to the identity, either.
@@ -95,6 +102,8 @@ pub struct Flush {
     pub durability: Durability,
     /// Bytes of the journal; 0 is an eighth of its tier, at most 1 GiB.
     pub journal: u64,
+    /// Bytes of all files that the tiers may have and the stores may lack; 0 is no limit.
+    pub max_unsafe: u64,
 }
 
 impl Flush {
@@ -166,6 +175,8 @@ pub struct Backing {
     /// Over how many servers of a Lustre store a staged file is laid out, at most; 0 leaves it as
     /// its directory says.
     pub stripe_count: u32,
+    /// How new small files are treated.
+    pub small_files: SmallFiles,
 }
 
 /// How the files of a backing directory are treated.
@@ -402,7 +413,7 @@ impl Config {
         self.write_movers(&mut text);
         self.messages.write(&mut text);
         self.metrics.write(&mut text);
-        self.write_adapters(&mut text);
+        self.write_run(&mut text);
         self.write_analyses(&mut text);
         self.write_active(&mut text);
         self.write_group(&mut text);
@@ -444,6 +455,7 @@ impl Config {
         );
         write_given(text, "bandwidth", self.flush.bandwidth);
         write_given(text, "journal", self.flush.journal);
+        write_given(text, "max_unsafe", self.flush.max_unsafe);
         if self.flush.durability != Durability::Store {
             let _ = writeln!(text, "durability = \"{}\"", self.flush.durability.name());
         }
@@ -490,6 +502,10 @@ impl Config {
             write_given(text, "stripe", backing.stripe);
             if backing.stripe_count > 0 {
                 let _ = writeln!(text, "stripe_count = {}", backing.stripe_count);
+            }
+            if backing.small_files != SmallFiles::default() {
+                let name = name_in(SMALL_FILES, backing.small_files);
+                let _ = writeln!(text, "small_files = \"{name}\"");
             }
         }
         for rule in &self.rules {
@@ -566,6 +582,7 @@ impl Default for Flush {
             bandwidth: 0,
             durability: Durability::Store,
             journal: 0,
+            max_unsafe: 0,
         }
     }
 }

@@ -18,8 +18,15 @@ pub(crate) const SIZE_UNITS: &[(&str, u64)] = &[
     ("T", 1 << 40),
 ];
 /// Durations are kept in nanoseconds.
-pub(crate) const TIME_UNITS: &[(&str, u64)] =
-    &[("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000), ("min", 60_000_000_000)];
+pub(crate) const TIME_UNITS: &[(&str, u64)] = &[
+    ("ns", 1),
+    ("us", 1_000),
+    ("ms", 1_000_000),
+    ("s", 1_000_000_000),
+    ("min", 60_000_000_000),
+    ("m", 60_000_000_000),
+    ("h", 3_600_000_000_000),
+];
 
 /// Reads a decimal number and its unit, exactly; none if malformed or more than 64 bits hold.
 pub(crate) fn quantity(text: &str, units: &[(&str, u64)]) -> Option<u64> {
@@ -41,6 +48,11 @@ pub(crate) fn quantity(text: &str, units: &[(&str, u64)]) -> Option<u64> {
 /// The bytes in "64MiB", or in a plain number.
 pub fn size_of(text: &str) -> Option<u64> {
     quantity(text, SIZE_UNITS).or_else(|| text.trim().parse().ok())
+}
+
+/// The nanoseconds in "10min".
+pub fn time_of(text: &str) -> Option<u64> {
+    quantity(text, TIME_UNITS)
 }
 
 /// A size for people, rounded to one decimal.
@@ -99,6 +111,10 @@ mod tests {
         assert_eq!(quantity("16777215TiB", SIZE_UNITS), Some(u64::MAX - (1 << 40) + 1));
         assert_eq!(quantity("16777216TiB", SIZE_UNITS), None);
         assert_eq!(quantity("4.16ms", TIME_UNITS), Some(4_160_000));
-        assert_eq!(quantity("2min", TIME_UNITS), Some(120_000_000_000));
+        for text in ["2min", "2m", "120s", "2 min"] {
+            assert_eq!(time_of(text), Some(120_000_000_000), "{text}");
+        }
+        assert_eq!(time_of("1.5h"), Some(5_400_000_000_000));
+        assert_eq!(time_of("2M"), None, "a size");
     }
 }

@@ -5,10 +5,7 @@
 ///
 /// # Errors
 /// What is wrong, and what to do.
-pub(super) fn expand(
-    text: &str,
-    variable: impl Fn(&str) -> Option<String>,
-) -> Result<String, String> {
+pub fn expand(text: &str, variable: impl Fn(&str) -> Option<String>) -> Result<String, String> {
     let value = |name: &str| {
         let set = variable(name).filter(|value| !value.is_empty());
         set.ok_or_else(|| format!("{name} is not set; set it, or write $$ for a dollar"))
@@ -18,6 +15,12 @@ pub(super) fn expand(
     if rest == "~" || rest.starts_with("~/") {
         whole = value("HOME")?;
         rest = &rest[1..];
+    } else if let Some(other) = rest.strip_prefix('~') {
+        let user = other.split('/').next().unwrap_or_default();
+        return Err(format!(
+            "~{user} is not put in, only ~ alone is; write that user's directory, or ./~{user} for a name that \
+             begins so"
+        ));
     }
     while let Some((before, behind)) = rest.split_once('$') {
         whole.push_str(before);
@@ -60,6 +63,7 @@ mod tests {
             ("~", "/home/me"),
             ("~/data", "/home/me/data"),
             ("a~b/~", "a~b/~"),
+            ("./~b", "./~b"),
             ("/scratch/$USER/$SLURM_JOB_ID", "/scratch/me/17"),
             ("/s/${USER}x/job-$SLURM_JOB_ID.d", "/s/mex/job-17.d"),
             ("/a$$b", "/a$b"),
@@ -73,6 +77,16 @@ mod tests {
             ("/s/${USER", "a { has no }; close it"),
             ("/s/$", "a $ has no name behind it; write $$ for a dollar"),
             ("/s/${}", "a $ has no name behind it; write $$ for a dollar"),
+            (
+                "~bob/data",
+                "~bob is not put in, only ~ alone is; write that user's directory, or ./~bob for a name that \
+                 begins so",
+            ),
+            (
+                "~$USER",
+                "~$USER is not put in, only ~ alone is; write that user's directory, or ./~$USER for a name \
+                 that begins so",
+            ),
             ("/s/${A-B}", "a $ has no name behind it; write $$ for a dollar"),
         ] {
             assert_eq!(expand(text, variable), Err(problem.to_owned()), "{text}");

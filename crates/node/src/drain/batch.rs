@@ -132,6 +132,9 @@ impl Flusher {
             crash::point("flush.ended");
             self.record(block.dirty);
         }
+        if self.node.segment.are_caps_pressed() {
+            self.node.recount_unsafe();
+        }
         if begun.iter().any(|block| self.node.segment.tier_of(block.dirty.bucket).is_ram()) {
             self.node.look_for_room();
             if self.node.segment.bound_in_ram() > 0 {

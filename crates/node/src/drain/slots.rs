@@ -16,6 +16,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// What is asked of a tier at once: a program's own read waits behind no more than that, and a
+/// device with 100 us and 3 GB/s is kept busy by a third of it.
+const TOGETHER_BYTES: usize = 1 << 20;
+
 impl Flusher {
     /// Reads blocks that lie on file tiers to memory. Pages that cannot be read, or are not what
     /// was written, are dirty again and no part of this flush. Returns whether there were any.
@@ -56,7 +60,9 @@ impl Flusher {
         }
         self.staging = staging;
         for (tier, (mut reads, blocks)) in reads {
-            self.tiers[tier].run(&mut reads);
+            for together in reads.chunks_mut((TOGETHER_BYTES / bucket).max(1)) {
+                self.tiers[tier].run(together);
+            }
             for (read, index) in reads.iter().zip(blocks) {
                 let block = &mut begun[index];
                 let result = match read.result() {

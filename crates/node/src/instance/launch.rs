@@ -2,9 +2,9 @@
 
 use super::runtime::Runtime;
 use crate::config::Ways;
-use forebay_client::{DeepBind, MpiIo, Needs, needs_of_command};
+use forebay_client::{DeepBind, MpiIo, Needs, is_runtime, needs_of_command};
 use std::ffi::{CString, OsStr, OsString};
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -31,13 +31,15 @@ pub fn find_library() -> Result<PathBuf, String> {
     let candidates: Vec<_> = places.iter().map(|place| folder.join(place).join(LIBRARY)).collect();
     candidates.iter().find(|path| path.is_file()).cloned().ok_or_else(|| {
         format!(
-            "{LIBRARY} is not beside {} nor in ../lib/forebay; install both, or name it in FOREBAY_PRELOAD",
+            "{LIBRARY} is not beside {} nor in ../lib/forebay: the command is installed alone, as `cargo install` does, \
+             and buffers nothing. `scripts/install PREFIX` in Forebay's source installs it with its libraries; or name \
+             the library in FOREBAY_PRELOAD",
             program.display()
         )
     })
 }
 
-/// The adapters that a command needs.
+/// The adapters that a command needs, and the runtime.
 fn needs_of(command: &OsStr) -> Needs {
     let text = |text: OsString| CString::new(text.into_vec()).unwrap_or_default();
     let variable = |name| text(std::env::var_os(name).unwrap_or_default());
@@ -85,21 +87,24 @@ pub fn join_pool(
     runtime: &Runtime,
     job: Option<u32>,
 ) {
-    let mut preload = OsString::from(library);
-    let beside = |file| library.with_file_name(file);
-    for adapter in needs_of(command.get_program()).among(ways.adapters).adapters().map(beside) {
-        if adapter.is_file() {
-            preload.push(":");
-            preload.push(adapter);
-        }
-    }
-    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
-        preload.push(":");
-        preload.push(others);
-    }
+    let needs = needs_of(command.get_program());
+    let others = std::env::var_os("LD_PRELOAD").unwrap_or_default();
+    let others = others.as_bytes().split(|&byte| byte == b':' || byte == b' ');
+    let (first, others): (Vec<&[u8]>, Vec<_>) =
+        others.filter(|name| !name.is_empty()).partition(|name| is_runtime(name));
+    let adapters = needs.among(ways.adapters).adapters().map(|file| library.with_file_name(file));
+    let adapters: Vec<_> = adapters.filter(|adapter| adapter.is_file()).collect();
+    let runtimes: Vec<&[u8]> = needs.runtimes().map(str::as_bytes).collect();
+    let all: Vec<&[u8]> = runtimes
+        .into_iter()
+        .chain(first)
+        .chain([library.as_os_str().as_bytes()])
+        .chain(adapters.iter().map(|adapter| adapter.as_os_str().as_bytes()))
+        .chain(others)
+        .collect();
     command
         .env_remove("FOREBAY_DISABLE")
-        .env("LD_PRELOAD", preload)
+        .env("LD_PRELOAD", OsStr::from_bytes(&all.join(&b':')))
         .envs(ways.said().map(|[_, variable, value]| (variable, value)))
         .env("FOREBAY_POOL", &runtime.pool)
         .env("FOREBAY_SOCKET", runtime.socket());

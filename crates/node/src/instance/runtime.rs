@@ -5,6 +5,7 @@ mod base;
 mod beside;
 mod logs;
 
+pub(crate) use base::replace_private;
 pub(crate) use base::sync_folder_of;
 pub use base::{append_private, base, read_private, write_private};
 pub(crate) use beside::KEPT_START;
@@ -150,7 +151,7 @@ impl Runtime {
         self.folder.join("actions")
     }
 
-    /// The analyses that were registered while the node manager ran.
+    /// The actions that were registered while the node manager ran.
     pub fn analyses(&self) -> PathBuf {
         self.folder.join("analyses")
     }

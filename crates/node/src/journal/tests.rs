@@ -85,6 +85,7 @@ impl World {
             memory: crate::memory::Memory::default(),
             keeps_slots: AtomicU32::new(0),
             not_set_aside: std::sync::Mutex::default(),
+            counting_caps: std::sync::Mutex::default(),
         };
         let io = Faulty::new(Positional::default(), script.clone());
         World { _folder: folder, node, files, script, io }

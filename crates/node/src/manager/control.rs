@@ -2,7 +2,7 @@
 
 use crate::encoded::{Desk, Dropping, Task, Work};
 use crate::group::records::with_record;
-use crate::manager::jobs::{Beginning, Quotas};
+use crate::manager::jobs::{Beginning, Limits};
 use crate::manager::leases::committed;
 use crate::node::Node;
 use crate::observe::trace::Recording;
@@ -16,6 +16,7 @@ use forebay_pool::encoded::{is_marked, may_be_marked};
 use forebay_pool::layout::FileRecord;
 use forebay_pool::layout::{FileFlags, job_state};
 use forebay_pool::message::{MESSAGE_BYTES, Message, StageEnd};
+use forebay_pool::stay::UNTIL_TOLD;
 use forebay_pool::{FileId, Owner};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -147,11 +148,13 @@ struct Peer {
     /// It tells of files: with their descriptors.
     registers: bool,
     holds: bool,
+    /// For how long the manager is to stay after this connection, in nanoseconds.
+    keep_ns: u64,
     drain: Option<Drain>,
     awaits_end: bool,
     beginning: Option<Beginning>,
-    /// What the run that begins next was told of tiers.
-    quotas: Quotas,
+    /// What the run that begins next was told that it may have.
+    limits: Limits,
     recording: Option<Recording>,
 }
 
@@ -165,10 +168,11 @@ impl Peer {
             sent: Vec::new(),
             registers: false,
             holds: false,
+            keep_ns: 0,
             drain: None,
             awaits_end: false,
             beginning: None,
-            quotas: Quotas::default(),
+            limits: Limits::default(),
             recording: None,
         }
     }
@@ -223,6 +227,8 @@ pub(crate) struct Control {
     /// No descriptor is left for another connection: those that wait are looked at in each round,
     /// but begin none.
     is_full: bool,
+    /// The manager ends by itself when no run needs it, unless it is asked to stay.
+    ends_by_itself: bool,
     peers: Vec<Peer>,
     /// Runs that have joined so far. A manager that some have joined, and that none wants any more,
     /// ends.
@@ -238,6 +244,7 @@ impl Control {
         node: &Arc<Node>,
         (requests, orders, desk): (&Arc<Requests>, &Arc<Orders>, &Arc<Desk>),
         path: &Path,
+        ends_by_itself: bool,
     ) -> Result<Control, Errno> {
         let _ = std::fs::remove_file(path);
         let listener = rustix::net::socket_with(
@@ -256,6 +263,7 @@ impl Control {
             desk: Arc::clone(desk),
             listener,
             is_full: false,
+            ends_by_itself,
             peers: Vec::new(),
             joined: 0,
             is_busy: false,
@@ -331,14 +339,27 @@ impl Control {
             orders: &self.orders,
             desk: &self.desk,
             owner: self.owner,
+            ends_by_itself: self.ends_by_itself,
             has_descriptors: false,
             joined: self.joined,
         };
-        self.peers.retain_mut(|peer| receiver.receive(peer));
+        let stays = &self.node.header().stays_until;
+        self.peers.retain_mut(|peer| {
+            let is_there = receiver.receive(peer);
+            if !is_there {
+                stays.extend(peer.keep_ns);
+            }
+            is_there
+        });
         self.is_busy = receiver.has_descriptors;
         self.joined = receiver.joined;
         self.answer_beginnings();
         self.answer_drains()
+    }
+
+    /// Whether a process waits for the manager's end.
+    pub fn is_end_awaited(&self) -> bool {
+        self.peers.iter().any(|peer| peer.awaits_end)
     }
 
     /// Tells processes that wait for the manager's end what has become of it.
@@ -446,6 +467,7 @@ struct Receiver<'a> {
     orders: &'a Orders,
     desk: &'a Desk,
     owner: Owner,
+    ends_by_itself: bool,
     /// Some peer has sent a descriptor.
     has_descriptors: bool,
     /// Runs that have joined so far.
@@ -553,6 +575,16 @@ impl Receiver<'_> {
                     let held = Message::Held.encode();
                     rustix::net::send(&peer.socket, &held, SendFlags::NOSIGNAL).is_ok()
                 }
+                Message::Keep { time_ns: UNTIL_TOLD } => {
+                    if self.ends_by_itself {
+                        node.header().stays_until.extend(UNTIL_TOLD);
+                    }
+                    true
+                }
+                Message::Keep { time_ns } => {
+                    peer.keep_ns = if self.ends_by_itself { time_ns } else { 0 };
+                    true
+                }
                 Message::Drain | Message::Stop => {
                     let stop = (message == Message::Stop).then_some(self.joined);
                     peer.drain = Some(Drain::asked_now(node, stop));
@@ -589,23 +621,28 @@ impl Receiver<'_> {
                 }
                 Message::AwaitEnd => {
                     peer.awaits_end = true;
+                    peer.holds = false;
                     true
                 }
                 Message::Quota { tier, bytes } => {
-                    let place = peer.quotas.get_mut(usize::from(tier));
+                    let place = peer.limits.quotas.get_mut(usize::from(tier));
                     let is_tier = place.is_some();
                     place.into_iter().for_each(|place| *place = Some(bytes));
                     is_tier
                 }
+                Message::Cap { bytes, max_age_ms } => {
+                    (peer.limits.max_unsafe, peer.limits.max_age_ms) = (bytes, max_age_ms);
+                    true
+                }
                 Message::BeginJob { mode, trigger, reserve, recording } => {
-                    let quotas = std::mem::take(&mut peer.quotas);
+                    let limits = std::mem::take(&mut peer.limits);
                     let begun =
                         rustix::net::sockopt::socket_peercred(&peer.socket).ok().and_then(|run| {
                             Beginning::of(
                                 node,
                                 run.pid.as_raw_nonzero().get() as u32,
                                 (mode, trigger),
-                                (reserve, quotas),
+                                (reserve, limits),
                                 recording,
                             )
                         });

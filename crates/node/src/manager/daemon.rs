@@ -21,6 +21,7 @@ use crate::manager::exporter::Exporter;
 use crate::manager::housekeeping::{Housekeeper, has_living, is_idle};
 use crate::manager::rest::Rest;
 use crate::manager::retire::{Progress, Retirement};
+use crate::manager::small_files::note_small_files;
 use crate::manager::takeover::{register_manager, take_over};
 use crate::memory::Memory;
 use crate::node::{Node, Rounds};
@@ -35,6 +36,7 @@ use forebay_cluster::Flushing;
 use forebay_membership::{Incarnation, NodeId};
 use forebay_pool::clock::Timer;
 use forebay_pool::message::Message;
+use forebay_pool::stay::Stay;
 use forebay_pool::{crash, private};
 use left::{keep_configs, left_out, place_journal, rebuild_all, start_journal, write_config};
 use markers::note_markers;
@@ -62,10 +64,14 @@ const COMMON_END: Timer = Timer::ms(500);
 /// to end.
 const LEFTOVER: Timer = Timer::seconds(2);
 
+/// How long one that was started for a run waits for it to join: the run may have been killed.
+const FIRST_RUN: Timer = Timer::seconds(60);
+
 /// How to run a node manager.
 #[derive(Default)]
 pub struct Options {
-    /// End when no run holds it, no client lives and everything is drained.
+    /// End when no run holds it, no client lives and everything is drained, unless a run or
+    /// `forebay up` has asked for more.
     pub ephemeral: bool,
     /// End as soon as everything is drained: recovery.
     pub drain_and_end: bool,
@@ -76,6 +82,13 @@ pub struct Options {
     pub report: Option<File>,
     /// What is told that clients can connect, and of the end.
     pub service: Service,
+}
+
+impl Options {
+    /// One that was started for runs, or for the end of another, goes with the last of them.
+    fn ends_by_itself(&self) -> bool {
+        self.ephemeral || self.drain_and_end
+    }
 }
 
 /// What is to be told of a start.
@@ -235,6 +248,7 @@ pub fn serve(
         keeps_slots: AtomicU32::new(0),
         actions,
         not_set_aside: std::sync::Mutex::default(),
+        counting_caps: std::sync::Mutex::default(),
     };
     let leaves = u32::from(node.faults.is_some());
     let stores = node.header().store.iter();
@@ -242,8 +256,10 @@ pub fn serve(
     let shares = u32::from(node.config.shares_files());
     node.header().shares_files.store(shares, Ordering::Release);
     node.config.messages.set(node.header());
+    node.segment.set_cap(node.config.flush.max_unsafe / node.segment.page_bytes() as u64);
     note_mounts(&node);
     note_markers(&node);
+    note_small_files(&node)?;
     keep_configs(&node)?;
     node.journal = place_journal(&node);
     if opened.found {
@@ -254,14 +270,23 @@ pub fn serve(
     start_journal(&mut node)?;
     let node = Arc::new(node);
     crash::point("manager.took-over");
+    if !options.ends_by_itself() {
+        // What was asked for before is not for this one, nor for those that follow it.
+        node.header().stays_until.forget();
+    }
     // Before a process can connect, and tell it to end.
     let signals = signal_pipe()?;
     let requests = Arc::new(Requests::default());
     let orders = Arc::new(Orders::default());
     let desk = Arc::new(Desk::default());
-    let mut control = Control::listen(&node, (&requests, &orders, &desk), &runtime.socket())
-        .map_err(|errno| format!("{}: {errno}", runtime.socket().display()))?;
-    let (exporter, no_endpoint) = Exporter::of(&node.config)?.unzip();
+    let mut control = Control::listen(
+        &node,
+        (&requests, &orders, &desk),
+        &runtime.socket(),
+        options.ends_by_itself(),
+    )
+    .map_err(|errno| format!("{}: {errno}", runtime.socket().display()))?;
+    let (exporter, not_told) = Exporter::of(&node)?.unzip();
     let exporter = exporter.map(Arc::new);
     let telling = exporter.as_ref().map(|exporter| tell_metrics(exporter, &node)).transpose()?;
     let end_telling = |has_drained| {
@@ -278,9 +303,9 @@ pub fn serve(
         end_telling(false);
         return Err(too_few_descriptors(wanted));
     }
-    let no_endpoint = no_endpoint.flatten();
-    no_endpoint.iter().for_each(|why| eprintln!("{why}"));
-    let warnings = guard.warning.iter().cloned().chain(left_out(&node)).chain(no_endpoint);
+    let not_told = not_told.unwrap_or_default();
+    not_told.iter().for_each(|why| eprintln!("{why}"));
+    let warnings = guard.warning.iter().cloned().chain(left_out(&node)).chain(not_told);
     let warnings = warnings.chain(unbuffered(&node.segment)).collect();
     ready(Started { rebuilt, warnings })?;
     options.service.ready(&format!("serving {}", node.config.describe()));
@@ -419,6 +444,7 @@ impl Told {
 
 impl Manager<'_> {
     fn run(&self, control: &mut Control) -> Ending {
+        let begun = Instant::now();
         let mut housekeeper = Housekeeper::new(self.node);
         let mut retirement = Retirement::new(self.node);
         let told_now = |by_signal, joined| Told { since: Instant::now(), by_signal, joined };
@@ -427,15 +453,18 @@ impl Manager<'_> {
         let mut left: Option<Instant> = None;
         let mut rest = Rest::new(self.node);
         let mut farewell = Farewell::default();
+        let stays = &self.node.header().stays_until;
         loop {
             let busy = told.is_some() && !retirement.is_over() || retirement.is_busy();
             let is_woken = self.wait(control, &housekeeper, &rest, busy);
             if self.node.resting.load(Ordering::SeqCst) {
-                if !is_woken && rest.goes_on(self.node, || housekeeper.look_around(false)) {
+                let goes_on = !is_woken && !stays.is_over();
+                if goes_on && rest.goes_on(self.node, || housekeeper.look_around(false)) {
                     continue;
                 }
                 rest.end(self.node);
             }
+            let was_told = told.is_some();
             if let Some(joined) = control.serve() {
                 told.get_or_insert_with(|| told_now(false, joined));
             }
@@ -455,18 +484,29 @@ impl Manager<'_> {
                 told = None;
                 info!("another run has joined: buffering goes on");
             }
-            if told.is_none() {
-                control.answer_end(Message::GoesOn);
+            match told {
+                // It was wanted until now, and not by runs that join it from now on.
+                Some(_) if !was_told => stays.forget(),
+                Some(_) => {}
+                None if control.is_end_awaited() && self.goes_on(control) => {
+                    control.answer_end(Message::GoesOn);
+                }
+                None => {}
+            }
+            if stays.is_over() {
+                info!("no run has come in the time for which the last one has kept it");
+                stays.forget();
             }
             let idle = control.holders() == 0 && is_idle(self.node);
             let wanted = control.is_draining() || !idle;
-            // One that was started for runs, or for the end of another, goes with the last of them.
-            let by_itself = self.options.ephemeral || self.options.drain_and_end;
-            if told.is_none() && (wanted || !by_itself || control.joined == 0) {
+            let awaits_first = self.options.ends_by_itself()
+                && control.joined == 0
+                && begun.elapsed() < FIRST_RUN.as_duration();
+            if told.is_none() && (wanted || self.stays() || awaits_first) {
                 retirement.take_back();
                 housekeeper.ends = false;
                 let is_asked = control.is_busy || control.is_draining() || control.is_beginning();
-                rest.consider(self.node, &housekeeper, !is_asked);
+                rest.consider(self.node, &housekeeper, !is_asked && !awaits_first);
                 continue;
             }
             // The flushers go on; the manager ends when they are done.
@@ -503,6 +543,16 @@ impl Manager<'_> {
                 _ => {}
             }
         }
+    }
+
+    /// Whether it does not end now. Of processes that have just died only slots are left.
+    fn goes_on(&self, control: &Control) -> bool {
+        self.stays() || control.holders() > 0 || has_living(self.node)
+    }
+
+    /// Whether it goes on although no run needs it.
+    fn stays(&self) -> bool {
+        !self.options.ends_by_itself() || self.node.header().stays_until.left() != Stay::Not
     }
 
     fn is_signalled(&self) -> bool {

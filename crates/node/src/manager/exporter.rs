@@ -2,8 +2,9 @@
 //! on loopback. One thread, which waits for all of them at once: an asker that does not go on holds
 //! up no other one, and is left after [`PATIENCE`].
 
-use crate::config::{Config, Listen, Metrics};
+use crate::config::{Listen, Metrics};
 use crate::node::Node;
+use crate::observe::http::{self, Refusal};
 use crate::observe::metrics::{CONTENT_TYPE, Source, text};
 use crate::observe::status::Observer;
 use forebay_pool::clock::Timer;
@@ -12,7 +13,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::fs::{self, File, Permissions};
 use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{IpAddr, TcpListener, TcpStream};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -37,24 +38,31 @@ pub(crate) struct Exporter {
     listener: Option<Listener>,
     /// Ends the thread's wait.
     waker: OwnedFd,
+    /// Why the file could not be written at first.
+    failure: Option<String>,
 }
 
 impl Exporter {
-    /// What a configuration wants, with what is to be said of an endpoint that cannot be had: the
-    /// manager serves without it. `None` if nothing is wanted.
-    pub fn of(config: &Config) -> Result<Option<(Exporter, Option<String>)>, String> {
-        let metrics = config.metrics.clone();
+    /// What a configuration wants, with what is to be said of a file or an endpoint that cannot be
+    /// had: the manager serves without it. `None` if nothing is wanted.
+    pub fn of(node: &Node) -> Result<Option<(Exporter, Vec<String>)>, String> {
+        let metrics = node.config.metrics.clone();
         if metrics.textfile.is_none() && metrics.listen.is_none() {
             return Ok(None);
         }
-        let (listener, warning) = match metrics.listen.as_ref().map(listen) {
-            Some(Err(why)) => (None, Some(format!("metrics.listen: {why}"))),
-            Some(Ok(listener)) => (Some(listener), None),
-            None => (None, None),
-        };
+        let mut warnings = Vec::new();
+        let listener = metrics.listen.as_ref().map(listen).transpose().unwrap_or_else(|why| {
+            warnings.push(format!("metrics.listen: {why}"));
+            None
+        });
         let waker = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| format!("making an event descriptor: {errno}"))?;
-        Ok(Some((Exporter { metrics, listener, waker }, warning)))
+        let mut exporter = Exporter { metrics, listener, waker, failure: None };
+        let observer = Observer::of_file(node.pool_file.as_fd());
+        let observer = observer.map_err(|error| format!("metrics: {error}"))?;
+        exporter.failure = exporter.write_file(node, &observer).err();
+        warnings.extend(exporter.failure.clone());
+        Ok(Some((exporter, warnings)))
     }
 
     /// Ends the life of its thread.
@@ -68,8 +76,8 @@ impl Exporter {
             Ok(observer) => observer,
             Err(error) => return eprintln!("metrics: {error}"),
         };
-        let mut due = Instant::now();
-        let mut failure = None;
+        let mut due = Instant::now() + self.metrics.interval;
+        let mut failure = self.failure.clone();
         let mut asking: Vec<Asking> = Vec::new();
         while !node.stopping.load(std::sync::atomic::Ordering::Acquire) {
             if self.metrics.textfile.is_some() && Instant::now() >= due {
@@ -207,6 +215,9 @@ fn listen(at: &Listen) -> Result<Listener, String> {
 trait Asker: Read + Write + AsFd {
     /// Whether calls wait, and how long those that write may take.
     fn wait(&self, limit: Option<Duration>) -> io::Result<()>;
+
+    /// Whether a request may be to a host of this name, or to none.
+    fn is_host(&self, name: Option<&str>) -> bool;
 }
 
 impl Asker for TcpStream {
@@ -214,12 +225,21 @@ impl Asker for TcpStream {
         self.set_nonblocking(limit.is_none())?;
         self.set_write_timeout(limit)
     }
+
+    fn is_host(&self, name: Option<&str>) -> bool {
+        name.is_some_and(is_loopback)
+    }
 }
 
 impl Asker for UnixStream {
     fn wait(&self, limit: Option<Duration>) -> io::Result<()> {
         self.set_nonblocking(limit.is_none())?;
         self.set_write_timeout(limit)
+    }
+
+    fn is_host(&self, _name: Option<&str>) -> bool {
+        // No browser reaches it: those who do call it as they like.
+        true
     }
 }
 
@@ -272,8 +292,7 @@ impl Asking {
             }
             Err(error) => return Err(error),
         }
-        let is_whole = self.question.windows(4).any(|end| end == b"\r\n\r\n");
-        if is_whole || self.question.len() >= QUESTION_MAX {
+        if http::is_whole(&self.question) || self.question.len() >= QUESTION_MAX {
             self.answer(metrics)?;
             return Ok(true);
         }
@@ -281,7 +300,8 @@ impl Asking {
     }
 
     fn answer(&mut self, metrics: impl FnOnce() -> String) -> io::Result<()> {
-        let (status, content) = respond(&self.question, metrics);
+        let is_host = |name: Option<&str>| self.asker.is_host(name);
+        let (status, content) = respond(&self.question, is_host, metrics);
         let is_head = self.question.starts_with(b"HEAD ");
         let head = format!(
             "HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {}\r\n\
@@ -309,18 +329,32 @@ impl Asking {
     }
 }
 
+/// Whether a host, with or without a port, is this machine by an address of loopback or by
+/// `localhost`: no name of another site, which that may have let lead here for a browser.
+fn is_loopback(host: &str) -> bool {
+    let port = host.rsplit_once(':').filter(|(_, port)| port.bytes().all(|c| c.is_ascii_digit()));
+    let name = port.map_or(host, |(name, _)| name);
+    let address = match name.strip_prefix('[').and_then(|name| name.strip_suffix(']')) {
+        Some(address) => address.parse().map(IpAddr::V6),
+        None => name.parse().map(IpAddr::V4),
+    };
+    name.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
+}
+
 /// Status and content of the answer to a question.
-fn respond(question: &[u8], metrics: impl FnOnce() -> String) -> (&'static str, String) {
-    let text = String::from_utf8_lossy(question);
-    let mut words = text.lines().next().unwrap_or_default().split(' ');
-    let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-    let is_http = words.next().is_some_and(|version| version.starts_with("HTTP/1."));
-    let path = target.split('?').next().unwrap_or_default();
-    match (is_http && text.contains("\r\n\r\n"), method, path) {
-        (false, ..) => ("400 Bad Request", "a GET of /metrics is answered\n".to_owned()),
-        (true, "GET" | "HEAD", "/metrics" | "/") => ("200 OK", metrics()),
-        (true, "GET" | "HEAD", _) => ("404 Not Found", "metrics are at /metrics\n".to_owned()),
-        _ => ("405 Method Not Allowed", "a GET of /metrics is answered\n".to_owned()),
+fn respond(
+    question: &[u8],
+    is_host: impl Fn(Option<&str>) -> bool,
+    metrics: impl FnOnce() -> String,
+) -> (&'static str, String) {
+    match http::read(question, is_host) {
+        Ok(http::Request { path: "/metrics" | "/", .. }) => ("200 OK", metrics()),
+        Ok(_) => ("404 Not Found", "metrics are at /metrics\n".to_owned()),
+        Err(Refusal::Misdirected) => {
+            let why = "metrics are told to localhost or an address of loopback alone\n".to_owned();
+            (Refusal::Misdirected.status(), why)
+        }
+        Err(other) => (other.status(), "a GET of /metrics is answered\n".to_owned()),
     }
 }
 
@@ -330,13 +364,40 @@ mod tests {
 
     #[test]
     fn only_metrics_are_answered() {
-        let status = |question: &str| respond(question.as_bytes(), || "m 1\n".to_owned()).0;
+        let status =
+            |question: &str| respond(question.as_bytes(), |_| true, || "m 1\n".to_owned()).0;
         assert_eq!(status("GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"), "200 OK");
         assert_eq!(status("GET /metrics?name=x HTTP/1.0\r\n\r\n"), "200 OK");
-        assert_eq!(status("GET /../etc HTTP/1.1\r\n\r\n"), "404 Not Found");
-        assert_eq!(status("POST /metrics HTTP/1.1\r\n\r\n"), "405 Method Not Allowed");
+        assert_eq!(status("GET /../etc HTTP/1.0\r\n\r\n"), "404 Not Found");
+        assert_eq!(status("POST /metrics HTTP/1.0\r\n\r\n"), "405 Method Not Allowed");
         for nonsense in ["", "\0\0", "GET", "GET /metrics HTTP/1.1\r\n", "GET /metrics\r\n\r\n"] {
             assert_eq!(status(nonsense), "400 Bad Request", "{nonsense:?}");
+        }
+    }
+
+    #[test]
+    fn other_sites_have_no_names_for_this_machine() {
+        let ours =
+            ["localhost", "LOCALHOST:1", "127.0.0.1:9477", "127.0.0.2", "[::1]:9477", "[::1]"];
+        for host in ours {
+            assert!(is_loopback(host), "{host}");
+        }
+        let others = [
+            "",
+            ":9477",
+            "evil.example",
+            "evil.example:9477",
+            "localhost.evil.example",
+            "10.0.0.1",
+            "127.0.0.1.evil.example",
+            "::1",
+            "[::2]",
+            "[127.0.0.1]",
+            "localhost:a",
+            "127.0.0.1 ",
+        ];
+        for host in others {
+            assert!(!is_loopback(host), "{host}");
         }
     }
 

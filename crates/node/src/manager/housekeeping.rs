@@ -9,6 +9,7 @@ mod tiers;
 
 pub(crate) use intents::{complete_intent, finish_truncate};
 
+use crate::manager::small_files::SmallFilesWatch;
 use crate::node::Node;
 use aside::Aside;
 use files::{Awaited, Doubted, Expected};
@@ -69,6 +70,7 @@ pub(crate) struct Housekeeper {
     doubted: RefCell<Doubted>,
     expected: RefCell<Expected>,
     aside: RefCell<Aside>,
+    small_files: SmallFilesWatch,
     /// The manager is about to end.
     pub ends: bool,
 }
@@ -98,6 +100,7 @@ impl Housekeeper {
             doubted: RefCell::default(),
             expected: RefCell::default(),
             aside: RefCell::default(),
+            small_files: SmallFilesWatch::of(node),
             ends: false,
         }
     }
@@ -149,6 +152,7 @@ impl Housekeeper {
             self.sampled = now;
             self.node.segment.sample(forebay_pool::clock::monotonic_ns());
         }
+        self.small_files.look(&self.node, now);
         if sweeps || forebay_pool::clock::stamp_age(now, self.last_sweep) >= SWEEP.as_stamp() {
             self.last_sweep = now;
             let asked_for = forebay_pool::clock::stamp_age(now, self.names_asked);

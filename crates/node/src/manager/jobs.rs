@@ -28,8 +28,16 @@ const WAIT_MAX: Timer = Timer::seconds(10);
 /// Names of one file that are removed at most.
 const NAMES_MAX: usize = 64;
 
-/// What a run was told of each tier: bytes that it may have of it, 0 for all.
-pub(crate) type Quotas = [Option<u64>; TIERS_MAX];
+/// What a run was told that it may have.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Limits {
+    /// Bytes of each tier, 0 for all.
+    pub quotas: [Option<u64>; TIERS_MAX],
+    /// Bytes that the store lacks, 0 for all.
+    pub max_unsafe: u64,
+    /// For how many milliseconds it may lack any, 0 for ever.
+    pub max_age_ms: u32,
+}
 
 /// A job that is being set up.
 pub(crate) struct Beginning {
@@ -47,7 +55,7 @@ impl Beginning {
         node: &Node,
         pid: u32,
         codes: (u8, u8),
-        (reserve, quotas): (u64, Quotas),
+        (reserve, limits): (u64, Limits),
         recording: u32,
     ) -> Option<Beginning> {
         let segment = &node.segment;
@@ -57,9 +65,14 @@ impl Beginning {
         job.mode.store(codes.0, Ordering::Relaxed);
         job.trigger.store(codes.1, Ordering::Relaxed);
         job.recording.store(recording, Ordering::Relaxed);
-        for ((tier, configured), told) in node.tiers().zip(&node.config.tiers).zip(quotas) {
+        for ((tier, configured), told) in node.tiers().zip(&node.config.tiers).zip(limits.quotas) {
             let pages = told.unwrap_or(configured.quota) / segment.page_bytes() as u64;
             job.set_quota(tier, pages);
+        }
+        job.set_cap(limits.max_unsafe / segment.page_bytes() as u64, limits.max_age_ms);
+        segment.count_caps();
+        if limits.max_unsafe > 0 || limits.max_age_ms > 0 {
+            segment.want_caps();
         }
         let whose = if reserve > 0 { reserved_for::ALL } else { reserved_for::RULES };
         job.reserved_for.store(whose, Ordering::Relaxed);

@@ -17,4 +17,5 @@ pub(crate) mod remote;
 mod rest;
 pub(crate) mod retire;
 mod runner;
+mod small_files;
 pub(crate) mod takeover;

@@ -102,6 +102,7 @@ impl Rest {
         node.resting.store(false, Ordering::SeqCst);
         node.want_work();
         node.segment.want_room();
+        node.segment.want_caps();
     }
 }
 
@@ -168,7 +169,10 @@ fn sum_of(segment: &Segment) -> u64 {
 fn is_settled(node: &Node) -> bool {
     let segment = &node.segment;
     let has_lifetimes = segment.rules().iter().any(|rule| rule.settings().lifetime.is_some());
-    let is_quiet = |job: &JobRecord| job.state.load(Ordering::SeqCst) != job_state::STARTING;
+    // What it writes may be due before a look at rest would see that it did.
+    let has_age = |job: &JobRecord| job.max_age_ms.load(Ordering::Relaxed) > 0;
+    let is_quiet =
+        |job: &JobRecord| job.state.load(Ordering::SeqCst) != job_state::STARTING && !has_age(job);
     !has_lifetimes
         && !node.has_actions_left()
         && segment.header().retired.load(Ordering::Acquire) == retirement::NONE

@@ -270,7 +270,7 @@ impl Runner {
         let is_altered = is_same && record.is_altered();
         let mut said = String::new();
         let keep = |why: &str| node.actions.keep(file, generation, why);
-        let has_changed = is_same && child.version != child::version_of(record);
+        let has_changed = is_same && !child.version.is_still(record, &child.event.path);
         // What a program has changed since it began is noted for another run of the same.
         let is_again = |run: &Entry| {
             run.id != id && run.action == child.action.name() && run.is_of(file, generation)

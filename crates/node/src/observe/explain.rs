@@ -37,6 +37,10 @@ pub struct Explanation {
     pub unbufferable: bool,
     /// The directory's files have this mode where neither rule nor run say anything.
     pub mode: Option<Mode>,
+    /// New small files of the directory are written through.
+    pub writes_through: bool,
+    /// Nanoseconds in which its store takes a small file; `None` if that was not measured.
+    pub small_file_ns: Option<u64>,
     /// Its state, if it is in the file table.
     pub file: Option<FileState>,
     /// Bytes of the file, as programs see it; 0 if there is none.
@@ -72,6 +76,8 @@ pub struct FileState {
     pub ahead: bool,
     /// All processes use it through the kernel.
     pub direct: bool,
+    /// The same, because it is new and small.
+    pub written_through: bool,
     /// Its buffering mode; `None` before any program opened it.
     pub mode: Option<Mode>,
     /// The job whose scratch it is.
@@ -236,6 +242,9 @@ impl Observer {
             unbufferable: stores[store].bypass == 0
                 && taken_by(path).map_or_else(|| are_refused(&stores[store]), |taken| !taken),
             mode: Mode::from_code(stores[store].mode as u8),
+            writes_through: stores[store].writes_through.load(Ordering::Relaxed) != 0,
+            small_file_ns: Some(stores[store].small_file_ns.load(Ordering::Relaxed))
+                .filter(|&ns| ns > 0),
             directory,
             file: record.map(state_of),
             size,
@@ -346,6 +355,7 @@ fn state_of(record: &FileRecord) -> FileState {
         store_size: record.store_size.load(Ordering::Acquire),
         ahead: record.has(FileFlags::METADATA_DIRTY),
         direct: record.has(FileFlags::DIRECT),
+        written_through: record.is_written_through(),
         mode: Mode::from_code(record.mode.load(Ordering::Relaxed)),
         job: record
             .has(FileFlags::SCRATCH)

@@ -2,9 +2,10 @@
 //! level. Where the standard error is the journal of systemd, which notes the time itself, a line
 //! has the prefix that the journal knows levels by.
 
+use forebay_pool::clock;
 use std::borrow::Cow;
 use std::ffi::OsStr;
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::OnceLock;
@@ -97,25 +98,43 @@ pub fn tell(level: Level, text: fmt::Arguments<'_>) {
     let _ = io::stderr().write_all(text.as_bytes());
 }
 
-/// A text that does nothing to a terminal but fill lines: other control characters, which names of
-/// files may have, are written as escapes.
+/// A text that does nothing to a terminal but fill lines: other characters that are not seen, which
+/// names of files may have, are written as escapes.
 pub fn printable(text: &str) -> Cow<'_, str> {
-    escaped(text, |one| one.is_control() && !['\n', '\t'].contains(&one))
+    let is_meant = |one| is_unseen(one) && !['\n', '\t'].contains(&one);
+    escaped(text, is_meant, |one, safe| safe.extend(one.escape_default()))
 }
 
 /// A path within a line: a name of several lines, too, is in one.
 pub fn shown(path: &(impl AsRef<Path> + ?Sized)) -> String {
-    escaped(&path.as_ref().to_string_lossy(), char::is_control).into_owned()
+    let path = path.as_ref().to_string_lossy();
+    escaped(&path, is_unseen, |one, safe| safe.extend(one.escape_default())).into_owned()
 }
 
-fn escaped(text: &str, is_meant: impl Fn(char) -> bool) -> Cow<'_, str> {
+/// Whether a character controls a terminal, or how a line is laid out: other characters would be
+/// read in another order, on another line or not at all. Joiners (U+200C and U+200D) are not among
+/// them: words of some languages have them.
+fn is_unseen(one: char) -> bool {
+    let is_layout = matches!(one,
+        '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}' | '\u{200e}'..='\u{200f}'
+        | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
+        | '\u{fff9}'..='\u{fffb}' | '\u{e0001}'..='\u{e007f}');
+    one.is_control() || is_layout
+}
+
+/// A text in which `escape` has written what is meant in another way.
+pub fn escaped(
+    text: &str,
+    is_meant: impl Fn(char) -> bool,
+    escape: impl Fn(char, &mut String),
+) -> Cow<'_, str> {
     if !text.contains(&is_meant) {
         return Cow::Borrowed(text);
     }
     let mut safe = String::with_capacity(text.len() + 8);
     for one in text.chars() {
         match is_meant(one) {
-            true => drop(write!(safe, "{}", one.escape_default())),
+            true => escape(one, &mut safe),
             false => safe.push(one),
         }
     }
@@ -139,7 +158,7 @@ fn in_form(form: Form, level: Level, text: &str) -> String {
 fn utc(at: SystemTime) -> String {
     let since = at.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     let (days, seconds) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
-    let (year, month, day) = date(days);
+    let (year, month, day) = clock::date(days);
     format!(
         "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}.{:03}Z",
         seconds / 3600,
@@ -152,22 +171,6 @@ fn utc(at: SystemTime) -> String {
 /// The time of day of the same, in whole seconds.
 pub fn time(at: SystemTime) -> String {
     utc(at)["2026-01-01T".len()..][.."00:00:00".len()].to_owned() + " UTC"
-}
-
-/// The date so many days after 1970-01-01, in the Gregorian calendar.
-fn date(days: u64) -> (u64, u64, u64) {
-    // Years from March on, so that the leap day is the last; in 400 of them there are 146097 days.
-    let days = days + 719_468;
-    let (era, day) = (days / 146_097, days % 146_097);
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let day = day - (153 * month + 2) / 5 + 1;
-    let (year, month) = match month {
-        ..10 => (year, month + 3),
-        _ => (year + 1, month - 9),
-    };
-    (era * 400 + year, month, day)
 }
 
 #[cfg(test)]
@@ -195,7 +198,20 @@ mod tests {
         let safe = "/a/\\u{1b}[2Jb\\u{9b}3\\r";
         assert_eq!(printable(name), format!("{safe}\nforebay: all is safe\tc"));
         assert_eq!(shown(name), format!("{safe}\\nforebay: all is safe\\tc"));
-        assert!(matches!(printable("/usual/näme"), Cow::Borrowed("/usual/näme")));
+        for usual in ["/usual/näme", "/\u{6a9}\u{62a}\u{627}\u{628}\u{200c}\u{647}\u{627}"] {
+            assert!(matches!(printable(usual), Cow::Borrowed(same) if same == usual));
+        }
+    }
+
+    #[test]
+    fn names_cannot_hide_or_turn_around_what_they_say() {
+        // It would be read as "report-exe.txt".
+        let turned = "/a/report-\u{202e}txt.exe";
+        assert_eq!(printable(turned), "/a/report-\\u{202e}txt.exe");
+        assert_eq!(shown(turned), "/a/report-\\u{202e}txt.exe");
+        let unseen = "\u{ad}\u{61c}\u{200b}\u{200e}\u{200f}\u{2028}\u{2029}\u{202a}\u{2066}\u{2069}\u{feff}\u{e0041}";
+        let safe = shown(unseen);
+        assert!(safe.is_ascii() && safe.matches("\\u{").count() == 12, "{safe}");
     }
 
     #[test]

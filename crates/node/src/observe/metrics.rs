@@ -147,6 +147,10 @@ fn of_pool(families: &mut Families, source: &Source<'_>) {
     gauge("forebay_jobs", "Runs under way", observer.jobs().len().into());
     let files = observer.files();
     gauge("forebay_unsafe_bytes", "Bytes that are not yet on the store", observer.dirty().into());
+    if let Some(cap) = observer.cap() {
+        let help = "Bytes that the stores may lack of all files";
+        gauge("forebay_unsafe_limit_bytes", help, cap.into());
+    }
     gauge("forebay_unsafe_files", "Files that are ahead of the store", files.len().into());
     let oldest = observer.oldest(&source.ages).map_or(0.0, |oldest| oldest.age.as_secs_f64());
     gauge(
@@ -154,10 +158,16 @@ fn of_pool(families: &mut Families, source: &Source<'_>) {
         "Time since the oldest write that is not yet on the store; 0 if all is",
         oldest.into(),
     );
+    let drain = observer.drain();
     gauge(
         "forebay_drain_estimate_seconds",
-        "Time that the store takes for all unsafe bytes, as fast as it is",
-        observer.drain_time().as_secs_f64().into(),
+        "Time that the store takes for the unsafe bytes that it does not refuse, as fast as it is",
+        drain.time.unwrap_or_default().as_secs_f64().into(),
+    );
+    gauge(
+        "forebay_refused_bytes",
+        "Unsafe bytes of files that the store refuses to take now",
+        drain.refused.into(),
     );
     let failing = files.iter().filter(|file| file.errno.is_some()).count();
     gauge("forebay_failing_files", "Files that the store refuses to take now", failing.into());
@@ -262,6 +272,15 @@ fn of_tiers(families: &mut Families, source: &Source<'_>) {
 fn of_jobs(families: &mut Families, source: &Source<'_>) {
     for job in source.observer.jobs() {
         let number = job.number.to_string();
+        if let Some((used, limit)) = job.cap {
+            let labels = [("instance", source.instance), ("job", &number)];
+            for (name, help, value) in [
+                ("forebay_run_unsafe_bytes", "Bytes of the run's files that the stores lack", used),
+                ("forebay_run_unsafe_limit_bytes", "Bytes of them that they may lack", limit),
+            ] {
+                families.add((Kind::Gauge, name, help), &labels, value);
+            }
+        }
         for (tier, used, limit) in &job.quotas {
             let labels = [("instance", source.instance), ("job", &number), ("tier", tier)];
             for (name, help, value) in [

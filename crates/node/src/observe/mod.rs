@@ -1,5 +1,5 @@
 //! What can be seen of a node manager without stopping it: status and explanations of a pool, the
-//! processes that hold it up, its log, and the trace of its movements.
+//! processes that hold it up, its log, the trace of its movements, and what requests for these ask.
 //!
 //! Reads the segment and /proc, and changes nothing. May use no other folder of this crate.
 
@@ -11,6 +11,7 @@ pub mod markers;
 pub mod collective;
 pub mod explain;
 pub mod holders;
+pub mod http;
 pub mod in_force;
 pub(crate) mod mappers;
 pub mod metrics;

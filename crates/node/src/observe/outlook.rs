@@ -2,6 +2,7 @@
 //! processes are busiest: what `forebay status`, `forebay top` and metrics show besides states.
 
 use super::status::Observer;
+use forebay_placement::caps::Age;
 use forebay_placement::hotness::Score;
 use forebay_placement::rounds::Ages;
 use forebay_pool::layout::{FileFlags, FileRecord, Trigger};
@@ -42,6 +43,16 @@ pub enum Outlook {
     Unserved,
     /// The group of nodes has given the node up: it is not flushed from here.
     GivenUp,
+}
+
+/// How what is unsafe comes to the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Drain {
+    /// Bytes that wait for the store: it refuses their files now.
+    pub refused: u64,
+    /// How long the store takes for the others, as fast as it is; `None` if there are none, so that
+    /// nothing can be said of an end.
+    pub time: Option<Duration>,
 }
 
 /// The block that is not on the store for longest.
@@ -167,10 +178,20 @@ impl Observer {
             return Outlook::Fails(Errno::from_raw_os_error(errno), retry);
         }
         let ends = self.is_retiring();
+        // The run's limit holds beside the trigger.
+        let most_ms = segment.max_age_of(record).map(|most_ms| {
+            Age { most_ms: most_ms.into() }.due_ms().saturating_sub(dirty_ms.into())
+        });
+        let within = |wait_ms| {
+            let drain = self.drain().time.unwrap_or_default();
+            Outlook::Within(Duration::from_millis(wait_ms) + drain)
+        };
         let waits_ms = match segment.trigger_of(record) {
             _ if ends => 0,
-            Trigger::OnExit => return Outlook::AtEnd,
-            Trigger::PerFile if segment.holders(file).next().is_some() => return Outlook::AtClose,
+            Trigger::OnExit => return most_ms.map_or(Outlook::AtEnd, within),
+            Trigger::PerFile if segment.holders(file).next().is_some() => {
+                return most_ms.map_or(Outlook::AtClose, within);
+            }
             Trigger::PerFile => 0,
             trigger => {
                 let calm = ages.after_ms(trigger, ends).unwrap_or(0);
@@ -180,14 +201,24 @@ impl Observer {
                 if due(dirty_ms.into()) { 0 } else { left }
             }
         };
-        Outlook::Within(Duration::from_millis(waits_ms) + self.drain_time())
+        within(most_ms.map_or(waits_ms, |most_ms| most_ms.min(waits_ms)))
     }
 
-    /// How long the store takes for all that it does not have yet, as fast as it is.
-    pub fn drain_time(&self) -> Duration {
+    /// How long the store takes for what it does not have yet, and what of that it refuses.
+    pub fn drain(&self) -> Drain {
+        let segment = self.segment();
+        let is_refused = |file: &FileId| {
+            let record = segment.file(*file);
+            record.failing_errno().is_some() && !record.has(FileFlags::SCRATCH)
+        };
+        let refused = segment.files().live().filter(is_refused);
+        let refused: u64 = refused.map(|file| segment.pending_bytes(file)).sum();
+        let left = self.dirty().saturating_sub(refused);
         let speeds = self.speeds_of_stores();
         let slowest = speeds.iter().map(|speed| speed.write_bandwidth).min().unwrap_or(0).max(1);
-        Duration::from_secs_f64(self.dirty() as f64 / slowest as f64)
+        let time = (left > 0 || refused == 0)
+            .then(|| Duration::from_secs_f64(left as f64 / slowest as f64));
+        Drain { refused, time }
     }
 
     /// The files that were used most lately, up to so many.

@@ -17,6 +17,7 @@ use forebay_pool::layout::{
 };
 use forebay_pool::pins::Pin;
 use forebay_pool::segment::{open_pool, text};
+use forebay_pool::stay::Stay;
 use forebay_pool::{FileId, Segment, SegmentError, clock, liveness};
 use forebay_sandbox::FaultKind;
 use rustix::fd::{AsFd, BorrowedFd};
@@ -27,6 +28,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use std::time::UNIX_EPOCH;
 
 /// Corrupt ranges that are named.
@@ -112,6 +114,10 @@ pub struct JobStatus {
     pub pinned: u64,
     /// Of each tier of which it has a quota: its name, bytes in use, and bytes that may be.
     pub quotas: Vec<(String, u64, u64)>,
+    /// Bytes of its files that the stores lack, and bytes that they may, if that is limited.
+    pub cap: Option<(u64, u64)>,
+    /// For how long they may lack any, if that is limited.
+    pub max_age: Option<Duration>,
 }
 
 /// A file that is ahead of the store.
@@ -363,10 +369,12 @@ impl Observer {
         stores.filter(|store| store.bypass == 0).map(count).collect()
     }
 
-    /// Files that all processes use through the kernel, where they were opened.
+    /// Files that all processes use through the kernel, where they were opened; not those that are
+    /// written through because they are new and small.
     pub fn direct(&self) -> Vec<PathBuf> {
         let live = self.0.files().live().map(|file| self.0.file(file));
-        let direct = live.filter(|record| record.has(FileFlags::DIRECT));
+        let direct =
+            live.filter(|record| record.has(FileFlags::DIRECT) && !record.is_written_through());
         let path = |record| PathBuf::from(OsStr::from_bytes(&self.0.path_of(record)));
         direct.map(path).collect()
     }
@@ -447,6 +455,12 @@ impl Observer {
         self.0.datasets_seen()
     }
 
+    /// Bytes of all files that the stores may lack, if that is limited.
+    pub fn cap(&self) -> Option<u64> {
+        let limit = self.0.header().cap.limit()?;
+        Some(u64::from(limit) * self.0.page_bytes() as u64)
+    }
+
     /// Runs under way.
     pub fn jobs(&self) -> Vec<JobStatus> {
         let segment = &self.0;
@@ -456,6 +470,7 @@ impl Observer {
             .map(|tier| (tier, segment.count_by_job(tier)))
             .collect();
         let page = segment.page_bytes() as u64;
+        let lacking = segment.has_caps().then(|| segment.count_unsafe());
         let quota = |job: &JobRecord, (tier, used): &(TierId, [u32; JOBS_MAX])| {
             let limit = u64::from(job.quota[*tier].limit()?) * page;
             let number = job.number.load(Ordering::Acquire);
@@ -476,6 +491,15 @@ impl Observer {
                 scratch_files: segment.scratch_of(number).count(),
                 pinned: pinned(segment.pins_of_job(number), segment.bucket_bytes() as u64),
                 quotas: used.iter().filter_map(|used| quota(job, used)).collect(),
+                cap: lacking.as_ref().and_then(|lacking| {
+                    let limit = u64::from(job.cap.limit()?) * page;
+                    let used = lacking.by_job[number as usize % JOBS_MAX];
+                    Some((u64::from(used) * page, limit))
+                }),
+                max_age: match job.max_age_ms.load(Ordering::Relaxed) {
+                    0 => None,
+                    ms => Some(Duration::from_millis(ms.into())),
+                },
             }
         };
         segment.jobs().map(status).collect()
@@ -557,9 +581,10 @@ impl Observer {
         self.0.job(job).is_some_and(|job| job.recording.load(Ordering::Relaxed) & FOLLOWS != 0)
     }
 
-    /// Live client processes.
+    /// Live client processes. Slots of others are no count: those that died are taken back by a
+    /// node manager, and an orphaned pool has none.
     pub fn clients(&self) -> usize {
-        self.0.clients().taken().count()
+        self.processes().len()
     }
 
     /// Process ids of the clients that live, in ascending order.
@@ -608,6 +633,11 @@ impl Observer {
     /// the processes that have them open.
     pub fn is_direct(&self) -> bool {
         self.0.header().retired.load(Ordering::Acquire) == retirement::DIRECT
+    }
+
+    /// For how long the manager stays that no run needs, as far as runs and `forebay up` have said.
+    pub fn stay(&self) -> Stay {
+        self.0.header().stays_until.left()
     }
 
     /// Whether the manager was told to end.

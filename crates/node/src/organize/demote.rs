@@ -162,6 +162,11 @@ impl Demoter {
         let bound = if self.tier.is_ram() { self.node.segment.bound_in_ram() } else { 0 };
         let bytes = bytes.saturating_sub(u64::from(bound) * unit);
         if bytes == 0 && small.pages == 0 {
+            let of_tier = &self.node.header().tier[self.tier];
+            if of_tier.pinned.load(Ordering::Relaxed) >= of_tier.buckets {
+                // It was so at the last look, which may be long ago.
+                self.look(true, Which::Whole);
+            }
             // What a writer has asked for has come before this look, or is on its way out and is
             // posted when it is there: a writer that is woken for nothing asks again at once.
             if asked && self.tier.is_ram() && snapshot.free > 0 {
@@ -367,7 +372,9 @@ impl Demoter {
     fn headroom(&mut self, hierarchy: &Hierarchy, tier: &TierSnapshot) -> Option<u64> {
         let unit = self.node.segment.bucket_bytes() as u64;
         let all = self.node.counted(|counters| &counters.backpressure);
-        let for_quotas = self.node.counted(|counters| &counters.quota_waits);
+        // Those at a cap wait for the store, whatever room there is.
+        let for_quotas = self.node.counted(|counters| &counters.quota_waits)
+            + self.node.counted(|counters| &counters.cap_waits);
         let waits = Waits { all, for_quotas };
         let below = destination(hierarchy, self.tier.index(), unit);
         let moves_down = below != Destination::Store;
@@ -459,6 +466,8 @@ impl Demoter {
         self.pins.look(segment);
         self.ruled.look(segment);
         let (mut pinned, mut clean) = (0, 0);
+        // Whether any block leaves, or may.
+        let mut moves = false;
         let buckets = self.node.header().tier[self.tier].buckets;
         let capacity = u64::from(buckets) * segment.bucket_bytes() as u64;
         self.blocks.clear();
@@ -470,12 +479,15 @@ impl Demoter {
         for bucket in whole.into_iter().flatten().chain(sparse.into_iter().flatten()) {
             let Some(meta) = segment.bucket(bucket) else { continue };
             let file = meta.file.load(Ordering::Relaxed);
-            if meta.state.load(Ordering::Acquire) != USED
-                || meta.pages.writeback() != 0
+            if meta.state.load(Ordering::Acquire) != USED {
+                continue;
+            }
+            if meta.pages.writeback() != 0
                 || meta.lock.holder().is_some()
                 || meta.bound_for.load(Ordering::Relaxed) != 0
                 || !segment.header().has_file(file)
             {
+                moves = true;
                 continue;
             }
             if meta.reserved.load(Ordering::Relaxed) != 0 {
@@ -497,12 +509,14 @@ impl Demoter {
             let may_move = has_room_below && policy.moves_down();
             let is_stuck = record.has(FileFlags::FAILING) && !may_move;
             if is_stuck && meta.pages.dirty() != 0 {
+                moves = true;
                 continue;
             }
             let stays = settings.pin || segment.is_staged_in(record, self.tier, meta);
             if stays {
                 pinned += 1;
             } else {
+                moves = true;
                 // One that is being filled has nothing yet, and nothing that could be dropped.
                 let has_bytes = meta.valid.load(Ordering::Relaxed) != 0;
                 let is_clean = has_bytes && meta.pages.dirty() == 0 && limit.is_none();
@@ -525,6 +539,19 @@ impl Demoter {
             return;
         }
         let header = &self.node.header().tier[self.tier];
+        let has_small = || {
+            let mut all = sparse_of(segment, self.tier).filter_map(|bucket| segment.bucket(bucket));
+            all.any(|meta| meta.state.load(Ordering::Acquire) == USED)
+        };
+        if !moves
+            && pinned > buckets / 2
+            && segment.free_in(self.tier) == 0
+            && !(self.tier.is_ram() && segment.growable() > 0)
+            && !has_small()
+        {
+            // The few that no block is in give no room to those that wait.
+            pinned = buckets;
+        }
         header.pinned.store(pinned, Ordering::Relaxed);
         header.clean.store(clean, Ordering::Relaxed);
     }

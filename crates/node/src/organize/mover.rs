@@ -405,6 +405,8 @@ impl Mover {
         new.file.store(copy.found.file, Ordering::Relaxed);
         new.block.store(copy.found.block, Ordering::Relaxed);
         new.valid.store(valid, Ordering::Relaxed);
+        // A count under way may have looked at this bucket, and not yet at the other.
+        segment.note_copied(copy.found.file, dirty);
         new.pages.reset(dirty);
         new.bound_for.store(0, Ordering::Relaxed);
         new.written.store(old.written.load(Ordering::Relaxed), Ordering::Relaxed);

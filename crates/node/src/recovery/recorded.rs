@@ -4,8 +4,8 @@
 //! less.
 
 use crate::config::{
-    Backing, Config, Emulate, Flush, Group, Messages, Metrics, Mode, Movers, Placement, Speed,
-    Tier, TierKind, Ways,
+    Backing, Config, Emulate, Flush, Group, Messages, Metrics, Mode, Movers, Placement, RunLimits,
+    SmallFiles, Speed, Tier, TierKind, Ways,
 };
 use crate::instance::runtime::Runtime;
 use crate::observe::status::Observer;
@@ -92,6 +92,8 @@ pub(crate) fn of_pool_alone(segment: &Segment) -> Config {
         messages: Messages::default(),
         metrics: Metrics::default(),
         ways: Ways::default(),
+        keep: Duration::ZERO,
+        run: RunLimits::default(),
         analyses: Vec::new(),
         active: Vec::new(),
         automatic: false,
@@ -151,6 +153,7 @@ fn stores_of(header: &Header) -> Vec<Backing> {
         speed: speed(&store.speed),
         stripe: 0,
         stripe_count: 0,
+        small_files: SmallFiles::default(),
     };
     header.store[..header.stores as usize].iter().map(of).collect()
 }

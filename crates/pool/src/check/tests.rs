@@ -97,6 +97,21 @@ fn marks_beyond_their_tables_are_refused_or_repaired() {
     assert_eq!((segment.check().len(), segment.files().live().count()), (0, 1));
 }
 
+/// As the pool of a default hierarchy is: its mapping is private, and was counted as memory.
+#[test]
+fn a_pool_that_is_larger_than_the_machine_is_copied() {
+    let memory = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let words = |line: &str| line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok());
+    let totals = memory.lines().filter(|line| line.contains("Total:"));
+    let all = totals.take(2).filter_map(words).sum::<u64>() << 10;
+    let tier = (2 * all).next_multiple_of(1 << 30);
+    let file = rustix::fs::memfd_create("pool", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    let geometry = Geometry::for_tiers(4096, &[tier]);
+    let _segment = Segment::create(file.as_fd(), &geometry, |_| {}).unwrap();
+    let (copy, wrong) = Segment::attach_copy(file.as_fd()).unwrap();
+    assert!(wrong.is_none() && copy.check().is_empty());
+}
+
 type Damage = fn(&Segment);
 
 #[test]

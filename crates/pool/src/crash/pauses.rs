@@ -124,7 +124,9 @@ impl Pauses {
     fn note(&self, name: &'static str, role: &[u8]) {
         let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR;
-        let Ok(log) = rustix::fs::open(self.log.c_str(), flags, mode) else { return };
+        let Ok(log) = rustix::fs::openat(rustix::fs::CWD, self.log.c_str(), flags, mode) else {
+            return;
+        };
         let mut digits = [0u8; 10];
         let pid = decimal(rustix::process::getpid().as_raw_nonzero().get() as u32, &mut digits);
         let line = [role, b" ", name.as_bytes(), b" ", pid, b"\n"].map(IoSlice::new);

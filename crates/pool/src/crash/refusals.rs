@@ -54,7 +54,9 @@ pub(super) fn refused(name: &'static str) -> bool {
 /// Adds a line to the log.
 fn note(name: &str, log: &Variable) {
     let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC;
-    if let Ok(log) = rustix::fs::open(log.c_str(), flags, Mode::RUSR | Mode::WUSR) {
+    if let Ok(log) =
+        rustix::fs::openat(rustix::fs::CWD, log.c_str(), flags, Mode::RUSR | Mode::WUSR)
+    {
         let line = [name.as_bytes(), b"\n"].map(IoSlice::new);
         let _ = rustix::io::writev(log, &line);
     }

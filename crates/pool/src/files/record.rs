@@ -56,9 +56,30 @@ impl FileRecord {
     /// exclusively, and clean, and holds a description for the mapping.
     pub fn turn_mapped(&self) {
         self.clear(FileFlags::UNMAPPED);
+        // Of a new small file, mappings are the reason from now on.
+        self.small.store(0, Ordering::Release);
         if !self.has(FileFlags::DIRECT) {
             self.set(FileFlags::DIRECT | FileFlags::MAPPED);
         }
+    }
+
+    /// Has it written through to the store as long as it is new and small. The caller has it
+    /// exclusively, and nothing was buffered of it yet.
+    pub fn turn_small(&self) {
+        self.clear(FileFlags::UNMAPPED);
+        self.small.store(1, Ordering::Release);
+        self.set(FileFlags::DIRECT | FileFlags::MAPPED);
+    }
+
+    /// Notes that something is written through to it. Whether that is the first.
+    pub fn begin_writing_through(&self) -> bool {
+        self.small.compare_exchange(1, 2, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Whether it is used through the kernel because it is new and small.
+    #[inline]
+    pub fn is_written_through(&self) -> bool {
+        self.small.load(Ordering::Acquire) != 0 && self.has(FileFlags::DIRECT | FileFlags::MAPPED)
     }
 
     /// Whether this node may do that with it now. A caller that is inside the file, or has it
@@ -280,6 +301,7 @@ impl FileRecord {
         self.stage.store(0, Ordering::Relaxed);
         self.altered.store(0, Ordering::Relaxed);
         self.steps.store(0, Ordering::Relaxed);
+        self.small.store(0, Ordering::Relaxed);
     }
 
     /// Whether the node manager may have the file open for writing, or will without looking at it

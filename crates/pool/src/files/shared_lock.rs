@@ -16,6 +16,9 @@ use crate::ranks::{self, Rank};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use core::convert::Infallible;
 
+/// How often a thread that does not wait for a file looks whether those inside leave it.
+const LOOKS: u32 = 140;
+
 #[inline]
 fn take_place(place: &AtomicU64, word: u64) -> bool {
     place.load(Ordering::Relaxed) == 0
@@ -76,8 +79,8 @@ fn note_claim(owner: Owner, scope: LockScope, exclusive: Option<&AtomicU32>, pla
 
 /// What a word of shared locks says, if that is that its thread is inside `file`.
 fn of_inside(place: &AtomicU64, file: FileId) -> Option<SharedLock> {
-    let seen = SharedLock::decode(place.load(Ordering::SeqCst))?;
-    (seen.scope == LockScope::file(file)).then_some(seen)
+    let word = place.load(Ordering::SeqCst);
+    SharedLock::is_of(word, LockScope::file(file)).then(|| SharedLock::decode(word))?
 }
 
 impl ClientSlot {
@@ -148,7 +151,8 @@ impl ClientSlot {
 
     /// Whether some thread of it is inside `file`.
     fn is_inside_of(&self, file: FileId) -> bool {
-        self.shared_locks.iter().any(|place| of_inside(place, file).is_some())
+        let scope = LockScope::file(file);
+        self.shared_locks.iter().any(|place| SharedLock::is_of(place.load(Ordering::SeqCst), scope))
     }
 }
 
@@ -244,15 +248,13 @@ impl Clients<'_> {
         record.exclusive_exchange(0, owner).ok()?;
         let exclusive = ExclusiveGuard::of(record, Some(owner));
         for (_, slot) in self.all_used() {
-            let mut backoff = Backoff::default();
-            for _ in 0..140 {
-                if !slot.is_inside_of(file) {
-                    break;
+            let (mut backoff, mut looks) = (Backoff::default(), 0);
+            while slot.is_inside_of(file) {
+                if looks == LOOKS {
+                    return None;
                 }
+                looks += 1;
                 backoff.wait();
-            }
-            if slot.is_inside_of(file) {
-                return None;
             }
         }
         Some(exclusive)
@@ -264,7 +266,7 @@ impl Clients<'_> {
         owner: Owner,
         look: impl Fn(Owner, &Backoff) -> Result<(), E>,
     ) -> Result<(), E> {
-        for (number, slot) in self.all_used() {
+        for (number, slot) in self.all_used().filter(|(_, slot)| slot.is_inside_of(file)) {
             let other = Owner::new(number, 0);
             for place in &slot.shared_locks {
                 let mut backoff = Backoff::default();

@@ -23,6 +23,10 @@ pub struct Counters {
     pub backpressure: AtomicU64,
     /// Waits: of those, for room in what a run may have of a tier.
     pub quota_waits: AtomicU64,
+    /// Waits: of those, at a cap on what the store lacks.
+    pub cap_waits: AtomicU64,
+    /// Files: written through while they were new and small, as the store is as quick.
+    pub small_files: AtomicU64,
     /// Calls: passed to the kernel after the file was made clean.
     pub passthrough: AtomicU64,
     /// Bytes: read from the store by programs that waited for them.
@@ -61,7 +65,7 @@ pub struct Counter<'a> {
 
 impl Counters {
     /// All counters, always in the same order.
-    pub fn all(&self) -> [Counter<'_>; 19] {
+    pub fn all(&self) -> [Counter<'_>; 21] {
         let of = |name, unit, help, value| Counter { name, unit, help, value };
         [
             of("opens", "calls", "files opened for buffering", &self.opens),
@@ -81,6 +85,13 @@ impl Counters {
                 "waits",
                 "of them, for room in the quota of their run",
                 &self.quota_waits,
+            ),
+            of("cap_waits", "waits", "of them, at a cap on what the store lacks", &self.cap_waits),
+            of(
+                "small_files",
+                "files",
+                "written through while new and small, as the store is as quick",
+                &self.small_files,
             ),
             of(
                 "passthrough",
@@ -194,5 +205,5 @@ pub struct ClientSlot {
     pub mpi_job: AtomicU64,
 }
 
-pin_size!(Counters, 152);
-pin_size!(ClientSlot, 896);
+pin_size!(Counters, 168);
+pin_size!(ClientSlot, 1024);

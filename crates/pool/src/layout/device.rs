@@ -146,6 +146,12 @@ pub struct StoreHeader {
     pub markers: AtomicU32,
     /// Opens of files there that were not buffered, because they take no marker.
     pub unmarked: AtomicU32,
+    /// 1: new small files are written through, see [`FileFlags::MAPPED`]. Set by the node manager.
+    ///
+    /// [`FileFlags::MAPPED`]: super::FileFlags::MAPPED
+    pub writes_through: AtomicU32,
+    /// Nanoseconds in which it takes a small file, as was measured last; 0 if that was not.
+    pub small_file_ns: AtomicU64,
     /// The mount by which the node manager reaches it; 0 where the kernel does not tell. Set by
     /// each manager for itself.
     pub mount: AtomicU64,
@@ -164,4 +170,4 @@ pin_size!(DeviceSpeed, 40);
 pin_size!(LinkSpeed, 16);
 pin_size!(SparseHeader, 32);
 pin_size!(TierHeader, 4312);
-pin_size!(StoreHeader, 4472);
+pin_size!(StoreHeader, 4480);

@@ -104,7 +104,7 @@ pub struct FileRecord {
     /// Owners that are giving the store's file bytes behind its end, before the record says so, or
     /// [`LENGTHENER_LEFT`]; 0 is a free place, see `tail.rs`.
     pub lengtheners: [AtomicU32; LENGTHENERS],
-    /// Number of the job with quotas for which it counts; 0 is none's. See [`crate::quota`].
+    /// Number of the job with limits for which it counts; 0 is none's. See [`crate::quota`].
     pub quota_job: AtomicU32,
     /// When other nodes see what is written to it, as the rules say of its path when the record
     /// begins: the code of a [`forebay_placement::schema::Consistency`]. Other names that it gets
@@ -121,6 +121,9 @@ pub struct FileRecord {
     pub altered: AtomicU8,
     /// Steps that programs have said are finished: a count that wraps.
     pub steps: AtomicU8,
+    /// Not 0 beside [`FileFlags::MAPPED`]: it is direct because it is new and small. 2 once
+    /// something was written to it so.
+    pub small: AtomicU8,
     /// Canonical path when opened, if that is short: see `files/paths.rs`.
     pub path: [AtomicU8; SHORT_PATH_BYTES],
 }

@@ -2,10 +2,11 @@
 
 use super::{
     CHANGED_NAMES, CLIENTS_MAX, Counters, Emulation, FOLDER_BYTES, INSTANCE_BYTES, JOBS_MAX,
-    JobRecord, LinkSpeed, MAKER_BYTES, NEEDED_FILES, OTHERS_WORDS, STORES_MAX, StoreHeader,
-    TierHeader, UNRECORDED, WATCHES,
+    JobQuota, JobRecord, LinkSpeed, MAKER_BYTES, NEEDED_FILES, OTHERS_WORDS, STORES_MAX,
+    StoreHeader, TierHeader, UNRECORDED, WATCHES,
 };
 use crate::moves::{Moves, Sample};
+use crate::stay::StaysUntil;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::{BucketId, FileId};
 use core::ops::Range;
@@ -86,6 +87,8 @@ pub struct Header {
     pub group_life: AtomicU32,
     /// Until when what is here may go to the stores, see [`crate::fence`].
     pub flush_fence: AtomicU64,
+    /// Until when the manager stays without a run.
+    pub stays_until: StaysUntil,
     /// Where the next search for a free open-file description starts.
     pub description_cursor: AtomicU32,
     /// The node manager's clock in milliseconds, at most 100 of them late, a second after nothing
@@ -127,6 +130,8 @@ pub struct Header {
     pub eviction: AtomicU32,
     /// 1: what programs will probably read is brought to RAM ahead of them.
     pub prefetch: AtomicU32,
+    /// How many caps there are on what the store lacks, of jobs and of all, see [`crate::caps`].
+    pub caps: AtomicU32,
     /// Bytes to which free space is rounded before a placement is decided anew.
     pub granularity: AtomicU64,
     /// Counters of clients that are gone; live ones are in their slots.
@@ -179,9 +184,9 @@ pub struct Header {
     pub descriptions_ready: AtomicU32,
     /// Raised before a child that is about to be forked gets what its parent holds.
     pub forks: AtomicU32,
-    /// Raised after a program has made a symbolic link, or given one another name: a path that
-    /// begins with what was a folder may lead elsewhere.
-    pub symlinks: AtomicU32,
+    /// Raised after a program has made or removed a symbolic link, or given one or a folder another
+    /// name: a path that begins with what was a folder may lead elsewhere.
+    pub ways: AtomicU32,
     /// Raised before a record leaves the table, or its file turns direct: what the kernel has said
     /// of such a file before may be older than what was flushed since.
     pub stat_epoch: AtomicU32,
@@ -217,6 +222,13 @@ pub struct Header {
     pub moves: Moves,
     /// What the totals of that were when the node manager looked last, and before.
     pub samples: [Sample; 2],
+    /// What all files together may have in the tiers that the store lacks. Set by each manager.
+    pub cap: JobQuota,
+    /// Futex of the thread that flushes for caps: raised when that is wanted.
+    pub caps_wanted: AtomicU32,
+    /// Futex of threads that wait at a cap: raised when the node manager has counted something
+    /// else.
+    pub caps_counted: AtomicU32,
 }
 
 /// What the node manager has brought to the stores of staged files since the pool was made.

@@ -55,15 +55,20 @@ pub struct JobRecord {
     /// processes are recorded, see [`crate::calls`]; 0: they are not. In the upper half but for
     /// [`FOLLOWS`] the same of the orders that they are to follow, see [`crate::orders`].
     pub recording: AtomicU32,
-    /// 1: it has a quota of some tier.
-    pub has_quota: AtomicU32,
+    /// 1: it has a quota of some tier, a cap, or an age: files are noted as its own.
+    pub is_limited: AtomicU32,
     /// What it may use of each tier.
     pub quota: [JobQuota; TIERS_MAX],
+    /// What of its files may be in the tiers that the store lacks, see [`crate::caps`].
+    pub cap: JobQuota,
+    /// For how many milliseconds any of that may be so; 0: for ever.
+    pub max_age_ms: AtomicU32,
     /// Not used.
     pub unused: AtomicU32,
 }
 
-/// What a job may use of a tier, in pages, see [`crate::quota`].
+/// What may be in use of something, in pages: of a tier, see [`crate::quota`], or of what the store
+/// lacks, see [`crate::caps`].
 #[repr(C)]
 pub struct JobQuota {
     /// So many; 0: all there are.
@@ -78,5 +83,5 @@ pub struct JobQuota {
 /// one of the orders is of.
 pub const FOLLOWS: u32 = 1 << 31;
 
-pin_size!(JobRecord, 144);
+pin_size!(JobRecord, 160);
 pin_size!(JobQuota, 12);

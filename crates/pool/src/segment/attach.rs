@@ -70,7 +70,9 @@ impl Segment {
         file: BorrowedFd<'_>,
     ) -> Result<(Segment, Option<SegmentError>), SegmentError> {
         let stat = rustix::fs::fstat(file).map_err(system("looking at the pool"))?;
-        let segment = Segment::attach_unsummed(file, &stat, MapFlags::PRIVATE)?;
+        // A pool is larger than the memory of its machine, and next to nothing of it is changed.
+        let own = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        let segment = Segment::attach_unsummed(file, &stat, own)?;
         let wrong = segment.check_sum().err();
         segment.bound_marks();
         Ok((segment, wrong))

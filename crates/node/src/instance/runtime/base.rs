@@ -1,6 +1,7 @@
 //! The folder of all instances of a user, and private files in it.
 
 use crate::instance::discovery::{self, is_private_folder, own_uid};
+use forebay_pool::crash;
 use forebay_pool::private::{self, Wrong};
 use rustix::fs::{Mode, OFlags};
 use std::fs::{self, File};
@@ -48,6 +49,20 @@ pub fn write_private(path: &Path, text: &str) -> io::Result<()> {
     let mut file = File::from(private::open_or_create(path, OFlags::WRONLY).map_err(refused)?);
     file.set_len(0)?;
     file.write_all(text.as_bytes())
+}
+
+/// The same as a whole: whenever this process is killed, the file is the old one or the new one.
+/// Not synced.
+///
+/// # Errors
+/// The system's error.
+pub(crate) fn replace_private(path: &Path, text: &str) -> io::Result<()> {
+    let new = path.with_extension("new");
+    private::remove(&new);
+    let mut file = File::from(private::create(&new, OFlags::WRONLY)?);
+    file.write_all(text.as_bytes())?;
+    crash::point("action.writing");
+    fs::rename(&new, path)
 }
 
 /// Reads a configuration that is ours alone.

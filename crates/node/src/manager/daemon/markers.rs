@@ -2,13 +2,13 @@
 
 use crate::node::Node;
 use crate::observe::markers::takes;
-use forebay_pool::Marker;
 use forebay_pool::layout::markers;
 use rustix::fs::{Mode, OFlags};
-use std::ffi::CString;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::Ordering;
+
+/// FAT of each kind, whose files have less than 4 GiB.
+const MSDOS_SUPER_MAGIC: i64 = 0x4d44;
 
 /// Whether the files of `folder` take markers, as a file without a name tells, or the system.
 /// `None` where neither does: then the first file that is opened tells.
@@ -17,13 +17,11 @@ fn taken_in(folder: &Path) -> Option<bool> {
     if let Ok(file) = rustix::fs::open(folder, flags, Mode::RUSR | Mode::WUSR) {
         return Some(takes(file));
     }
-    let folder = CString::new(folder.as_os_str().as_bytes()).ok()?;
-    // SAFETY: a string that ends with a zero.
-    let bits = unsafe { libc::pathconf(folder.as_ptr(), libc::_PC_FILESIZEBITS) };
-    // Of a file's size, and its sign. That there are many is said of file systems that it does not
-    // know, too.
-    let needed = i64::from(u64::BITS - Marker::HIGHEST.leading_zeros()) + 1;
-    (0 < bits && bits < needed).then_some(false)
+    // Without such files (one that is read-only, NFS, FUSE) only FAT is known. What `pathconf` says
+    // is no help: 32 bits of each file system that the C library does not know, of tmpfs and
+    // overlayfs, too.
+    let kind = rustix::fs::statfs(folder).ok()?.f_type as i64;
+    (kind == MSDOS_SUPER_MAGIC).then_some(false)
 }
 
 /// Notes of each store whether its files take markers.

@@ -4,6 +4,7 @@ use crate::config::Config;
 use crate::instance::guard::Waits;
 use crate::instance::runtime::Runtime;
 use crate::observe::status::Observer;
+use forebay_pool::stay::Stay;
 use std::time::{Duration, Instant};
 
 /// How long a starting manager waits for one that seems to be ending.
@@ -86,14 +87,24 @@ pub(super) fn find_overlap(
                     );
                     return Ok(Some((unused, message)));
                 }
+                // One that stays is not ending, whatever uses it.
+                let stay = Observer::of(&other.pool).map_or(Stay::Not, |observer| observer.stay());
+                let kept = match stay {
+                    Stay::Not => String::new(),
+                    Stay::For(left) => {
+                        format!(", which an earlier run keeps for {} s more", left.as_secs().max(1))
+                    }
+                    Stay::UntilTold => ", until `forebay down`".to_owned(),
+                };
                 let message = format!(
-                    "{} is served with another configuration (instance {}, directory {}); use that \
-                     one, or end it with `forebay stop`",
+                    "{} is served with another configuration (instance {}, directory {}){kept}; use \
+                     that one, or end it with `forebay stop --instance {}`",
                     ours.path.display(),
                     other.instance,
-                    theirs.display()
+                    theirs.display(),
+                    other.instance
                 );
-                return Ok(Some((unused, message)));
+                return Ok(Some((unused && stay == Stay::Not, message)));
             }
         }
     }

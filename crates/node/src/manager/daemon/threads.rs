@@ -1,7 +1,7 @@
 //! The process around the threads of a manager: its limits, its threads, its signals.
 
 use crate::config::Rule;
-use crate::drain::{Elevator, Flusher};
+use crate::drain::{CapKeeper, Elevator, Flusher};
 use crate::encoded::{DESK_THREADS, Desk, DeskThread};
 use crate::group::LeaseEvent;
 use crate::manager::asks::Asks;
@@ -77,6 +77,7 @@ pub(super) fn end_workers(
     node.actions.wake();
     node.segment.want_room();
     node.segment.want_memory();
+    node.segment.want_caps();
     node.segment.wake_placers();
     node.segment.wake_promoter();
     requests.end();
@@ -137,6 +138,8 @@ pub(super) fn start_workers(
         let elevator = Elevator::new(node);
         workers.push(start_mover("elevator".into(), NICE, Box::new(move || elevator.run()))?);
     }
+    let keeper = CapKeeper::new(node);
+    workers.push(start_mover("caps".into(), !NICE, Box::new(move || keeper.run()))?);
     let runner = Runner::new(node);
     workers.push(start("actions".into(), Box::new(move || runner.run()))?);
     let promoter = Promoter::new(node);

@@ -285,7 +285,9 @@ impl Housekeeper {
         if self.keeps_time(record) || !empty() {
             return Outcome::Kept;
         }
-        if self.node.actions.awaits(segment, file) {
+        // What runs on a file knows it by its record.
+        let actions = &self.node.actions;
+        if actions.awaits(segment, file) || !dropped && actions.has_run(segment, file) {
             return Outcome::Again;
         }
         crash::point("housekeeping.removing");

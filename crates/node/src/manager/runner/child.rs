@@ -7,7 +7,8 @@ use crate::actions::{Action, Event, MARK};
 use crate::instance::launch;
 use crate::instance::runtime::sync_folder_of;
 use crate::node::Node;
-use forebay_pool::layout::FileRecord;
+use forebay_pool::clock::joined_ns;
+use forebay_pool::layout::{FileFlags, FileRecord};
 use forebay_pool::{crash, private};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -31,8 +32,36 @@ const OOM_SCORE: &[u8] = b"500";
 pub(super) type Temporary = (PathBuf, PathBuf);
 
 /// When a file was last changed, and how long it is.
-pub(super) fn version_of(record: &FileRecord) -> (u64, u64) {
-    (record.mtime_ns.load(Ordering::Acquire), record.size.load(Ordering::Acquire))
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Version {
+    /// Whether the store has said so: a record of a direct file is behind what is written to it.
+    is_stored: bool,
+    /// None of one that the store does not find.
+    said: Option<(u64, u64)>,
+}
+
+impl Version {
+    /// That of the file now.
+    pub fn of(record: &FileRecord, path: &Path) -> Version {
+        Self::said_by(record, path, record.has(FileFlags::DIRECT))
+    }
+
+    /// Whether the file is as it was, by what has said how that was.
+    pub fn is_still(&self, record: &FileRecord, path: &Path) -> bool {
+        *self == Self::said_by(record, path, self.is_stored)
+    }
+
+    fn said_by(record: &FileRecord, path: &Path, is_stored: bool) -> Version {
+        let said = if is_stored {
+            let found = rustix::fs::stat(path).ok();
+            found.map(|found| {
+                (joined_ns(found.st_mtime, found.st_mtime_nsec as i64), found.st_size as u64)
+            })
+        } else {
+            Some((record.mtime_ns.load(Ordering::Acquire), record.size.load(Ordering::Acquire)))
+        };
+        Version { is_stored, said }
+    }
 }
 
 /// How a command has ended.
@@ -53,7 +82,7 @@ pub(super) struct Child {
     /// When the file's status was last changed as it was started.
     pub changed: super::StatusChange,
     /// What the file was when it was started.
-    pub version: (u64, u64),
+    pub version: Version,
     process: std::process::Child,
     mark: String,
     said: Vec<u8>,
@@ -97,7 +126,7 @@ impl Child {
         temporary: Option<Temporary>,
     ) -> Result<Child, String> {
         let record = node.segment.file(event.file);
-        let version = version_of(record);
+        let version = Version::of(record, &event.path);
         let mut command = command_of(node, &action, &event)?;
         let mark = leftover::mark(&node.runtime.instance, run.id);
         let decision = node.runtime.folder.join(format!("decision-{}", run.id));
@@ -361,4 +390,33 @@ fn humble(manager: Pid) -> std::io::Result<()> {
         let _ = rustix::io::write(&place, OOM_SCORE);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_pool::FileId;
+    use forebay_pool::layout::Geometry;
+    use forebay_pool::segment::anonymous;
+
+    #[test]
+    fn of_a_direct_file_the_store_says_what_it_was() {
+        let (segment, _memory) = anonymous(&Geometry::for_tiers(4096, &[64 << 18])).unwrap();
+        let record = segment.file(FileId::from_raw(0));
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("file");
+        std::fs::write(&path, "all of it").unwrap();
+        record.set(FileFlags::DIRECT);
+        let version = Version::of(record, &path);
+        // It is buffered again, by a record that has learnt its size.
+        record.clear(FileFlags::DIRECT);
+        record.size.store(9, Ordering::Release);
+        assert!(version.is_still(record, &path));
+        let buffered = Version::of(record, &path);
+        std::fs::write(&path, "more than that").unwrap();
+        assert!(!version.is_still(record, &path));
+        assert!(buffered.is_still(record, &path));
+        record.size.store(14, Ordering::Release);
+        assert!(!buffered.is_still(record, &path));
+    }
 }
