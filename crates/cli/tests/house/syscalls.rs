@@ -471,6 +471,10 @@ fn more_of<'a>(calls: &[&'a str], without: &[&str]) -> Vec<&'a str> {
     calls.iter().filter(|call| !call.contains("ENOENT")).filter(is_more).copied().collect()
 }
 
+/// For what the loader searches for libraries in the folders that cargo gives its tests, it takes a
+/// page more or less, by the length of their names.
+const OWN_LIBRARIES: &str = "unset LD_LIBRARY_PATH\n";
+
 /// Another library in the place of ours, which does nothing: $OUT/empty.so.
 fn link_empty_library(site: &Site) -> bool {
     let made = std::process::Command::new("cc")
@@ -500,7 +504,7 @@ fn a_program_that_starts_makes_few_system_calls_more() {
         return skip("no library can be linked");
     }
     let script = format!(
-        "for time in $(seq {STARTS}); do\n\
+        "{OWN_LIBRARIES}for time in $(seq {STARTS}); do\n\
          strace -o $OUT/joined-$time $BIN/nothing < /dev/null > /dev/null\n\
          done\n\
          FOREBAY_DISABLE=1 strace -E LD_PRELOAD=$OUT/empty.so -o $OUT/empty $BIN/nothing \
@@ -575,7 +579,7 @@ fn a_child_costs_few_system_calls_more() {
     // What was just built is looked at more closely than what is known.
     let kinds = STARTS.map(|(how, _)| how).join(" ");
     let script = format!(
-        "sleep 2.5; for how in {kinds}; do\n\
+        "{OWN_LIBRARIES}sleep 2.5; for how in {kinds}; do\n\
          strace -f -o $OUT/joined-$how $BIN/children $how {CHILDREN} $BIN/nothing\n\
          FOREBAY_DISABLE=1 strace -f -E LD_PRELOAD=$OUT/empty.so -o $OUT/empty-$how \
          $BIN/children $how {CHILDREN} $BIN/nothing\n\
