@@ -9,13 +9,13 @@ use crate::recording;
 use crate::session::Session;
 use crate::user_memory::UserOffset;
 use end::{End, KnownEnd};
+use forebay_pool::layout::FileFlags;
 use pipe::{empty_pipe, fill_pipe};
 use rustix::event::PollFlags;
 use rustix::fd::RawFd;
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 use rustix::pipe::SpliceFlags;
-use stored::Copied;
 
 /// Bytes copied at once: what stays in the processor's cache, and what malloc takes from its heap.
 const PIECE: usize = 64 << 10;
@@ -26,6 +26,13 @@ const SPLICE_FLAGS: SpliceFlags = SpliceFlags::MOVE
     .union(SpliceFlags::NONBLOCK)
     .union(SpliceFlags::MORE)
     .union(SpliceFlags::GIFT);
+
+/// What the kernel has copied.
+pub(crate) struct Copied {
+    pub bytes: usize,
+    /// Whether that is all that it was to copy.
+    pub whole: bool,
+}
 
 /// One side of a copy, as a call names it.
 #[derive(Clone, Copy)]
@@ -97,22 +104,32 @@ fn copy_to_file(
     to_at: i64,
     length: usize,
 ) -> Result<usize, Errno> {
-    if to.session.file(to.fd).is_some() {
+    let target = to.session.file(to.fd);
+    if target.is_some_and(|file| !file.record.has(FileFlags::DIRECT)) {
         return copy(from, at, to, Some(to_at), length);
     }
     let mut done = 0;
     while done < length {
         let (mut here, mut there) = ((at + done as i64) as u64, (to_at + done as i64) as u64);
         let (begin, left) = (here, length - done);
-        let stored = from.stored(begin, left).unwrap_or(0);
-        let (source, target) = (borrow(from.fd), borrow(to.fd));
+        let stored = match target {
+            // The kernel has all of what is not managed.
+            Some(_) if from.session.file(from.fd).is_none() => left,
+            _ => from.stored(begin, left).unwrap_or(0),
+        };
         let start_ns = recording::begin_ns();
-        let copied = match stored {
-            0 => Ok(0),
-            _ => rustix::fs::copy_file_range(
-                source,
+        let copied = match (stored, target) {
+            (0, _) => Ok(0),
+            (_, Some(file)) => match file.copy_in(from.fd, Some(here), Some(there), stored) {
+                Ok(copied) => Ok(copied.map_or(0, |copied| copied.bytes)),
+                Err(Errno::BADF) => Ok(0),
+                Err(_) if done > 0 => return Ok(done),
+                Err(errno) => return Err(errno),
+            },
+            (_, None) => rustix::fs::copy_file_range(
+                borrow(from.fd),
                 Some(&mut here),
-                target,
+                borrow(to.fd),
                 Some(&mut there),
                 stored,
             ),
@@ -128,7 +145,7 @@ fn copy_to_file(
             done += copied;
             continue;
         }
-        let most = left.min(PIECE);
+        let most = if target.is_some() { left } else { left.min(PIECE) };
         match copy(from, begin as i64, to, Some(to_at + done as i64), most) {
             Ok(copied) if copied == most => done += copied,
             Ok(copied) => return Ok(done + copied),
@@ -229,6 +246,45 @@ impl Session {
                 Errno::BADF
             });
         }
+        let Copied { bytes: done, whole } = self.copy_straight(from_side, to_side, bytes)?;
+        if !whole || done > 0 && done == bytes {
+            return Ok(done);
+        }
+        match self.copy_range_from(from_side, to_side, bytes - done) {
+            Err(_) if done > 0 => Ok(done),
+            copied => Ok(copied? + done),
+        }
+    }
+
+    /// The first of it, as far as the kernel can copy it by one call, as it copies whole small
+    /// files: at both descriptors' own offsets, from a file that is not managed to one that is
+    /// written through. Not `whole` where there is no more, or the kernel has stopped.
+    fn copy_straight(
+        &self,
+        from: CopySide<'_>,
+        to: CopySide<'_>,
+        bytes: usize,
+    ) -> Result<Copied, Errno> {
+        let nothing = Copied { bytes: 0, whole: true };
+        let is_plain = from.offset.is_none() && to.offset.is_none() && bytes <= i64::MAX as usize;
+        if !is_plain || bytes == 0 || self.file(from.fd).is_some() {
+            return Ok(nothing);
+        }
+        let target = self.file(to.fd).filter(|file| file.record.is_written_through());
+        match target.map(|file| file.copy_in(from.fd, None, None, bytes)) {
+            Some(Ok(Some(copied))) => Ok(copied),
+            None | Some(Ok(None) | Err(Errno::BADF)) => Ok(nothing),
+            Some(Err(errno)) => Err(errno),
+        }
+    }
+
+    /// The same, of ends that have to be looked at.
+    fn copy_range_from(
+        &self,
+        from_side: CopySide<'_>,
+        to_side: CopySide<'_>,
+        bytes: usize,
+    ) -> Result<usize, Errno> {
         let ends = [KnownEnd::open(self, from_side.fd)?, KnownEnd::open(self, to_side.fd)?];
         // In the kernel's order: a directory comes first, wherever it is and however it was opened.
         if ends.iter().any(|end| end.kind == FileType::Directory) {

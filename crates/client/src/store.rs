@@ -15,6 +15,7 @@ use forebay_pool::checksums::SlotFiles;
 use forebay_pool::clock;
 use forebay_pool::crash;
 use forebay_pool::layout::*;
+use forebay_pool::moves::Place;
 use forebay_pool::power_loss;
 use forebay_pool::private::{self, Wrong};
 use forebay_pool::segment::text;
@@ -22,7 +23,7 @@ use forebay_pool::slot_head::Foreign;
 use forebay_pool::slot_record::{INDEX_END, JOURNAL_END, RECORD_BYTES, SLOTS_END};
 use forebay_posix::{FileSlots, Positional, PosixStore, whole};
 use rustix::fd::{AsFd, AsRawFd, RawFd};
-use rustix::fs::OFlags;
+use rustix::fs::{OFlags, copy_file_range};
 use rustix::io::{Errno, IoSlice, ReadWriteFlags, pwritev2};
 
 /// Pieces of an append that are written in one go.
@@ -219,6 +220,23 @@ impl OpenFile<'_> {
         self.session.occupy_store(self.record, Direction::Write, from.len());
         self.record.clear(FileFlags::SYNCED);
         result
+    }
+
+    /// The same of what the kernel copies from `from`: at `at`, or at its own offset, which moves.
+    pub(crate) fn store_copy(
+        &self,
+        from: RawFd,
+        mut at: Option<u64>,
+        offset: u64,
+        bytes: usize,
+    ) -> Result<usize, Errno> {
+        power_loss::writing(borrow(self.fd), offset, bytes as u64);
+        let (from, to, mut there) = (borrow(from), borrow(self.fd), offset);
+        let copied = copy_file_range(from, at.as_mut(), to, Some(&mut there), bytes)?;
+        self.session.occupy_store(self.record, Direction::Write, copied);
+        self.record.clear(FileFlags::SYNCED);
+        self.session.note_moved(Place::Programs, Place::Store, copied);
+        Ok(copied)
     }
 }
 

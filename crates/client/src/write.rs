@@ -6,6 +6,7 @@ mod block;
 mod blocks;
 mod capped;
 mod committed;
+mod copied;
 mod room;
 mod slot;
 

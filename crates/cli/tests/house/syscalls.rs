@@ -251,6 +251,46 @@ fn a_small_file_that_is_written_through_takes_no_call_of_the_manager() {
 }
 
 #[test]
+fn a_small_file_is_copied_into_the_store_by_two_calls() {
+    const FILES: usize = 50;
+    if !works(&["strace", "-o", "/dev/null", "true"]) || !have(&["python3"]) {
+        return skip("no strace, or it may not trace");
+    }
+    let site = Site::new(&Setup { flush: "trigger = \"periodic\"\nperiod = \"60s\"", ..LAZY });
+    let program = "import os, sys\n\
+        out, files = sys.argv[1], int(sys.argv[2])\n\
+        for at in range(files):\n\
+        \x20   with open(f'{out}/s{at}', 'wb') as source: source.write(b'a' * 3000)\n\
+        os.access('copies-begin', 0)\n\
+        for at in range(files):\n\
+        \x20   source = os.open(f'{out}/s{at}', os.O_RDONLY)\n\
+        \x20   target = os.open(f'd{at}', os.O_WRONLY | os.O_CREAT | os.O_EXCL)\n\
+        \x20   while os.copy_file_range(source, target, 1 << 60) > 0: pass\n\
+        \x20   os.close(target), os.close(source)\n\
+        os.access('copies-end', 0)\n";
+    std::fs::write(site.out.join("copies.py"), program).unwrap();
+    let script = format!("strace -o $OUT/calls python3 -IS $OUT/copies.py $OUT {FILES}");
+    let (ran, status) =
+        site.run_buffered_with(&[("FOREBAY_SMALL_FILES", "write-through")], &script);
+    ran.expect(0);
+    assert!(status.count("small_files") >= FILES as u64, "{}", status.text);
+    let calls = std::fs::read_to_string(site.out.join("calls")).unwrap();
+    let lines = calls.lines().skip_while(|line| !line.contains("copies-begin")).skip(1);
+    let made: Vec<_> = lines
+        .take_while(|line| !line.contains("copies-end"))
+        .filter_map(|line| line.split('(').next())
+        .collect();
+    // The copy, and the look that finds the end; nothing goes through the program's memory. A file
+    // that the manager's look has found open is buffered after its first copy.
+    let copies = made.iter().filter(|&&call| call == "copy_file_range").count();
+    assert!((2 * FILES - 5..=2 * FILES).contains(&copies), "{copies}: {made:?}");
+    assert!(!made.iter().any(|call| matches!(*call, "pread64" | "pwrite64")), "{made:?}");
+    // Open, look and close of both, with a look at the folder for relative names, and the marker.
+    println!("{} system calls for {FILES} copies", made.len());
+    assert!(calls_for_files(&made, FILES) <= 10 * FILES + 50, "{}: {made:?}", made.len());
+}
+
+#[test]
 fn a_small_sync_is_made_by_its_caller() {
     if !works(&["strace", "-o", "/dev/null", "true"]) {
         return skip("no strace, or it may not trace");

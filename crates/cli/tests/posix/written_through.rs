@@ -173,6 +173,135 @@ fn processes_see_what_others_write_through() {
     assert_eq!(stored("mapped"), mapped);
 }
 
+const COPIES: &str = r#"
+import ctypes, errno, mmap, os, subprocess, sys
+out = os.environ['OUT']
+def bytes_of(length):
+    return bytes(at * 7 % 251 for at in range(length))
+def made(name, flags=0):
+    return os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | flags, 0o644)
+def source(name, length):
+    with open(name, 'wb') as file:
+        file.write(bytes_of(length))
+    return os.open(name, os.O_RDONLY)
+def copied(*words, **more):
+    try:
+        return os.copy_file_range(*words, **more)
+    except OSError as error:
+        return errno.errorcode[error.errno]
+# A whole file, as cp copies one; it is told of its end as by the kernel.
+for length in 0, 1, 5000, 131071, 131072, 131073, 700000:
+    out_of, fd = source(f'{out}/s{length}', length), made(f'whole-{length}')
+    done = 0
+    while (count := copied(out_of, fd, 1 << 60)) > 0:
+        done += count
+        assert os.lseek(out_of, 0, os.SEEK_CUR) == os.lseek(fd, 0, os.SEEK_CUR) == done
+    assert (count, done) == (0, length), (length, count, done)
+    os.write(fd, b'end')
+    assert os.pread(fd, 1 << 20, 0) == bytes_of(length) + b'end', length
+# With offsets, which alone move.
+out_of, fd = source(f'{out}/s', 9000), made('offsets')
+assert copied(out_of, fd, 500, offset_src=100, offset_dst=300) == 500
+assert copied(out_of, fd, 500, offset_src=8900, offset_dst=0) == 100
+assert os.lseek(out_of, 0, os.SEEK_CUR) == os.lseek(fd, 0, os.SEEK_CUR) == 0
+assert copied(out_of, fd, 50, offset_dst=1000) == 50
+assert (os.lseek(out_of, 0, os.SEEK_CUR), os.lseek(fd, 0, os.SEEK_CUR)) == (50, 0)
+text = bytes_of(9000)
+assert os.pread(fd, 5000, 0) == text[8900:] + bytes(200) + text[100:600] + bytes(200) + text[:50]
+assert os.fstat(fd).st_size == os.stat('offsets').st_size == 1050
+# From a file of the store: small, buffered and dirty, and clean.
+small, dirty = made('small'), made('dirty')
+os.write(small, text)
+os.write(dirty, bytes_of(200000))
+to = made('from-both')
+assert copied(small, to, 4000, offset_src=0) == 4000
+assert copied(dirty, to, 4000, offset_src=150000) == 4000
+os.fsync(dirty)
+assert copied(dirty, to, 4000, offset_src=1000) == 4000
+whole = bytes_of(200000)
+assert os.pread(to, 20000, 0) == text[:4000] + whole[150000:154000] + whole[1000:5000]
+assert copied(small, small, 100, offset_src=0, offset_dst=5000) == 100
+# One that is mapped is copied to in several pieces, from outside and from the store.
+with open(f'{out}/long', 'wb') as file:
+    file.write(whole * 15)
+mapped, long = made('mapped'), os.open(f'{out}/long', os.O_RDONLY)
+os.write(mapped, b'm')
+with mmap.mmap(mapped, 1):
+    assert copied(long, mapped, 1 << 60) == 3000000
+    assert copied(long, mapped, 1 << 60) == 0
+    assert copied(dirty, mapped, 200000, offset_src=0, offset_dst=1) == 200000
+    assert os.lseek(long, 0, os.SEEK_CUR) == 3000000 == os.lseek(mapped, 0, os.SEEK_CUR) - 1
+assert os.pread(mapped, 1 << 22, 0) == b'm' + whole * 15
+# The length that is asked for counts, not what is copied at once.
+fd = made('wraps')
+os.write(fd, b'w' * 100)
+assert copied(out_of, fd, (1 << 63) - 1, offset_src=8999) == 1
+# What the kernel refuses.
+assert copied(small, small, 5000, offset_src=0, offset_dst=100) == 'EINVAL'
+assert copied(out_of, os.open('offsets', os.O_RDONLY), 10) == 'EBADF'
+assert copied(out_of, made('appends', os.O_APPEND), 10) == 'EBADF'
+assert copied(os.open(f'{out}/s', os.O_WRONLY), fd, 10) == 'EBADF'
+assert copied(os.open('.', os.O_RDONLY), fd, 10) == 'EISDIR'
+assert copied(os.pipe()[0], fd, 10) == 'EINVAL'
+LIMITED = '\n'.join([
+    'import os, resource, signal, sys',
+    'signal.signal(signal.SIGXFSZ, signal.SIG_IGN)',
+    'resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000))',
+    'source, fd = os.open(sys.argv[1], os.O_RDONLY), os.open("limited", os.O_RDWR | os.O_CREAT)',
+    'print(os.copy_file_range(source, fd, 9000))',
+    'try:',
+    '    os.copy_file_range(source, fd, 9000)',
+    'except OSError as error:',
+    '    print(error.errno)'])
+said = subprocess.run([sys.executable, '-IS', '-c', LIMITED, f'{out}/s'], stdout=subprocess.PIPE, text=True)
+assert said.stdout == f'6000\n{errno.EFBIG}\n', said.stdout
+# At a limit that is the largest small file, with its signal not before the next call.
+LIMITED = LIMITED.replace('(6000, 6000)', '(131072, 131072)').replace('9000', '1 << 40')
+with open(f'{out}/limit', 'wb') as file:
+    file.write(whole)
+LIMITED = LIMITED.replace('signal.SIG_IGN', 'lambda *_: print("signal")').replace('"limited"', '"limited-2"')
+said = subprocess.run([sys.executable, '-IS', '-c', LIMITED, f'{out}/limit'], stdout=subprocess.PIPE, text=True)
+assert said.stdout == f'131072\nsignal\n{errno.EFBIG}\n', said.stdout
+# One variable for both offsets moves once.
+libc, at = ctypes.CDLL(None, use_errno=True), ctypes.c_longlong(10)
+fd = made('one-offset')
+for turn in range(2):
+    both = ctypes.byref(at)
+    assert libc.copy_file_range(out_of, both, fd, both, ctypes.c_size_t(1000), 0) == 1000
+    assert at.value == 1010 + 1000 * turn
+assert os.pread(fd, 9999, 10) == text[10:2010]
+# Where the kernel has the offset: the file is the standard output of a program without Forebay, too.
+script = f'exec > shared-offset; printf head; env -u LD_PRELOAD printf HEAD; cat {out}/s; printf tail'
+subprocess.run(['sh', '-c', script], check=True)
+assert open('shared-offset', 'rb').read() == b'headHEAD' + text + b'tail'
+# Others see it at once, and it is theirs, too, as it grows.
+fd = made('shared')
+other = os.open('shared', os.O_RDWR)
+assert copied(out_of, fd, 100000, offset_src=0) == 9000
+assert os.pread(other, 9999, 0) == text
+os.pwrite(other, bytes_of(300000), 0)
+assert copied(out_of, fd, 100000, offset_src=0) == 9000
+assert os.pread(other, 1 << 20, 0) == whole[:9000] + text + bytes_of(300000)[18000:]
+"#;
+
+#[test]
+fn the_kernel_copies_to_small_files_as_without_forebay() {
+    if !have(&["python3"]) {
+        return;
+    }
+    let site = Site::new(&SELDOM);
+    let (ran, status) = run(&site, COPIES);
+    ran.expect(0);
+    site.run_plainly("exec python3 -IS $OUT/program.py").expect(0);
+    assert!(status.count("small_files") >= 10, "{}", status.text);
+    let plain = |length: usize| (0..length).map(|at| (at * 7 % 251) as u8).collect::<Vec<_>>();
+    for length in [0, 1, 5000, 131_071, 131_072, 131_073, 700_000] {
+        let stored = std::fs::read(site.store.join(format!("whole-{length}"))).unwrap();
+        assert!(stored == [&plain(length)[..], b"end"].concat(), "{length}");
+    }
+    assert_eq!(std::fs::read(site.store.join("limited")).unwrap(), plain(6000));
+}
+
 const KILLS: &str = r#"
 import os, subprocess, sys
 GROWS = '''

@@ -1,6 +1,7 @@
 //! What of a copy needs no memory in between: the kernel copies what the store has, and what only
 //! RAM has is written from there.
 
+use super::Copied;
 use super::end::End;
 use crate::access::EnteredFile;
 use crate::fd::borrow;
@@ -26,13 +27,6 @@ const FEW_PAGES: u32 = 4;
 const AHEAD: usize = 1 << 20;
 /// Where a stream is written: at its own position.
 const OWN_POSITION: u64 = u64::MAX;
-
-/// What the kernel has copied.
-pub(super) struct Copied {
-    pub bytes: usize,
-    /// Whether that is all that it was to copy.
-    pub whole: bool,
-}
 
 impl End<'_> {
     /// Has the kernel copy, by `call`, what the store has of up to `length` bytes from `offset` on,

@@ -217,20 +217,25 @@ impl EnteredFile<'_> {
             }
         }
         crash::point("write.copied");
+        self.end_write(now, done);
+        if done > 0 { Ok(done) } else { result.map(|()| 0) }
+    }
+
+    /// After a write that began at `now` and has written so many bytes. The caller leaves the file.
+    pub(super) fn end_write(&self, now: u64, done: usize) {
         if done > 0 {
             self.touch(now);
             let counters = self.session.counters();
             self.session.count_up(&counters.writes, 1);
             self.session.count_up(&counters.write_bytes, done as u64);
         }
-        if record.has(FileFlags::UNMAPPED) {
+        if self.record.has(FileFlags::UNMAPPED) {
             // What follows is buffered; what was written counts, whatever becomes of this.
             let _ = self.outside(|file| {
                 file.buffer_again();
                 Ok(())
             });
         }
-        if done > 0 { Ok(done) } else { result.map(|()| 0) }
     }
 
     /// Before a block of a file is written that several nodes write: waits for its part, and writes
