@@ -12,6 +12,9 @@ use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 
+/// Digits of a checksum that a terminal of 80 columns has room for.
+const SHOWN: usize = 40;
+
 /// Hermes (HPDC'18), section 4.2.1 and Figure 8: "8x higher write performance" than no buffering.
 /// The paper's word for what a program waits for its writes; flushing is a time of its own there.
 pub(super) const PAPER_SPEEDUP: &str = "8x";
@@ -21,18 +24,18 @@ pub(super) fn table(direct: &Run, buffered: &Run) -> String {
         let (before, after) = (measure(direct), measure(buffered));
         let speedup = before as f64 / after.max(1) as f64;
         let (before, after) = (seconds(before), seconds(after));
-        format!("   {name:<44}{before:>11}{after:>11}{:>10}{paper:>8}\n", format!("{speedup:.1}x"))
+        format!("   {name:<36}{before:>11}{after:>11}{:>10}{paper:>8}\n", format!("{speedup:.1}x"))
     };
     let mut text = format!(
-        "   {:<44}{:>11}{:>11}{:>10}{:>8}\n",
+        "   {:<36}{:>11}{:>11}{:>10}{:>8}\n",
         "", "directly", "Forebay", "speed-up", "paper"
     );
     text += &row("I/O time the program saw", Run::io_us, "-");
     text += &row("of which writing", Run::write_us, PAPER_SPEEDUP);
     text += &row("time writing + flushing not hidden", Run::write_and_drain_us, "-");
     text += &row("time until all was safe on the store", Run::safe_us, "-");
-    text += "\n   paper: Hermes (HPDC'18), section 4.2.1 and Figure 8, alternating compute and I/O against\n   \
-             no buffering: the time that the program waits for its writes.\n";
+    text += "\n   paper: Hermes (HPDC'18), section 4.2.1 and Figure 8, alternating compute and\n   \
+             I/O against no buffering: the time that the program waits for its writes.\n";
     text
 }
 
@@ -41,11 +44,11 @@ pub(super) fn compare(site: &Site, workload: &Workload) -> Result<(String, bool)
     let direct = checksums(&site.path("pfs-direct"))?;
     let buffered = checksums(&site.path("pfs-forebay"))?;
     let line = |name: &str, (bytes, sum): &(u64, String), remark: &str| {
-        format!("   {name:<12}{bytes:>10}  {sum:<64} {remark}\n")
+        format!("   {name:<12}{bytes:>10}  {sum:<SHOWN$.SHOWN$}  {remark}\n")
     };
     let missing = (0, "missing".to_owned());
 
-    let mut text = format!("   {:<12}{:>10}  SHA-256\n", "file", "bytes");
+    let mut text = format!("   {:<12}{:>10}  SHA-256, {SHOWN} digits\n", "file", "bytes");
     for name in direct.keys().chain(buffered.keys().filter(|name| !direct.contains_key(*name))) {
         let before = direct.get(name).unwrap_or(&missing);
         let after = buffered.get(name).unwrap_or(&missing);

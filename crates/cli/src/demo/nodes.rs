@@ -168,8 +168,8 @@ impl<'a> Stage<'a> {
         user: bool,
     ) -> Result<Self, String> {
         println!(
-            "Forebay demo: {count} nodes on this machine over one emulated store of 23 MB/s; each \
-             has RAM 64 MiB\n"
+            "Forebay demo: {count} nodes on this machine over one emulated store of 23 MB/s;\n\
+             each has RAM 64 MiB\n"
         );
         let began_us = now_us();
         for folder in ["store", "node"] {
