@@ -246,35 +246,36 @@ impl Session {
                 Errno::BADF
             });
         }
-        let Copied { bytes: done, whole } = self.copy_straight(from_side, to_side, bytes)?;
-        if !whole || done > 0 && done == bytes {
-            return Ok(done);
-        }
-        match self.copy_range_from(from_side, to_side, bytes - done) {
-            Err(_) if done > 0 => Ok(done),
-            copied => Ok(copied? + done),
+        match self.copy_straight(from_side, to_side, bytes)? {
+            None => self.copy_range_from(from_side, to_side, bytes),
+            Some(Copied { bytes: done, whole }) if !whole || done == bytes => Ok(done),
+            // What was copied counts, whatever becomes of the rest.
+            Some(Copied { bytes: done, .. }) => {
+                Ok(done + self.copy_range_from(from_side, to_side, bytes - done).unwrap_or(0))
+            }
         }
     }
 
-    /// The first of it, as far as the kernel can copy it by one call, as it copies whole small
-    /// files: at both descriptors' own offsets, from a file that is not managed to one that is
-    /// written through. Not `whole` where there is no more, or the kernel has stopped.
+    /// The first of it, by one call of the kernel's, as it copies whole small files: at both
+    /// descriptors' own offsets, from a file that is not managed to one that is written through.
+    /// `None`, and nothing was done, where it is not that. Not `whole` where there is no more, or
+    /// the kernel has stopped.
     fn copy_straight(
         &self,
         from: CopySide<'_>,
         to: CopySide<'_>,
         bytes: usize,
-    ) -> Result<Copied, Errno> {
-        let nothing = Copied { bytes: 0, whole: true };
+    ) -> Result<Option<Copied>, Errno> {
         let is_plain = from.offset.is_none() && to.offset.is_none() && bytes <= i64::MAX as usize;
         if !is_plain || bytes == 0 || self.file(from.fd).is_some() {
-            return Ok(nothing);
+            return Ok(None);
         }
-        let target = self.file(to.fd).filter(|file| file.record.is_written_through());
-        match target.map(|file| file.copy_in(from.fd, None, None, bytes)) {
-            Some(Ok(Some(copied))) => Ok(copied),
-            None | Some(Ok(None) | Err(Errno::BADF)) => Ok(nothing),
-            Some(Err(errno)) => Err(errno),
+        match self.file(to.fd).filter(|file| file.record.is_written_through()) {
+            None => Ok(None),
+            Some(file) => match file.copy_in(from.fd, None, None, bytes) {
+                Err(Errno::BADF) => Ok(None),
+                copied => copied,
+            },
         }
     }
 

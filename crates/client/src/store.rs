@@ -15,7 +15,6 @@ use forebay_pool::checksums::SlotFiles;
 use forebay_pool::clock;
 use forebay_pool::crash;
 use forebay_pool::layout::*;
-use forebay_pool::moves::Place;
 use forebay_pool::power_loss;
 use forebay_pool::private::{self, Wrong};
 use forebay_pool::segment::text;
@@ -235,7 +234,6 @@ impl OpenFile<'_> {
         let copied = copy_file_range(from, at.as_mut(), to, Some(&mut there), bytes)?;
         self.session.occupy_store(self.record, Direction::Write, copied);
         self.record.clear(FileFlags::SYNCED);
-        self.session.note_moved(Place::Programs, Place::Store, copied);
         Ok(copied)
     }
 }

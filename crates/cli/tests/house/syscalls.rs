@@ -269,17 +269,13 @@ fn a_small_file_is_copied_into_the_store_by_two_calls() {
         \x20   os.close(target), os.close(source)\n\
         os.access('copies-end', 0)\n";
     std::fs::write(site.out.join("copies.py"), program).unwrap();
-    let script = format!("strace -o $OUT/calls python3 -IS $OUT/copies.py $OUT {FILES}");
+    let script = format!("strace -f -o $OUT/calls python3 -IS $OUT/copies.py $OUT {FILES}");
     let (ran, status) =
         site.run_buffered_with(&[("FOREBAY_SMALL_FILES", "write-through")], &script);
     ran.expect(0);
     assert!(status.count("small_files") >= FILES as u64, "{}", status.text);
     let calls = std::fs::read_to_string(site.out.join("calls")).unwrap();
-    let lines = calls.lines().skip_while(|line| !line.contains("copies-begin")).skip(1);
-    let made: Vec<_> = lines
-        .take_while(|line| !line.contains("copies-end"))
-        .filter_map(|line| line.split('(').next())
-        .collect();
+    let made = all_between(&calls, "copies-begin", "copies-end");
     // The copy, and the look that finds the end; nothing goes through the program's memory. A file
     // that the manager's look has found open is buffered after its first copy.
     let copies = made.iter().filter(|&&call| call == "copy_file_range").count();

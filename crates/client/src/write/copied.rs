@@ -8,6 +8,7 @@ use crate::small::SMALL;
 use core::sync::atomic::Ordering;
 use forebay_pool::clock;
 use forebay_pool::layout::*;
+use forebay_pool::moves::Place;
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 
@@ -87,6 +88,7 @@ impl OpenFile<'_> {
         }
         let now = clock::realtime_coarse_ns();
         let Ok(copied) = inside.store_copy(from, at, offset, bytes) else { return Ok(None) };
+        self.session.note_moved(Place::Programs, Place::Store, copied);
         inside.end_write(now, copied);
         Ok(Some(Copied { bytes: copied, whole: copied == bytes }))
     }
