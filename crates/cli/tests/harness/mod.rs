@@ -570,15 +570,6 @@ impl Site {
         Status::parse(self.end(self.forebay(&["status"])).expect(0).stdout)
     }
 
-    /// Waits until another node manager than this one, which is gone, serves the site.
-    pub fn await_manager_after(&self, gone: u32) {
-        let is_another = || {
-            let now = self.status().manager;
-            (now != gone && is_alive(now)).then_some(())
-        };
-        wait_for("another node manager", LONG, is_another);
-    }
-
     pub fn recover(&self) -> Ran {
         self.end(self.forebay(&["recover"]))
     }
@@ -807,6 +798,23 @@ impl<'a> Steps<'a> {
     /// Lets the script go on.
     pub fn past(&self, step: &str) {
         fs::write(self.site.out.join(format!("past-{step}")), "").unwrap();
+    }
+
+    /// Has the script go from step `first` to step `second` without a node manager, which is
+    /// killed, and on when another one serves the site.
+    pub fn without_manager(&self, first: &str, second: &str) {
+        self.at(first);
+        let gone = self.site.status().manager;
+        kill(gone, Signal::KILL);
+        wait_for("its end", LONG, || (!is_alive(gone)).then_some(()));
+        self.past(first);
+        self.at(second);
+        let is_another = || {
+            let now = self.site.status().manager;
+            (now != gone && is_alive(now)).then_some(())
+        };
+        wait_for("another node manager", LONG, is_another);
+        self.past(second);
     }
 
     pub fn end(self) -> Ran {

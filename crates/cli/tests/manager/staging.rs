@@ -11,7 +11,6 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::os::unix::net::UnixListener;
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -534,19 +533,13 @@ fn moved_files_are_dropped_and_others_are_not() {
 
 #[test]
 fn what_the_store_refuses_is_not_counted_as_staged_out() {
-    let faults = tempfile::tempdir().unwrap();
-    let (script, flag) = (faults.path().join("script"), faults.path().join("flag"));
-    fs::write(&flag, "").unwrap();
-    fs::write(&script, failing(&flag, "write")).unwrap();
-    let served = Served::with(&LAZY, |up| {
-        up.env("FOREBAY_FAULTS", &script);
-    });
+    let (served, faults) = with_failing_store("write");
     let steps = Steps::of(&served.site, "echo one > one; head -c 5000 /dev/zero > two; step 1");
     steps.at("1");
     let said = object(&served.run(&["stage-out", "--json", "one", "two"]).expect(1));
     assert_eq!((&said["files"], &said["bytes"]), (&0.into(), &0.into()), "{said}");
     assert_eq!(said["errors"].as_array().unwrap().len(), 2, "{said}");
-    fs::remove_file(&flag).unwrap();
+    mend(&faults);
     let said = object(&served.run(&["stage-out", "--json", "one", "two"]).expect(0));
     assert_eq!((&said["files"], &said["bytes"]), (&2.into(), &5_004.into()), "{said}");
     steps.past("1");
@@ -556,13 +549,7 @@ fn what_the_store_refuses_is_not_counted_as_staged_out() {
 
 #[test]
 fn what_the_store_refuses_has_no_estimate() {
-    let faults = tempfile::tempdir().unwrap();
-    let (script, flag) = (faults.path().join("script"), faults.path().join("flag"));
-    fs::write(&flag, "").unwrap();
-    fs::write(&script, failing(&flag, "write")).unwrap();
-    let served = Served::with(&LAZY, |up| {
-        up.env("FOREBAY_FAULTS", &script);
-    });
+    let (served, faults) = with_failing_store("write");
     let steps =
         Steps::of(&served.site, "echo one > one; step 1; head -c 2M /dev/zero > two; step 2");
     let look = || -> (String, Value) {
@@ -589,7 +576,7 @@ fn what_the_store_refuses_has_no_estimate() {
     let metrics = served.run(&["metrics"]).expect(0).stdout;
     let refused = metrics.lines().find(|line| line.starts_with("forebay_refused_bytes{")).unwrap();
     assert!(refused.ends_with(&format!(" {}", said["refused"])), "{refused} {said}");
-    fs::remove_file(&flag).unwrap();
+    mend(&faults);
     steps.past("2");
     steps.end();
     served.down();
@@ -604,28 +591,32 @@ fn a_command_that_cannot_begin_prints_its_object_too() {
     assert!(said["errors"][0].as_str().unwrap().contains("missing"), "{said}");
 }
 
-/// A file of faults that hold while another file is there.
-fn failing(site: &Path, direction: &str) -> String {
-    format!("store {direction} fail EIO while {}", site.display())
+/// A service whose store fails in this direction, until [`mend`].
+fn with_failing_store(direction: &str) -> (Served, tempfile::TempDir) {
+    let faults = tempfile::tempdir().unwrap();
+    let (script, flag) = (faults.path().join("script"), faults.path().join("flag"));
+    fs::write(&flag, "").unwrap();
+    fs::write(&script, format!("store {direction} fail EIO while {}", flag.display())).unwrap();
+    let served = Served::with(&LAZY, |up| {
+        up.env("FOREBAY_FAULTS", &script);
+    });
+    (served, faults)
+}
+
+fn mend(faults: &tempfile::TempDir) {
+    fs::remove_file(faults.path().join("flag")).unwrap();
 }
 
 #[test]
 fn errors_of_the_store_are_named_for_each_file() {
-    let faults = tempfile::tempdir().unwrap();
-    let (script, flag) = (faults.path().join("script"), faults.path().join("flag"));
-    fs::write(&flag, "").unwrap();
     for direction in ["write", "read"] {
-        fs::write(&flag, "").unwrap();
-        fs::write(&script, failing(&flag, direction)).unwrap();
-        let served = Served::with(&LAZY, |up| {
-            up.env("FOREBAY_FAULTS", &script);
-        });
+        let (served, faults) = with_failing_store(direction);
         fs::write(served.site.store.join("file"), content(1, 1_000_000)).unwrap();
         if direction == "read" {
             let ran = served.run(&["stage-in", "file"]).expect(1);
             assert!(ran.stderr.contains("file: reading it from the store: Input"), "{ran:?}");
             assert_eq!(served.places("file"), [(None, 1_000_000)]);
-            fs::remove_file(&flag).unwrap();
+            mend(&faults);
             served.run(&["stage-in", "file"]).expect(0);
         } else {
             let steps = Steps::of(&served.site, "echo one > one; echo two > two; step 1");
@@ -635,7 +626,7 @@ fn errors_of_the_store_are_named_for_each_file() {
                 assert!(ran.stderr.contains(&format!("{name}: Input/output error")), "{ran:?}");
                 assert_eq!(served.bytes_in("ram", name), 4, "what only the tiers have stays");
             }
-            fs::remove_file(&flag).unwrap();
+            mend(&faults);
             served.run(&["stage-out", "--drop", "one", "two"]).expect(0);
             assert_eq!(fs::read(served.site.store.join("two")).unwrap(), b"two\n");
             steps.past("1");
