@@ -13,7 +13,7 @@ use crate::placement::Engine;
 use crate::predictors::Predictors;
 use crate::process::process_for;
 use crate::session::{Front, KEPT_READERS, Session, root};
-use crate::spawn::{Managed, Reach, Told};
+use crate::spawn::{Carried, Managed, Reach, Told};
 use crate::waiting::surely;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use forebay_placement::schema::{Consistency, Mode};
@@ -315,7 +315,7 @@ impl Session {
             root: AtomicU32::new(root::UNKNOWN),
             lending: AtomicU32::new(0),
             user,
-            carried: Arc::default(),
+            carried: Carried::default(),
             reach: Reach::default(),
             front,
         };
@@ -346,6 +346,7 @@ impl Session {
                 each_descriptor(adopt);
             }
             Managed::These(all, count) => all[..count].iter().for_each(|&fd| adopt(fd)),
+            Managed::Nothing => {}
         }
         // What the image before the exec held and this one has not inherited; a vforked child has
         // what is mapped in the memory that it shares.

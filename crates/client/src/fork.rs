@@ -2,6 +2,7 @@
 
 use crate::attach::{SLOT_LOOK, SLOT_TIMEOUT, StartError, check_namespace};
 use crate::session::Session;
+use crate::spawn::Managed;
 use core::sync::atomic::Ordering;
 use forebay_pool::{Segment, clock, crash, liveness};
 use rustix::process::Pid;
@@ -23,6 +24,8 @@ pub struct Fork {
     /// Of the slot, as long as it is for this child.
     pub(crate) generation: u32,
     pub(crate) parent: u32,
+    /// Whether the slot holds anything that the parent held.
+    inherits: bool,
     /// Before the fork.
     pub(crate) since: liveness::Moment,
 }
@@ -30,7 +33,17 @@ pub struct Fork {
 impl Fork {
     /// What the parent has told of the slot that it has prepared.
     pub(crate) fn told(slot: u32, generation: u32, parent: u32, since_ns: u64) -> Fork {
-        Fork { slot, generation, parent, since: liveness::Moment::at_ns(since_ns) }
+        let since = liveness::Moment::at_ns(since_ns);
+        Fork { slot, generation, parent, inherits: true, since }
+    }
+
+    /// What a program is told of `managed`, the descriptors that may be, which a child executes
+    /// that has done nothing with its slot.
+    pub fn told_of(&self, managed: Managed) -> Managed {
+        match managed == Managed::NONE && !self.inherits {
+            true => Managed::Nothing,
+            false => managed,
+        }
     }
 
     /// The slot that the child has.
@@ -94,9 +107,9 @@ impl Session {
             return None;
         }
         let slot = self.segment.clients().reserve(pid, start)?;
-        self.segment.inherit(self.slot(), slot);
+        let inherits = self.segment.inherit(self.slot(), slot);
         let generation = self.segment.client(slot).generation.load(Ordering::Acquire);
-        Some(Fork { slot, generation, parent: pid, since: liveness::Moment::now() })
+        Some(Fork { slot, generation, parent: pid, inherits, since: liveness::Moment::now() })
     }
 
     /// In the parent: the manager can now see whether the child still lives, should it be killed

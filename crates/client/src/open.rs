@@ -248,7 +248,9 @@ impl Session {
                 seen = OpenStat::of(fd).ok_or(Errno::IO)?;
             }
             if !self.has_place_for(fd) {
-                return Ok(false);
+                // The kernel may not have what is buffered.
+                let is_known = self.is_in_table(&seen.stat);
+                return if is_known { Err(Errno::NOMEM) } else { Ok(false) };
             }
             if self.is_kernel_only() {
                 return self.opened_raw_as(fd, Some(flags)).map(|_| false);

@@ -490,6 +490,12 @@ impl Session {
         self.table.get(fd as usize).is_some()
     }
 
+    /// Takes the memory for the tables of descriptors, which there may be none for later: before the
+    /// process gets another limit of its address space.
+    pub fn make_room_for_files(&self) {
+        self.has_place_for(0);
+    }
+
     /// Binds descriptor `fd` to `description`, of which this process holds a reference.
     pub(crate) fn bind(&self, fd: RawFd, description: u32) {
         self.has_place_for(fd);

@@ -91,7 +91,7 @@ pub struct Session {
     /// The user of this process when it joined the pool, who is the node manager's.
     pub(crate) user: u32,
     /// What the environment of every child has to carry.
-    pub(crate) carried: Arc<Carried>,
+    pub(crate) carried: Carried,
     pub(crate) reach: Reach,
     pub(crate) front: Front,
 }

@@ -55,7 +55,6 @@ impl Beside {
             }
             core::ptr::drop_in_place(&raw mut (*session).predictors);
             core::ptr::drop_in_place(&raw mut (*session).process);
-            core::ptr::drop_in_place(&raw mut (*session).carried);
             let _ = rustix::mm::munmap(session.cast(), size_of::<Session>());
         }
     }
@@ -157,7 +156,7 @@ impl Session {
             duplicating: AtomicU32::new(0),
             lending: AtomicU32::new(0),
             user: self.user,
-            carried: self.carried.clone(),
+            carried: self.carried,
             reach: Reach::default(),
             front: self.front,
         };

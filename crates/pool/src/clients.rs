@@ -24,17 +24,30 @@ pub use slots::Clients;
 
 use crate::crash;
 use crate::segment::Segment;
-use crate::sync::Ordering;
+use crate::sync::{AtomicU32, Ordering};
 
 impl Segment {
-    /// Copies what `parent` holds, and the job it belongs to, to its child's slot.
-    pub fn inherit(&self, parent: u32, child: u32) {
+    /// Copies what `parent` holds, and the job it belongs to, to its child's slot. Returns whether
+    /// that is any description.
+    pub fn inherit(&self, parent: u32, child: u32) -> bool {
         // First: see `Descriptions::free`.
         self.client(child).joining.store(1, Ordering::SeqCst);
         self.header().forks.fetch_add(1, Ordering::SeqCst);
         crash::point("fork.inheriting");
         self.clients().inherit(parent, child);
-        self.descriptions().inherit(parent, child);
+        self.descriptions().inherit(parent, child)
+    }
+
+    /// Whether `slot`, that of the calling process, has nothing that the next process in it, or the
+    /// program that this one executes, would have to give back.
+    pub fn has_nothing(&self, slot: u32) -> bool {
+        let client = self.client(slot);
+        let is_empty = |place: &AtomicU32| place.load(Ordering::Relaxed) == 0;
+        !client.is_inside()
+            && client.opening.load(Ordering::Relaxed) == 0
+            && client.buckets.iter().all(is_empty)
+            && self.index_nodes(slot).cache.iter().all(is_empty)
+            && !self.descriptions().holds_any(slot)
     }
 
     /// Gives a reserved slot back: the fork failed.

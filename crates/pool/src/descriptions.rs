@@ -265,14 +265,23 @@ impl<'a> Descriptions<'a> {
         }
     }
 
-    /// Notes that `child`, a slot that holds none, holds those that `parent` does.
-    pub fn inherit(self, parent: u32, child: u32) {
+    /// Notes that `child`, a slot that holds none, holds those that `parent` does. Returns whether
+    /// there are any.
+    pub fn inherit(self, parent: u32, child: u32) -> bool {
+        let mut any = false;
         for word in 0..self.words() {
             let held = self.held(parent, word).load(Ordering::SeqCst);
             if held != 0 {
                 self.held(child, word).store(held, Ordering::SeqCst);
+                any = true;
             }
         }
+        any
+    }
+
+    /// Whether `slot` holds any.
+    pub fn holds_any(self, slot: u32) -> bool {
+        (0..self.words()).any(|word| self.held(slot, word).load(Ordering::SeqCst) != 0)
     }
 
     /// Whether some other slot than `slot` holds `id`.

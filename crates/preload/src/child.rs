@@ -76,7 +76,7 @@ pub(crate) fn told() -> Option<(u32, Managed)> {
         let is_bare = child.runs.get() && child.session.get().is_none();
         let fork = child.fork.get().filter(|_| is_bare)?;
         let managed = if child.has_files.get() { Managed::Any } else { Managed::NONE };
-        Some((fork.slot(), managed))
+        Some((fork.slot(), fork.told_of(managed)))
     })
 }
 

@@ -36,19 +36,9 @@ mod variadic;
 mod vfork;
 mod watches;
 
-use forebay_client::{Carried, Front, Itself, Session, StartError, Told, Variables};
+use forebay_client::{Carried, Told, Variables};
 use libc::{c_char, c_int};
-
-/// What the kernel and the loader have told this process already.
-fn itself() -> Itself {
-    // SAFETY: reads what the kernel has put on the stack.
-    let user = unsafe {
-        errno::restore_errno(0);
-        let user = libc::getauxval(libc::AT_EUID);
-        (user != 0 || errno::errno() == 0).then_some(user as u32)
-    };
-    Itself { number: number(), user }
-}
+use session::Joining;
 
 /// The number of this process, as the C library has it; that of the process from which it was
 /// cloned, where the C library has had no part in that.
@@ -83,24 +73,17 @@ unsafe extern "C" fn start(_: c_int, _: *const *const c_char, variables: *const 
     let carried = Carried::of(given);
     // A linker leaves out what nothing refers to.
     core::hint::black_box(&LAYOUT);
-    if let (Some(pool), Some(socket)) = (carried.pool(), carried.socket()) {
-        let (job, itself) = (carried.job(), itself());
-        let front = Front { unlock: descriptors::unlock, binds: stdio::standard::binds };
-        match Session::start(pool, socket, job, told, itself, front) {
-            Ok(session) => {
-                let name = c"__libc_single_threaded";
-                // SAFETY: a name with its end; what glibc has by it is a byte.
-                unsafe {
-                    let byte = libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr());
-                    forebay_client::watch_threads(byte.cast());
-                }
-                session::begin(session.carrying(carried));
+    if carried.has_pool() {
+        let is_of_pool = match told {
+            Some(told) if told.may_join_later() => {
+                session::put_off(Joining { carried, told: Some(told) });
+                true
             }
-            // The program runs as without Forebay.
-            Err(StartError::NoPool) => {}
-            Err(error) => session::refuse(error),
+            _ => session::join(Joining { carried, told }, number()),
+        };
+        if is_of_pool {
+            stdio::standard::start();
         }
-        stdio::standard::start();
     }
 }
 

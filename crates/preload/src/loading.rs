@@ -15,6 +15,7 @@ use forebay_client::user_memory::UserPath;
 use libc::{c_char, c_int, c_void};
 
 /// The adapters that this process has, or has tried to load: bits of [`Needs`].
+#[unsafe(link_section = ".data")]
 static LOADED: AtomicU8 = AtomicU8::new(0);
 
 /// Notes adapters that were loaded with the program.

@@ -2,12 +2,12 @@
 
 use crate::errno::status;
 use crate::real::{aliases, real};
-use crate::session::session;
+use crate::session::{session, settle};
 use crate::stdio::foreign::carries;
 use crate::stdio::layout::Stream;
 use crate::stdio::standard;
 use forebay_client::Session;
-use libc::{c_int, pid_t};
+use libc::{c_char, c_int, c_ulong, c_void, pid_t};
 use rustix::io::Errno;
 
 #[unsafe(no_mangle)]
@@ -147,6 +147,9 @@ macro_rules! limits {
     ($($name:ident $symbol:literal ($($argument:ident: $type:ty),*);)*) => { $(
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
+            // A process of less memory, or fewer descriptors, could not join.
+            settle();
+            crate::session::session_of_table().into_iter().for_each(Session::make_room_for_files);
             let result = real!($symbol($($argument => $type),*) -> c_int);
             match crate::session::session_of_table() {
                 Some(session) => session.limits_changed(),
@@ -188,6 +191,28 @@ parting! {
     seteuid c"seteuid" (user: libc::uid_t);
     setreuid c"setreuid" (real: libc::uid_t, effective: libc::uid_t);
     setresuid c"setresuid" (real: libc::uid_t, effective: libc::uid_t, saved: libc::uid_t);
+}
+
+/// A process joins before it may find other files where the pool is, or may not use them.
+macro_rules! settling {
+    ($($name:ident $symbol:literal ($($argument:ident: $type:ty),*);)*) => { $(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
+            settle();
+            real!($symbol($($argument => $type),*) -> c_int)
+        }
+    )* };
+}
+
+settling! {
+    unshare c"unshare" (flags: c_int);
+    setns c"setns" (fd: c_int, kind: c_int);
+    mount c"mount" (from: *const c_char, to: *const c_char, kind: *const c_char, flags: c_ulong, data: *const c_void);
+    umount c"umount" (path: *const c_char);
+    umount2 c"umount2" (path: *const c_char, flags: c_int);
+    setfsuid c"setfsuid" (user: libc::uid_t);
+    // Its arguments differ with the option: all registers are passed on.
+    prctl c"prctl" (option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong);
 }
 
 aliases! {

@@ -1,13 +1,24 @@
 //! The one session of the process, and in a vforked child the one that it has taken.
+//!
+//! A process that has nothing of the pool takes it when it is asked for first: by a call that may
+//! concern a file, or before the process changes so that it could not take it any more, or not
+//! where it is. Until then it has one thread, and no handlers.
 
-use crate::child;
-use core::sync::atomic::{AtomicPtr, Ordering};
-use forebay_client::{OpenFile, Session, StartError, say};
+use crate::errno::{errno, restore_errno};
+use crate::stdio::standard;
+use crate::{child, descriptors};
+use core::cell::UnsafeCell;
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use forebay_client::{Carried, Front, Itself, OpenFile, Session, StartError, Told, say};
 use libc::c_int;
+use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Null without a session. While vforked children run in the process's memory, their number stands
 /// above the address, and the sign bit is set: so callers that find a plain address, which is all
 /// that they look at, need not ask whether they are such a child.
+#[unsafe(link_section = ".data")]
 static SESSION: AtomicPtr<Session> = AtomicPtr::new(core::ptr::null_mut());
 
 const SHARED: usize = 1 << 63;
@@ -24,9 +35,137 @@ fn of_process(word: *mut Session) -> Option<&'static Session> {
     unsafe { word.map_addr(|word| word & ADDRESS).as_ref() }
 }
 
-/// Has the process use `session` from now on.
-pub(crate) fn begin(session: Session) {
+/// What a process needs to join the pool.
+#[derive(Clone, Copy)]
+pub(crate) struct Joining {
+    /// The settings that it was started with.
+    pub(crate) carried: Carried,
+    /// What the image before has said.
+    pub(crate) told: Option<Told>,
+}
+
+impl Joining {
+    /// A session of the process, which has probably the number `guess`.
+    fn start(&self, guess: Option<u32>) -> Result<Session, StartError> {
+        let Joining { carried, told } = *self;
+        let pool = carried.pool().zip(carried.socket());
+        let (pool, socket) = pool.ok_or(StartError::NoPool)?;
+        let itself = Itself { number: guess, user: user() };
+        let front = Front { unlock: descriptors::unlock, binds: standard::binds };
+        let session = Session::start(pool, socket, carried.job(), told, itself, front)?;
+        Ok(session.carrying(carried))
+    }
+}
+
+/// Has the process, which has probably the number `guess`, use a session of the pool from now on.
+/// False where there is no pool for it: it runs as without Forebay.
+pub(crate) fn join(joining: Joining, guess: Option<u32>) -> bool {
+    use_session(joining.start(guess))
+}
+
+fn use_session(started: Result<Session, StartError>) -> bool {
+    let session = match started {
+        Ok(session) => session,
+        Err(StartError::NoPool) => return false,
+        Err(error) => refuse(error),
+    };
+    let name = c"__libc_single_threaded";
+    // SAFETY: a name with its end; what glibc has by it is a byte.
+    unsafe {
+        let byte = libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr());
+        forebay_client::watch_threads(byte.cast());
+    }
     SESSION.store(Box::into_raw(Box::new(session)), Ordering::Release);
+    true
+}
+
+/// The user that the process was started as, which the kernel has said.
+fn user() -> Option<u32> {
+    restore_errno(0);
+    // SAFETY: reads what the kernel has put on the stack.
+    let user = unsafe { libc::getauxval(libc::AT_EUID) };
+    (user != 0 || errno() == 0).then_some(user as u32)
+}
+
+/// What a process that has not joined yet will join with: one that has allocated nothing for it.
+struct PutOff {
+    stage: AtomicU32,
+    joining: UnsafeCell<MaybeUninit<Joining>>,
+    /// The thread that joins: where its errno is.
+    joiner: AtomicPtr<c_int>,
+}
+
+mod stage {
+    /// Nothing is put off: there is a session, or none for this process.
+    pub(super) const SETTLED: u32 = 0;
+    pub(super) const PUT_OFF: u32 = 1;
+    pub(super) const JOINING: u32 = 2;
+}
+
+// SAFETY: written before any other thread is there, and read by the one that begins to join.
+unsafe impl Sync for PutOff {}
+
+#[unsafe(link_section = ".data")]
+static PUT_OFF: PutOff = PutOff {
+    stage: AtomicU32::new(stage::SETTLED),
+    joining: UnsafeCell::new(MaybeUninit::uninit()),
+    joiner: AtomicPtr::new(core::ptr::null_mut()),
+};
+
+/// Has the process join when its session is asked for, or by [`settle`]. To be called once, at its
+/// start.
+pub(crate) fn put_off(joining: Joining) {
+    // SAFETY: no other thread is there.
+    unsafe { (*PUT_OFF.joining.get()).write(joining) };
+    PUT_OFF.stage.store(stage::PUT_OFF, Ordering::Release);
+}
+
+/// Joins the pool if the process has put that off.
+#[inline]
+pub(crate) fn settle() {
+    if PUT_OFF.stage.load(Ordering::Acquire) != stage::SETTLED {
+        join_now();
+    }
+}
+
+/// Calls `act` while the process may have as many descriptors as it may allow itself: it has one
+/// thread.
+fn with_more_descriptors<R>(act: impl FnOnce() -> R) -> R {
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    let result = act();
+    let _ = setrlimit(Resource::Nofile, limit);
+    result
+}
+
+#[cold]
+#[inline(never)]
+fn join_now() {
+    // SAFETY: takes nothing.
+    let thread = unsafe { libc::__errno_location() };
+    let (from, to) = (stage::PUT_OFF, stage::JOINING);
+    if PUT_OFF.stage.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        // A call that joining itself makes is the kernel's. Another thread, which the C library has
+        // started inside itself, waits.
+        while PUT_OFF.stage.load(Ordering::Acquire) == stage::JOINING
+            && PUT_OFF.joiner.load(Ordering::Acquire) != thread
+        {
+            rustix::thread::sched_yield();
+        }
+        return;
+    }
+    PUT_OFF.joiner.store(thread, Ordering::Release);
+    let before = errno();
+    // SAFETY: it was put off.
+    let joining = unsafe { (*PUT_OFF.joining.get()).assume_init_read() };
+    // It may have been cloned unseen since, and have another number than at its start.
+    use_session(match joining.start(None) {
+        // It has opened as much as it may.
+        Err(StartError::Pool(Errno::MFILE)) => with_more_descriptors(|| joining.start(None)),
+        started => started,
+    });
+    restore_errno(before);
+    PUT_OFF.stage.store(stage::SETTLED, Ordering::Release);
 }
 
 /// The session of this process, if it runs under Forebay. A vforked child takes one of its own.
@@ -43,7 +182,10 @@ pub(crate) fn session() -> Option<&'static Session> {
 #[cold]
 #[inline(never)]
 fn while_shared(word: *mut Session) -> Option<&'static Session> {
-    let session = of_process(word)?;
+    let Some(session) = of_process(word) else {
+        settle();
+        return of_process(SESSION.load(Ordering::Acquire));
+    };
     if child::is_child() { Some(own(session)) } else { Some(session) }
 }
 
@@ -53,11 +195,11 @@ fn own(parent: &Session) -> &'static Session {
 }
 
 /// The same for calls that only change which descriptors there are: in a vforked child without a
-/// session they are the kernel's alone.
+/// session, or a process that has not joined yet, they are the kernel's alone.
 #[inline]
 pub(crate) fn session_of_table() -> Option<&'static Session> {
     let word = SESSION.load(Ordering::Acquire);
-    if !is_plain(word) && child::is_bare() { None } else { session() }
+    if word.is_null() || !is_plain(word) && child::is_bare() { None } else { session() }
 }
 
 /// The same for calls that look at nothing but what never changes: that of the parent in a vforked
@@ -72,7 +214,7 @@ pub(crate) fn parents() -> Option<&'static Session> {
     of_process(SESSION.load(Ordering::Acquire))
 }
 
-/// Whether this process runs under Forebay.
+/// Whether this process has joined the pool.
 pub(crate) fn is_attached() -> bool {
     !SESSION.load(Ordering::Acquire).is_null()
 }

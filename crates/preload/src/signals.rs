@@ -143,6 +143,8 @@ unsafe extern "C" fn sigaction(
         |new: &libc::sigaction| !matches!(new.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN);
     if changed.as_ref().is_some_and(is_handler) {
         HANDLED.store(true, Ordering::Relaxed);
+        // A handler may come while the heap is locked, and open a file.
+        crate::session::settle();
     }
     let ours = (1..SIGNALS as c_int).contains(&number) && UNTOUCHED & bit(number) == 0;
     if !ours || !crate::session::is_attached() {

@@ -21,6 +21,8 @@ unsafe extern "C" fn syscall(
     e: c_long,
     f: c_long,
 ) -> c_long {
+    // What some of them change could not be seen later.
+    crate::session::settle();
     // Unlike the functions that it goes to, it is no cancellation point.
     // SAFETY: the program's call.
     without_cancellation(|| unsafe { dispatch(number, a, b, c, d, e, f) })

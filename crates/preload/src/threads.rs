@@ -1,7 +1,7 @@
 //! The first thread beside the first.
 
 use crate::real::real;
-use crate::session::is_attached;
+use crate::session::{is_attached, settle};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::{c_int, pthread_attr_t, pthread_t};
@@ -24,6 +24,7 @@ unsafe extern "C" fn pthread_create(
     argument: *mut c_void,
 ) -> c_int {
     SEVERAL.store(true, Ordering::Relaxed);
+    settle();
     if is_attached() {
         forebay_client::make_room_for_own_descriptors();
     }

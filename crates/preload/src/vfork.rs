@@ -207,6 +207,8 @@ unsafe extern "C" fn clone(
     storage: *mut c_void,
     child: *mut libc::pid_t,
 ) -> c_int {
+    // It may be a thread.
+    session::settle();
     let call = |main: Main, argument: *mut c_void| real!(c"clone"(main => Main, stack => *mut c_void, flags => c_int, argument => *mut c_void, parent => *mut libc::pid_t, storage => *mut c_void, child => *mut libc::pid_t) -> c_int);
     const VFORKED: c_int = libc::CLONE_VM | libc::CLONE_VFORK;
     const OTHER: c_int = libc::CLONE_THREAD

@@ -84,6 +84,20 @@ fn a_vfork_is_the_kernels() {
     assert!(first.is_some_and(|line| line.contains("CLONE_VM|CLONE_VFORK|")), "{calls}");
 }
 
+/// Whatever a program does first that has joined nothing yet.
+#[test]
+fn a_program_that_begins_with_nothing_joins_before_it_matters() {
+    for setup in [&LAZY, &SLOW_STORE, &TINY] {
+        let site = Site::new(setup);
+        if !site.compile("late.c", &["-pthread"]) {
+            return;
+        }
+        for how in ["vforked", "forked", "spawned"] {
+            site.same(&format!("$BIN/late {how}"));
+        }
+    }
+}
+
 /// What was found out of a program holds for its file as it was.
 #[test]
 fn a_program_that_has_become_a_static_one_gets_what_is_buffered() {

@@ -5,9 +5,10 @@ use crate::session::Session;
 use crate::user_memory::{Strings, texts_at};
 use core::ffi::{CStr, c_char};
 use core::marker::PhantomData;
+use core::ptr::NonNull;
 use rustix::fs::{Access, AtFlags, CWD};
+use std::alloc::{GlobalAlloc, Layout, System};
 use std::ffi::CString;
-use std::sync::Arc;
 
 /// What the environment of every child has to carry, in the order of [`Setting`].
 const CARRIED: [&CStr; SETTINGS] = [
@@ -69,6 +70,7 @@ impl<'a> Variables<'a> {
     ///
     /// # Safety
     /// The list is that, ends with null, and stays as it is for as long as it is used.
+    #[inline]
     pub unsafe fn given(list: Strings) -> Variables<'a> {
         let mut number = 0;
         // SAFETY: as the caller says.
@@ -93,6 +95,7 @@ impl<'a> Variables<'a> {
 
     /// The entry for `name`. A program that starts looks for many names: how long the other entries
     /// are does not matter.
+    #[inline]
     pub(super) fn find(self, name: &CStr) -> Option<&'a CStr> {
         // SAFETY: as of `entries`.
         let is_defined = |entry: &*const c_char| unsafe { defines_at(*entry, name) };
@@ -116,6 +119,7 @@ impl<'a> Variables<'a> {
 }
 
 /// What stands behind the name of an entry.
+#[inline]
 fn value_of(entry: &CStr) -> &[u8] {
     entry.to_bytes().splitn(2, |&byte| byte == b'=').nth(1).unwrap_or_default()
 }
@@ -132,12 +136,25 @@ fn preloaded(value: &[u8]) -> impl Iterator<Item = &[u8]> {
 /// # Safety
 /// The list is the one that the kernel has given to this process, ends with null, and neither it
 /// nor its entries are used by another thread yet.
+#[inline]
 pub unsafe fn take_adapters(list: *mut *const c_char) -> Needs {
     // SAFETY: as the caller says.
     let given = unsafe { Variables::given(list) };
     let Some(entry) = given.find(Setting::Preload.name()) else { return Needs::NONE };
     let is_adapter = |name: &&[u8]| !Needs::of_preloaded(name).is_empty();
-    let Some(first) = preloaded(value_of(entry)).find(is_adapter) else { return Needs::NONE };
+    match preloaded(value_of(entry)).find(is_adapter) {
+        // SAFETY: as the caller says.
+        Some(first) => unsafe { take_from(entry, first) },
+        None => Needs::NONE,
+    }
+}
+
+/// The same, of an entry in which `first` is the first of them.
+///
+/// # Safety
+/// As of [`take_adapters`].
+#[cold]
+unsafe fn take_from(entry: &CStr, first: &[u8]) -> Needs {
     let (start, length) = (entry.as_ptr().cast_mut().cast::<u8>(), entry.count_bytes());
     let mut to = first.as_ptr().addr() - start.addr();
     let mut from = to;
@@ -169,25 +186,58 @@ pub unsafe fn take_adapters(list: *mut *const c_char) -> Needs {
 ///
 /// # Safety
 /// It can be read up to its zero.
+#[inline]
 pub(super) unsafe fn defines_at(entry: *const c_char, name: &CStr) -> bool {
     let wanted = name.to_bytes().iter().chain(b"=");
     // SAFETY: the comparison ends at the zero, which is in no name.
     wanted.zip(0..).all(|(&byte, at)| unsafe { entry.add(at).cast::<u8>().read() } == byte)
 }
 
-/// Our settings as this process received them, "NAME=value": programs clear their environment.
-#[derive(Debug, Default)]
+/// Our settings as this process received them, "NAME=value": programs clear their environment. The
+/// copies are never freed.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Carried {
-    entries: [Option<CString>; SETTINGS],
+    entries: [Option<&'static CStr>; SETTINGS],
 }
 
 impl Carried {
     /// The settings in the environment as it was given; none where it switches Forebay off.
+    #[inline]
     pub fn of(given: Variables<'_>) -> Carried {
         if given.switch_off() {
             return Carried::default();
         }
-        Carried { entries: CARRIED.map(|name| given.find(name).map(CStr::to_owned)) }
+        // One piece of memory: a start touches the fewest pages so.
+        let mut carried = Carried::default();
+        let mut bytes = 0;
+        for name in CARRIED {
+            bytes += given.find(name).map_or(0, |entry| entry.count_bytes() + 1);
+        }
+        let layout = Layout::array::<u8>(bytes).ok().filter(|layout| layout.size() > 0);
+        // SAFETY: not empty.
+        let Some(mut place) =
+            layout.and_then(|layout| NonNull::new(unsafe { System.alloc(layout) }))
+        else {
+            return carried;
+        };
+        for (to, name) in carried.entries.iter_mut().zip(CARRIED) {
+            let Some(entry) = given.find(name) else { continue };
+            let length = entry.count_bytes() + 1;
+            // SAFETY: room for all of them, one after the other, which stay as they are.
+            unsafe {
+                place.as_ptr().copy_from_nonoverlapping(entry.as_ptr().cast(), length);
+                *to = Some(CStr::from_ptr(place.as_ptr().cast()));
+                place = place.add(length);
+            }
+        }
+        carried
+    }
+
+    /// Whether they say which pool the process is to join, and where its node manager listens.
+    #[inline]
+    pub fn has_pool(&self) -> bool {
+        let has = |setting: Setting| self.entries[setting as usize].is_some();
+        has(Setting::Pool) && has(Setting::Socket)
     }
 
     /// The pool that the process is to join.
@@ -197,7 +247,7 @@ impl Carried {
 
     /// Whether a program with `variables` is to join the same pool, and not that of another run.
     pub(super) fn is_pool_of(&self, variables: Variables<'_>) -> bool {
-        let ours = self.entries()[Setting::Pool as usize];
+        let ours = self.entries[Setting::Pool as usize];
         variables.find(Setting::Pool.name()).is_none_or(|given| ours == Some(given))
     }
 
@@ -251,14 +301,10 @@ impl Carried {
         })
     }
 
-    fn entries(&self) -> [Option<&CStr>; SETTINGS] {
-        self.entries.each_ref().map(Option::as_deref)
-    }
-
     /// The value of a setting.
     fn value(&self, setting: Setting) -> Option<&CStr> {
         let value = setting.name().count_bytes() + 1;
-        let entry = self.entries()[setting as usize]?.to_bytes_with_nul();
+        let entry = self.entries[setting as usize]?.to_bytes_with_nul();
         CStr::from_bytes_with_nul(entry.get(value..)?).ok()
     }
 
@@ -331,7 +377,7 @@ impl<'a> Environment<'a> {
         if given.switch_off() {
             return environment;
         }
-        let mut missing = carried.entries();
+        let mut missing = carried.entries;
         for (setting, name) in missing.iter_mut().zip(CARRIED) {
             *setting = setting.filter(|_| !given.has(name));
         }
@@ -369,7 +415,7 @@ impl Session {
     /// The session, whose process gives `carried` to every child.
     #[must_use]
     pub fn carrying(mut self, carried: Carried) -> Session {
-        self.carried = Arc::new(carried);
+        self.carried = carried;
         self
     }
 
@@ -390,7 +436,7 @@ impl Session {
         if given.switch_off() {
             return [None; SETTINGS];
         }
-        let mut missing = self.carried.entries();
+        let mut missing = self.carried.entries;
         for (setting, name) in missing.iter_mut().zip(CARRIED) {
             match given.find(name) {
                 None => {}

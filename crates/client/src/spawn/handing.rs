@@ -15,10 +15,13 @@ use core::fmt::{self, Write};
 use core::sync::atomic::Ordering;
 use forebay_pool::clock::Timer;
 use forebay_pool::layout::slot_state;
-use forebay_pool::{Segment, clock, crash};
+use forebay_pool::{Segment, clock, crash, interruption};
 use rustix::fd::RawFd;
 
 const NAME: &CStr = c"FOREBAY_PROCESS";
+
+/// How [`Managed::Nothing`] is told.
+const NOTHING: &[u8] = b"nothing";
 
 /// Descriptors that are told one by one.
 const LISTED: usize = 16;
@@ -37,6 +40,9 @@ pub enum Managed {
     Any,
     /// So many of these, and no other.
     These([RawFd; LISTED], usize),
+    /// None, and the slot has nothing of the pool: a program need not join before it does what
+    /// concerns a file.
+    Nothing,
 }
 
 impl Managed {
@@ -54,6 +60,16 @@ impl Managed {
     }
 }
 
+/// A number in decimal digits.
+#[inline]
+fn number(text: &[u8]) -> Option<u64> {
+    let digit = |sum: u64, &byte: &u8| match byte {
+        b'0'..=b'9' => sum.checked_mul(10)?.checked_add(u64::from(byte - b'0')),
+        _ => None,
+    };
+    text.iter().try_fold(0, digit).filter(|_| !text.is_empty())
+}
+
 /// What this program was told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Told {
@@ -65,16 +81,24 @@ pub struct Told {
 }
 
 impl Told {
-    /// What is in the environment.
+    /// What is in the environment. Each program runs this at its start: what is inlined touches no
+    /// page of its own.
+    #[inline]
     pub fn of(given: Variables<'_>) -> Option<Told> {
-        let text = given.find(NAME)?.to_str().ok()?;
-        let mut parts = text.get(NAME.count_bytes() + 1..)?.split('-');
-        let (slot, word) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
-        let mut managed = Managed::NONE;
-        for part in parts.next()?.split(',').filter(|part| !part.is_empty()) {
-            managed = part.parse().map_or(Managed::Any, |fd| managed.with(fd));
-        }
-        let mut numbers = parts.map(|part| part.parse::<u64>().ok());
+        let text = given.find(NAME)?.to_bytes();
+        let mut parts = text.get(NAME.count_bytes() + 1..)?.split(|&byte| byte == b'-');
+        let (slot, word) = (number(parts.next()?)?.try_into().ok()?, number(parts.next()?)?);
+        let managed = match parts.next()? {
+            NOTHING => Managed::Nothing,
+            listed => listed.split(|&byte| byte == b',').filter(|fd| !fd.is_empty()).fold(
+                Managed::NONE,
+                |all, fd| match number(fd).and_then(|fd| fd.try_into().ok()) {
+                    Some(fd) => all.with(fd),
+                    None => Managed::Any,
+                },
+            ),
+        };
+        let mut numbers = parts.map(number);
         let fork = match numbers.next() {
             None => None,
             Some(generation) => Some(Fork::told(
@@ -92,6 +116,7 @@ impl Told {
     /// # Safety
     /// The list is the one that the kernel has given to this process, ends with null, and is used
     /// by no other thread yet.
+    #[inline]
     pub unsafe fn take(list: *mut *const c_char) -> Option<Told> {
         if list.is_null() {
             return None;
@@ -117,7 +142,14 @@ impl Told {
 
     /// Whether it was told a moment ago, to this process as far as is known without the pool.
     pub(crate) fn is_recent(&self) -> bool {
-        clock::monotonic_ns().saturating_sub(self.word) <= START.as_ns()
+        self.may_join_later() || clock::monotonic_ns().saturating_sub(self.word) <= START.as_ns()
+    }
+
+    /// Whether the process has nothing of the pool, and need not join before it does what concerns
+    /// a file. That holds for whoever finds it in the environment: it comes to another process by
+    /// way of one alone that was told so, and does not load the library.
+    pub fn may_join_later(&self) -> bool {
+        self.managed == Managed::Nothing
     }
 
     /// Whether it was told to process `pid`, the calling one. It is not told again.
@@ -133,10 +165,12 @@ impl Told {
                 state == slot_state::RESERVED
                     && client.generation.load(Ordering::SeqCst) == fork.generation
             }
+            // It may have joined long after it was told: then its number counts in its namespace.
             None => {
                 state == slot_state::LIVE
                     && client.pid.load(Ordering::SeqCst) == pid
                     && self.is_recent()
+                    && (!self.may_join_later() || segment.has_numbers_of_here())
             }
         };
         is_its
@@ -166,6 +200,7 @@ fn entry(slot: u32, word: u64, managed: Managed, fork: Option<&Fork>) -> Result<
     write!(text, "{}={slot}-{word}-", NAME.to_str().unwrap_or_default())?;
     match managed {
         Managed::Any => text.write_str("any")?,
+        Managed::Nothing => text.write_str("nothing")?,
         Managed::These(all, count) => {
             for (place, fd) in all[..count].iter().enumerate() {
                 let comma = if place > 0 { "," } else { "" };
@@ -190,6 +225,16 @@ impl Session {
         self.files().fold(Managed::NONE, |managed, file| managed.with(file.fd))
     }
 
+    /// What the program is told of `managed`, the descriptors that may be, if this process executes
+    /// it now.
+    pub fn told_of(&self, managed: Managed) -> Managed {
+        let is_whole = !self.may_have_other_threads() && !interruption::is_inside();
+        match managed == Managed::NONE && is_whole && self.segment.has_nothing(self.slot()) {
+            true => Managed::Nothing,
+            false => managed,
+        }
+    }
+
     /// The slot of this process.
     pub fn own_slot(&self) -> u32 {
         self.slot()
@@ -208,7 +253,11 @@ impl Session {
     ) -> R {
         // The clock has another time at each exec of a process.
         let word = clock::monotonic_ns().max(1);
+        let managed = self.told_within_limits(managed);
         let Ok(text) = entry(slot, word, managed, None) else { return execute(list) };
+        if managed == Managed::Nothing {
+            self.segment.client(slot).joined();
+        }
         let told = &self.segment.client(slot).told;
         told.store(word, Ordering::SeqCst);
         // SAFETY: as the caller says.
@@ -232,13 +281,19 @@ impl Session {
     ) {
         // Where all slots are in use the child looks, and waits, for one itself.
         let fork = self.before_fork();
+        let managed = fork.map_or(managed, |fork| fork.told_of(managed));
+        let managed = self.told_within_limits(managed);
         let word = clock::monotonic_ns().max(1);
         let text = fork.as_ref().map(|fork| entry(fork.slot(), word, managed, Some(fork)));
         let (Some(fork), Some(Ok(text))) = (fork, text) else {
             spawn(list);
             return;
         };
-        self.segment.client(fork.slot()).told.store(word, Ordering::SeqCst);
+        let client = self.segment.client(fork.slot());
+        if managed == Managed::Nothing {
+            client.joined();
+        }
+        client.told.store(word, Ordering::SeqCst);
         crash::point("spawn.told");
         // SAFETY: as the caller says.
         match unsafe { with_entry(list, &text, spawn) } {
@@ -298,11 +353,16 @@ mod tests {
         let many = (0..LISTED as RawFd).fold(Managed::NONE, Managed::with);
         assert_eq!(many.with(99), Managed::Any);
         let of_child = Fork::told(1023, u32::MAX, 4_194_303, u64::MAX);
-        for managed in [Managed::Any, Managed::NONE, Managed::NONE.with(1).with(1000), many] {
+        let some = Managed::NONE.with(1).with(1000);
+        for managed in [Managed::Any, Managed::NONE, Managed::Nothing, some, many] {
             for fork in [None, Some(of_child)] {
                 let told = read(&entry(1023, u64::MAX, managed, fork.as_ref()).ok().unwrap());
                 assert_eq!(told, Some(Told { slot: 1023, word: u64::MAX, managed, fork }));
             }
+        }
+        for (managed, is_recent) in [(Managed::NONE, false), (Managed::Nothing, true)] {
+            let long_ago = read(&entry(1023, 1, managed, None).ok().unwrap()).unwrap();
+            assert_eq!((long_ago.is_recent(), long_ago.may_join_later()), (is_recent, is_recent));
         }
         let other = |text: &str| {
             let mut made = Text { bytes: [0; 256], length: 0 };

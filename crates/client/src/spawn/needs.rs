@@ -89,6 +89,7 @@ impl Needs {
 
     /// What a library in LD_PRELOAD is for that was put there for a program which needs it: an
     /// adapter, by its name, or a runtime that no path was given of; none of another one.
+    #[inline]
     pub(super) fn of_preloaded(path: &[u8]) -> Needs {
         let name = file_name(path);
         let adapters = ADAPTERS.iter().filter(|(_, file)| file.as_bytes() == name);

@@ -1,12 +1,13 @@
 //! Whether programs that this process executes find the library and the pool. A process that forks
 //! often has looked a moment ago, and its children know that from it.
 
+use super::Managed;
 use crate::mappings::getauxval;
 use crate::open::inode_and_mount;
 use crate::session::Session;
 use crate::user_memory::is_readable;
 use core::ffi::c_ulong;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use forebay_pool::clock::{self, Timer};
 use rustix::fs::{Access, AtFlags, CWD};
 use rustix::process::{Resource, getrlimit};
@@ -41,6 +42,8 @@ pub(crate) struct Reach {
     /// How often limits, users or root directories may have changed.
     changes: AtomicU32,
     forks: AtomicU32,
+    /// Whether there was no limit of the address space when it was looked for last.
+    is_unlimited: AtomicBool,
 }
 
 impl Reach {
@@ -84,7 +87,18 @@ impl Session {
         const BESIDE: u64 = 64 << 20;
         let needed = self.segment.header().segment_bytes + BESIDE;
         let limit = getrlimit(Resource::As).current;
+        self.reach.is_unlimited.store(limit.is_none(), Ordering::SeqCst);
         limit.is_none_or(|limit| limit >= needed)
+    }
+
+    /// What a program is told of `managed`, which was found to join: with a limit of the address
+    /// space it joins at once, before it uses that for something else.
+    pub(super) fn told_within_limits(&self, managed: Managed) -> Managed {
+        let is_unlimited = || self.reach.is_unlimited.load(Ordering::SeqCst);
+        match managed {
+            Managed::Nothing if !is_unlimited() => Managed::NONE,
+            managed => managed,
+        }
     }
 
     /// Before a child is forked, which may execute a program: finds out for it, and for those that

@@ -2,15 +2,20 @@
 
 use super::layout::*;
 use core::cell::{Cell, UnsafeCell};
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use libc::{FILE, c_int, c_void};
-use std::sync::OnceLock;
 
 /// glibc's `struct _IO_wide_data`, and some bytes more: its size differs from version to version.
 pub(super) type WideData = [u64; 48];
 
-/// That of a stream without any operation so far.
-pub(super) static WIDE_DATA: OnceLock<WideData> = OnceLock::new();
+/// That of a stream without any operation so far, from when the process starts.
+#[unsafe(link_section = ".data")]
+static FRESH_WIDE_DATA: [AtomicU64; 48] = [const { AtomicU64::new(0) }; 48];
+
+/// Notes that of a stream that no program has used.
+pub(super) fn note_wide_data(fresh: WideData) {
+    FRESH_WIDE_DATA.iter().zip(fresh).for_each(|(to, word)| to.store(word, Ordering::Release));
+}
 
 /// What belongs to one of our streams. It is used under the stream's lock.
 pub(super) struct Cookie {
@@ -44,7 +49,9 @@ impl Cookie {
                 lent: AtomicBool::new(false),
                 by_terminal: Cell::new(false),
                 buffer: Cell::new(core::ptr::null_mut()),
-                wide: UnsafeCell::new(WIDE_DATA.get().copied().unwrap_or([0; 48])),
+                wide: UnsafeCell::new(
+                    FRESH_WIDE_DATA.each_ref().map(|it| it.load(Ordering::Acquire)),
+                ),
             };
             // SAFETY: room for a cookie.
             unsafe { place.write(fresh) };
@@ -105,7 +112,9 @@ impl Cookie {
 
 /// glibc's function table of cookie streams, and our reading function as they have it: by these
 /// ours are recognized.
+#[unsafe(link_section = ".data")]
 static COOKIE_JUMPS: AtomicUsize = AtomicUsize::new(0);
+#[unsafe(link_section = ".data")]
 static COOKIE_READER: AtomicUsize = AtomicUsize::new(0);
 
 /// That table.

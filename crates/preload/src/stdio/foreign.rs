@@ -12,6 +12,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use libc::{FILE, c_int, off64_t};
 
 /// glibc's own stdin, which no program uses any more.
+#[unsafe(link_section = ".data")]
 pub(super) static GLIBC_STDIN: AtomicPtr<FILE> = AtomicPtr::new(core::ptr::null_mut());
 
 pub(super) fn glibc_stdin() -> Option<Stream<'static>> {

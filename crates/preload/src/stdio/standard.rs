@@ -6,15 +6,18 @@
 //! cookie streams differ only in the functions that call the kernel.
 
 use super::buffer::choose_buffer;
-use super::cookie::{Cookie, WIDE_DATA, WideData, cookie_jumps, cookie_of, ours, ours_or_former};
+use super::cookie::{
+    Cookie, WideData, cookie_jumps, cookie_of, note_wide_data, ours, ours_or_former,
+};
 use super::foreign::{GLIBC_STDIN, carries, glibc_stdin};
 use super::glibc::{stderr, stdin, stdout, unbuffer};
 use super::layout::*;
 use super::stream::cookie_stream;
-use crate::session::{managed, session};
+use crate::session::managed;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering, fence};
 use libc::c_int;
 
+#[unsafe(link_section = ".data")]
 static STANDARD: [AtomicPtr<Cookie>; 3] = [const { AtomicPtr::new(core::ptr::null_mut()) }; 3];
 
 /// What belongs to those that are lent.
@@ -80,6 +83,7 @@ pub(crate) fn binds(fd: c_int) {
 }
 
 /// Vforked children that run in the process's memory.
+#[unsafe(link_section = ".data")]
 static CHILDREN: AtomicUsize = AtomicUsize::new(0);
 
 /// Notes that a vforked child is about to use the streams as well, or does not any more: what its
@@ -111,18 +115,14 @@ fn follow_children() {
 }
 
 /// Makes the standard streams ours, before a program can have a copy of their pointers.
+#[inline(always)]
 pub(crate) fn start() {
-    if session().is_none() {
-        return;
-    }
     // SAFETY: glibc's own stream and what belongs to it, which no program has used yet.
     let wide = unsafe {
         GLIBC_STDIN.store(stdin, Ordering::Release);
         Stream::at(stdin).map(|own| own.get(WIDE_DATA_AT).cast::<WideData>().read())
     };
-    if let Some(wide) = wide {
-        let _ = WIDE_DATA.set(wide);
-    }
+    wide.into_iter().for_each(note_wide_data);
     let all = [
         (0, &raw mut stdin, c"r"),
         (1, &raw mut stdout, c"w"),

@@ -53,31 +53,36 @@ impl Housekeeper {
         let clients = node.segment.clients();
         self.clients.retain(|&slot, _| clients.taken.has(slot));
         self.heirs.retain(|&slot, _| clients.taken.has(slot));
+        let mut any_reaped = false;
         for (slot, client) in clients.used() {
             let generation = client.generation.load(Ordering::Acquire);
-            match client.state.load(Ordering::Acquire) {
+            any_reaped |= match client.state.load(Ordering::Acquire) {
                 slot_state::LIVE => {
                     self.heirs.remove(&slot);
                     let known =
                         self.clients.get(&slot).is_some_and(|(known, _)| *known == generation);
                     let alive = if known { self.still_runs(slot) } else { self.watch(slot) };
-                    if !alive {
-                        self.reap(slot);
-                    }
+                    !alive && self.reap(slot)
                 }
                 slot_state::RESERVED => self.look_at_reserved(slot),
                 slot_state::REAPING => self.reap(slot),
                 _ => {
                     self.clients.remove(&slot);
                     self.heirs.remove(&slot);
+                    false
                 }
             }
+        }
+        // Once for all of them: a script starts a thousand programs a second.
+        if any_reaped {
+            commit_files(&node);
+            node.want_work();
         }
     }
 
     /// A child whose parent is gone may still be about to confirm its slot, however long it is
-    /// stopped before.
-    pub(super) fn look_at_reserved(&mut self, slot: u32) {
+    /// stopped before. Returns whether it was reaped.
+    fn look_at_reserved(&mut self, slot: u32) -> bool {
         let node = Arc::clone(&self.node);
         let segment = &node.segment;
         let client = segment.client(slot);
@@ -87,9 +92,7 @@ impl Housekeeper {
             None => liveness::is_alive(pid, start) || self.has_heir(slot, pid),
             Some(child) => liveness::is_alive(child, 0),
         };
-        if !is_wanted && segment.client(slot).take_unconfirmed() {
-            self.reap(slot);
-        }
+        !is_wanted && segment.client(slot).take_unconfirmed() && self.reap(slot)
     }
 
     /// Whether a process lives that may have to confirm `slot`, reserved by process `parent` that
@@ -149,24 +152,23 @@ impl Housekeeper {
         !matches!(rustix::event::poll(&mut fds, Some(&now)), Ok(1..))
     }
 
-    pub(super) fn reap(&mut self, slot: u32) {
+    /// Takes back what the dead process of `slot` had. False if some of it is still to be taken
+    /// back, in a later round: what it takes is held by a process that does not go on.
+    fn reap(&mut self, slot: u32) -> bool {
         let node = Arc::clone(&self.node);
         let mut unfinished = Vec::new();
         let inside = node.segment.reap_slot(slot, |file, owner| unfinished.push((file, owner)));
         for (file, owner) in unfinished {
             finish_truncate(&node, file, owner);
         }
-        // The rest is taken back in a later round: what it takes is held by a process that does not
-        // go on.
-        let Some(inside) = inside else { return };
+        let Some(inside) = inside else { return false };
         self.clients.remove(&slot);
         self.heirs.remove(&slot);
         crash::point("housekeeping.reaped");
         if inside {
             mark_pending_files(&node);
         }
-        commit_files(&node);
-        node.want_work();
+        true
     }
 }
 
