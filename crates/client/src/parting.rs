@@ -490,8 +490,8 @@ impl Session {
         self.table.get(fd as usize).is_some()
     }
 
-    /// Takes the memory for the tables of descriptors, which there may be none for later: before the
-    /// process gets another limit of its address space.
+    /// Takes the memory for the tables of descriptors, for which there may be none later: before
+    /// the process gets another limit of its address space.
     pub fn make_room_for_files(&self) {
         self.has_place_for(0);
     }

@@ -36,7 +36,7 @@ mod variadic;
 mod vfork;
 mod watches;
 
-use forebay_client::{Carried, Told, Variables};
+use forebay_client::{Carried, Front, Told, Variables};
 use libc::{c_char, c_int};
 use session::Joining;
 
@@ -74,12 +74,14 @@ unsafe extern "C" fn start(_: c_int, _: *const *const c_char, variables: *const 
     // A linker leaves out what nothing refers to.
     core::hint::black_box(&LAYOUT);
     if carried.has_pool() {
+        let front = Front { unlock: descriptors::unlock, binds: stdio::standard::binds };
+        let joining = Joining { carried, told, front };
         let is_of_pool = match told {
             Some(told) if told.may_join_later() => {
-                session::put_off(Joining { carried, told: Some(told) });
+                session::put_off(joining);
                 true
             }
-            _ => session::join(Joining { carried, told }, number()),
+            _ => session::join(joining, number()),
         };
         if is_of_pool {
             stdio::standard::start();

@@ -4,9 +4,8 @@
 //! concern a file, or before the process changes so that it could not take it any more, or not
 //! where it is. Until then it has one thread, and no handlers.
 
+use crate::child;
 use crate::errno::{errno, restore_errno};
-use crate::stdio::standard;
-use crate::{child, descriptors};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -42,16 +41,17 @@ pub(crate) struct Joining {
     pub(crate) carried: Carried,
     /// What the image before has said.
     pub(crate) told: Option<Told>,
+    /// What the session calls of the library.
+    pub(crate) front: Front,
 }
 
 impl Joining {
     /// A session of the process, which has probably the number `guess`.
     fn start(&self, guess: Option<u32>) -> Result<Session, StartError> {
-        let Joining { carried, told } = *self;
+        let Joining { carried, told, front } = *self;
         let pool = carried.pool().zip(carried.socket());
         let (pool, socket) = pool.ok_or(StartError::NoPool)?;
         let itself = Itself { number: guess, user: user() };
-        let front = Front { unlock: descriptors::unlock, binds: standard::binds };
         let session = Session::start(pool, socket, carried.job(), told, itself, front)?;
         Ok(session.carrying(carried))
     }

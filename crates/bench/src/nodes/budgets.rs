@@ -43,8 +43,9 @@ const MIB: u64 = 1 << 20;
 const BLOCK: u64 = 256 << 10;
 /// Bytes of a record that begins and ends within pages and blocks.
 const RECORD: u64 = 47_008;
-/// What each node writes of shared files.
-const SHARED: u64 = 16 * MIB;
+/// What each node writes of shared files: little, of which the first messages are much, and as much
+/// as of a checkpoint.
+const SHARED: [u64; 2] = [16 * MIB, 256 * MIB];
 /// A store that is slower than another node.
 const SLOW: &str = "emulate = { bandwidth = \"64MB/s\", latency = \"4ms\", shared = \"device\" }\n";
 
@@ -102,10 +103,13 @@ fn claims(crowd: &str) -> Vec<Claim> {
         claims.push(Claim::at_most(REMOTE_SMALL, system, 45e-6));
     }
     claims.extend(links::claims());
-    for (work, apart, times) in
-        [(SEGMENTED, APART, 0.9), (STRIDED, APART, 0.8), (RECORDS, RECORDS_APART, 0.3)]
-    {
-        claims.push(Claim::ratio(work, (work, GROUP), (apart, GROUP), times));
+    for each in SHARED {
+        for (work, apart, times) in
+            [(SEGMENTED, APART, 0.9), (STRIDED, APART, 0.8), (RECORDS, RECORDS_APART, 0.3)]
+        {
+            let [work, apart] = [work, apart].map(|work| of_each(work, each));
+            claims.push(Claim::ratio(&work, (&work, GROUP), (&apart, GROUP), times));
+        }
     }
     for (work, seconds) in [(KILLED, 0.5), (SILENT, 5.0), (DEAD, 8.0)] {
         claims.push(Claim::at_most(work, GROUP, seconds));
@@ -113,6 +117,11 @@ fn claims(crowd: &str) -> Vec<Claim> {
     claims.push(Claim::at_most(IDLE, crowd, 0.005));
     claims.push(Claim::at_most(MORE_RESIDENT, crowd, (16 * MIB) as f64));
     claims
+}
+
+/// A work of which each node writes so much.
+fn of_each(work: &str, each: u64) -> String {
+    format!("{work}, {} MiB each", each / MIB)
 }
 
 fn held(way: &str, size: &str) -> String {
@@ -152,9 +161,19 @@ fn pair(
         let Spread { median, .. } = Spread::of(took.into_iter()).unwrap_or(Spread::UNKNOWN);
         measured.add(FIRST, system, Unit::Rate, 1e9 / median);
     }
-    say("files that both nodes write");
-    shared(measured, options, &spaces, KERNEL, &alone, false)?;
-    shared(measured, options, &spaces, GROUP, &group, true)?;
+    for each in SHARED {
+        say(&format!("files that both nodes write, {} MiB each", each / MIB));
+        // All works together, with as much beside it.
+        let ram_mib = options.scale.of(8 * each / MIB, 64);
+        let name = format!("shared{}", each / MIB);
+        let shared_by = |name: &str, group| spaces.side_of(name, ram_mib, "", group);
+        let keys = format!("folder = \"group-{name}\"\n");
+        let side = shared_by(&name, Some(&keys))?;
+        let plain = shared_by(&format!("{name}-plain"), None)?;
+        spaces.keep_group(&side)?;
+        shared(measured, options, &spaces, (KERNEL, &plain, false), each)?;
+        shared(measured, options, &spaces, (GROUP, &side, true), each)?;
+    }
     for &system in SYSTEMS {
         say(&format!("links: {system}"));
         let peer = spaces.within(1, || links::Peer::start(options, site, system, address(1)))?;
@@ -212,12 +231,11 @@ fn shared(
     measured: &mut Measured,
     options: &Options,
     spaces: &Spaces,
-    system: &str,
-    side: &Side,
-    is_buffered: bool,
+    (system, side, is_buffered): (&str, &Side, bool),
+    whole: u64,
 ) -> Result<(), String> {
     let mut programs = [spaces.start(0, side, is_buffered)?, spaces.start(1, side, is_buffered)?];
-    let each = options.scale.of(SHARED, 2 * MIB);
+    let each = options.scale.of(whole, 2 * MIB);
     for (work, name, bytes, second, stride) in [
         (APART, "apart", MIB, None, 1),
         (SEGMENTED, "segments", MIB, Some(each), 1),
@@ -236,7 +254,8 @@ fn shared(
         }
         let took = programs.iter_mut().map(Program::hear).collect::<Result<Vec<_>, _>>()?;
         let longest = took.concat().into_iter().fold(0.0, f64::max);
-        measured.add(work, system, Unit::Bandwidth(bytes), 2.0 * count as f64 / longest * 1e9);
+        let work = of_each(work, whole);
+        measured.add(&work, system, Unit::Bandwidth(bytes), 2.0 * count as f64 / longest * 1e9);
         // Each node looks at what the other one has written.
         for (node, program) in programs.iter_mut().rev().enumerate() {
             let (file, offset) = of(node);

@@ -223,6 +223,17 @@ impl Spaces {
     /// A store and how it is used. `backing` is more keys of the store; `group` those of a group of
     /// all nodes, where they form one.
     pub fn side(&self, name: &str, backing: &str, group: Option<&str>) -> Result<Side, String> {
+        self.side_of(name, 64, backing, group)
+    }
+
+    /// The same with so many MiB of RAM on each node.
+    pub fn side_of(
+        &self,
+        name: &str,
+        ram_mib: u64,
+        backing: &str,
+        group: Option<&str>,
+    ) -> Result<Side, String> {
         let store = self.folder(&format!("store-{name}"))?;
         let config = self.folder.join(format!("{name}.toml"));
         let last = self.count() - 1;
@@ -232,7 +243,7 @@ impl Spaces {
         let text = format!(
             "[flush]\ntrigger = \"on-exit\"\n[placement]\nprefetch = false\n\
              [[backing]]\npath = \"store-{name}\"\n{backing}\
-             [[tier]]\nname = \"ram\"\nkind = \"ram\"\ncapacity = \"64MiB\"\n{}",
+             [[tier]]\nname = \"ram\"\nkind = \"ram\"\ncapacity = \"{ram_mib}MiB\"\n{}",
             group.unwrap_or_default()
         );
         fs::write(&config, text).map_err(|e| failed(&config, &e))?;

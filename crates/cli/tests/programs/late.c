@@ -14,8 +14,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/fsuid.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -187,6 +189,16 @@ static void unshared(void)
 	show_path("unshared");
 }
 
+/* None of these does anything here. */
+static void privileges(void)
+{
+	printf("  umount %d %d\n", umount2("no-such-place", MNT_DETACH), umount("no-such-place"));
+	printf("  setns %d\n", setns(-1, CLONE_NEWNS));
+	printf("  setfsuid %d\n", setfsuid(-1));
+	printf("  prctl %d\n", prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+	show_path("privileges");
+}
+
 static void rooted(void)
 {
 	char here[4096];
@@ -271,7 +283,7 @@ static const struct {
 	{ "spawn", by_spawn },	  { "system", by_system },    { "pipe", by_pipe },	     { "message", by_message },
 	{ "few", few_descriptors }, { "full", all_descriptors }, { "unshared", unshared },	     { "rooted", rooted },
 	{ "user", other_user },	  { "memory", small_memory }, { "writes", writes },	     { "redirects", redirects },
-	{ "renames", renames },	  { "lists", lists },	      { "maps", maps },		     { "nothing", nothing },
+	{ "renames", renames },	  { "lists", lists },	      { "privileges", privileges }, { "maps", maps },		     { "nothing", nothing },
 };
 
 /* A program that does `name` first, by a vfork, a fork or a posix_spawn. */

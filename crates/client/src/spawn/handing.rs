@@ -146,8 +146,8 @@ impl Told {
     }
 
     /// Whether the process has nothing of the pool, and need not join before it does what concerns
-    /// a file. That holds for whoever finds it in the environment: it comes to another process by
-    /// way of one alone that was told so, and does not load the library.
+    /// a file. That holds for each process that finds it in its environment: to another than was
+    /// told so it comes by way of that one alone, where that does not load the library.
     pub fn may_join_later(&self) -> bool {
         self.managed == Managed::Nothing
     }
