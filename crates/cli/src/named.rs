@@ -211,6 +211,7 @@ impl Pool {
         // Our files have no locks, and none of them is a standard one.
         let front = Front { unlock: |_| {}, binds: |_| {} };
         Session::start(&pool, &socket, None, None, Itself::default(), front)
+            .map(|session| *session)
             .map_err(|error| format!("{place}: {error}"))
     }
 

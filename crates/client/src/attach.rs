@@ -63,6 +63,8 @@ pub enum StartError {
     Namespace,
     /// The pool is there, but cannot be opened for now.
     Pool(Errno),
+    /// The pool cannot be found any more, or not be used, and its node manager serves it.
+    Hidden,
     /// It would not share the emulated device of this store with the others.
     Device(usize, DeviceError),
 }
@@ -91,6 +93,9 @@ impl core::fmt::Display for StartError {
                  programs that use a directory in one namespace, with `forebay run` inside of it (docs/posix.md#limits)",
             ),
             Self::Pool(errno) => write!(f, "the pool cannot be opened: {errno}"),
+            Self::Hidden => f.write_str(
+                "the pool of its node manager, which runs, cannot be found or used where it is now, or was removed",
+            ),
             Self::Device(store, error) => {
                 write!(f, "the file that backing[{store}].emulate.shared names: {error}")
             }
@@ -181,7 +186,7 @@ impl Session {
         told: Option<Told>,
         itself: Itself,
         front: Front,
-    ) -> Result<Session, StartError> {
+    ) -> Result<Box<Session>, StartError> {
         let user = itself.user.unwrap_or_else(|| rustix::process::geteuid().as_raw());
         let pool = Path::new(OsStr::from_bytes(pool.to_bytes()));
         let job = job.and_then(|job| job.to_str().ok()?.parse().ok()).unwrap_or(0);
@@ -220,7 +225,7 @@ impl Session {
         job: u32,
         (told, pid, user): (Option<Told>, u32, u32),
         front: Front,
-    ) -> Result<Session, StartError> {
+    ) -> Result<Box<Session>, StartError> {
         // The slot of a child is not its own yet. One that was taken from it is as none.
         let told = match told.and_then(|told| told.fork) {
             None => told,
@@ -284,7 +289,8 @@ impl Session {
         let has_scratch_rules = segment.rules().iter().any(scratch);
         let commits = |rule: &RuleRecord| rule.settings().consistency == Some(Consistency::Commit);
         let has_commit_rules = segment.rules().iter().any(commits);
-        let session = Session {
+        // Few copies: the program may have little stack where it opens its first file.
+        let session = Box::new(Session {
             segment,
             attachment,
             process,
@@ -318,7 +324,7 @@ impl Session {
             carried: Carried::default(),
             reach: Reach::default(),
             front,
-        };
+        });
         session.join_recording();
         session.join_following();
         match session.adopt_inherited(told.map_or(Managed::Any, |told| told.managed)) {

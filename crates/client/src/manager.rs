@@ -1,6 +1,7 @@
 //! The link to the node manager: a socket, made when first needed and made again when it broke.
 
 use crate::fd::{borrow, hide};
+use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use forebay_pool::clock::Timer;
 use forebay_pool::message::Message;
@@ -31,6 +32,14 @@ pub(crate) struct ManagerLink {
     /// The manager did not read the last message in time: it is not waited for before it has read
     /// one.
     is_late: AtomicBool,
+}
+
+/// Whether a node manager listens at the socket `path`.
+pub fn manager_answers(path: &CStr) -> bool {
+    let link = ManagerLink::new(path.to_bytes());
+    let answers = link.connected().is_ok();
+    link.disconnect();
+    answers
 }
 
 impl ManagerLink {

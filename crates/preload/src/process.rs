@@ -7,7 +7,7 @@ use crate::stdio::foreign::carries;
 use crate::stdio::layout::Stream;
 use crate::stdio::standard;
 use forebay_client::Session;
-use libc::{c_char, c_int, c_ulong, c_void, pid_t};
+use libc::{c_char, c_int, c_uint, c_ulong, c_void, pid_t, size_t};
 use rustix::io::Errno;
 
 #[unsafe(no_mangle)]
@@ -20,7 +20,7 @@ pub(crate) unsafe extern "C" fn fork() -> pid_t {
     match call() {
         0 => {
             if let Err(refused) = session.forked(prepared, crate::number()) {
-                crate::session::refuse(refused);
+                crate::session::refuse("start", refused);
             }
             crate::session::alone(session);
             standard::alone();
@@ -211,6 +211,11 @@ settling! {
     umount c"umount" (path: *const c_char);
     umount2 c"umount2" (path: *const c_char, flags: c_int);
     setfsuid c"setfsuid" (user: libc::uid_t);
+    pivot_root c"pivot_root" (new: *const c_char, old: *const c_char);
+    move_mount c"move_mount" (from: c_int, source: *const c_char, to: c_int, target: *const c_char, flags: c_uint);
+    mount_setattr c"mount_setattr" (fd: c_int, path: *const c_char, flags: c_uint, attributes: *mut c_void, size: size_t);
+    // What is mapped afterwards has to be in memory.
+    mlockall c"mlockall" (flags: c_int);
     // Its arguments differ with the option: all registers are passed on.
     prctl c"prctl" (option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong);
 }

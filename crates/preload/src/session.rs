@@ -2,7 +2,7 @@
 //!
 //! A process that has nothing of the pool takes it when it is asked for first: by a call that may
 //! concern a file, or before the process changes so that it could not take it any more, or not
-//! where it is. Until then it has one thread, and no handlers.
+//! where it is: also by a first thread, and by a handler, which may come in the middle of malloc.
 
 use crate::child;
 use crate::errno::{errno, restore_errno};
@@ -46,37 +46,43 @@ pub(crate) struct Joining {
 }
 
 impl Joining {
-    /// A session of the process, which has probably the number `guess`.
-    fn start(&self, guess: Option<u32>) -> Result<Session, StartError> {
+    /// A session of the process, which has probably the number `guess`, and then the user that it
+    /// was started as.
+    fn start(&self, guess: Option<u32>) -> Result<Box<Session>, StartError> {
         let Joining { carried, told, front } = *self;
         let pool = carried.pool().zip(carried.socket());
         let (pool, socket) = pool.ok_or(StartError::NoPool)?;
-        let itself = Itself { number: guess, user: user() };
-        let session = Session::start(pool, socket, carried.job(), told, itself, front)?;
-        Ok(session.carrying(carried))
+        let itself = Itself { number: guess, user: guess.and_then(|_| user()) };
+        let mut session = Session::start(pool, socket, carried.job(), told, itself, front)?;
+        session.carry(carried);
+        Ok(session)
+    }
+
+    /// Whether a node manager serves the pool.
+    fn is_served(&self) -> bool {
+        self.carried.socket().is_some_and(forebay_client::manager_answers)
     }
 }
 
 /// Has the process, which has probably the number `guess`, use a session of the pool from now on.
 /// False where there is no pool for it: it runs as without Forebay.
 pub(crate) fn join(joining: Joining, guess: Option<u32>) -> bool {
-    use_session(joining.start(guess))
+    match joining.start(guess) {
+        Ok(session) => begin(session),
+        Err(StartError::NoPool) => return false,
+        Err(error) => refuse("start", error),
+    }
+    true
 }
 
-fn use_session(started: Result<Session, StartError>) -> bool {
-    let session = match started {
-        Ok(session) => session,
-        Err(StartError::NoPool) => return false,
-        Err(error) => refuse(error),
-    };
+fn begin(session: Box<Session>) {
     let name = c"__libc_single_threaded";
     // SAFETY: a name with its end; what glibc has by it is a byte.
     unsafe {
         let byte = libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr());
         forebay_client::watch_threads(byte.cast());
     }
-    SESSION.store(Box::into_raw(Box::new(session)), Ordering::Release);
-    true
+    SESSION.store(Box::into_raw(session), Ordering::Release);
 }
 
 /// The user that the process was started as, which the kernel has said.
@@ -158,12 +164,23 @@ fn join_now() {
     let before = errno();
     // SAFETY: it was put off.
     let joining = unsafe { (*PUT_OFF.joining.get()).assume_init_read() };
-    // It may have been cloned unseen since, and have another number than at its start.
-    use_session(match joining.start(None) {
+    // It may have been cloned unseen since, and have another number than at its start, and another
+    // user.
+    let started = match joining.start(None) {
         // It has opened as much as it may.
         Err(StartError::Pool(Errno::MFILE)) => with_more_descriptors(|| joining.start(None)),
         started => started,
-    });
+    };
+    match started {
+        Ok(session) => begin(session),
+        Err(StartError::NoPool) if !joining.is_served() => {}
+        Err(error) => {
+            let hidden = error == StartError::NoPool;
+            // SAFETY: what the program has printed is not lost with it.
+            unsafe { libc::fflush(core::ptr::null_mut()) };
+            refuse("go on with", if hidden { StartError::Hidden } else { error });
+        }
+    }
     restore_errno(before);
     PUT_OFF.stage.store(stage::SETTLED, Ordering::Release);
 }
@@ -191,7 +208,7 @@ fn while_shared(word: *mut Session) -> Option<&'static Session> {
 
 /// The session of the calling child of `parent`'s process.
 fn own(parent: &Session) -> &'static Session {
-    child::own_session(parent).unwrap_or_else(|refused| refuse(refused))
+    child::own_session(parent).unwrap_or_else(|refused| refuse("start", refused))
 }
 
 /// The same for calls that only change which descriptors there are: in a vforked child without a
@@ -266,15 +283,10 @@ fn managed_while_shared(word: *mut Session, fd: c_int) -> Option<OpenFile<'stati
     }
 }
 
-/// Ends a program that must not run, with the status of one that cannot be executed.
-pub(crate) fn refuse(why: StartError) -> ! {
-    let mut name = [0; 16];
-    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
-    let length =
-        rustix::fs::openat(rustix::fs::CWD, c"/proc/self/comm", flags, rustix::fs::Mode::empty())
-            .and_then(|comm| rustix::io::read(comm, &mut name[..]));
-    let name = String::from_utf8_lossy(&name[..length.unwrap_or(0)]);
-    say(&format!("forebay: cannot start {}: {why}\n", name.trim_end()));
-    // SAFETY: nothing of the program has begun.
+/// Ends a program that must not run, or go on, with the status of one that cannot be executed.
+pub(crate) fn refuse(what: &str, why: StartError) -> ! {
+    let name = rustix::thread::name().unwrap_or_default();
+    say(&format!("forebay: cannot {what} {}: {why}\n", name.to_string_lossy()));
+    // SAFETY: nothing of the program's is to run any more.
     unsafe { libc::_exit(126) }
 }

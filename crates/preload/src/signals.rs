@@ -238,6 +238,14 @@ macro_rules! single {
 
 single! { sysv_signal __sysv_signal }
 
+/// The C library sets the handler inside itself.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sigset(number: c_int, handler: sighandler_t) -> sighandler_t {
+    HANDLED.store(true, Ordering::Relaxed);
+    crate::session::settle();
+    real!(c"sigset"(number => c_int, handler => sighandler_t) -> isize) as sighandler_t
+}
+
 aliases! {
     "C" __sigaction = sigaction(number: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
 }

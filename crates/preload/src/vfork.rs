@@ -6,7 +6,7 @@
 //! meanwhile, with their own storage.
 
 use crate::child;
-use crate::real::real;
+use crate::real::{aliases, real};
 use crate::session::{self, session};
 use crate::stdio::standard;
 use crate::{signals, threads};
@@ -81,7 +81,7 @@ extern "C" fn follow() {
     if let (Some(fork), Some(parents)) = (fork, session::parents())
         && let Err(refused) = parents.vforked(&fork, number)
     {
-        session::refuse(refused);
+        session::refuse("start", refused);
     }
     mask.into_iter().for_each(unblock);
 }
@@ -228,4 +228,8 @@ unsafe extern "C" fn clone(
         -1 => end(-crate::errno::errno(), how),
         child => end(child, how),
     }
+}
+
+aliases! {
+    "C" __clone = clone(main: Main, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent: *mut libc::pid_t, storage: *mut c_void, child: *mut libc::pid_t) -> c_int;
 }

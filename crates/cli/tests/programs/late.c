@@ -26,6 +26,7 @@
 #include <unistd.h>
 
 extern char **environ;
+extern int pivot_root(const char *, const char *);
 
 #define PATH "late-file"
 
@@ -122,6 +123,25 @@ static void by_handler(void)
 	raise(SIGUSR1);
 }
 
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+static void by_older_handler(void)
+{
+	sigset(SIGUSR1, handler);
+	raise(SIGUSR1);
+}
+
+static int begin(void *argument)
+{
+	show_path(argument);
+	return 5;
+}
+
+static void by_clone(void)
+{
+	static char stack[256 << 10] __attribute__((aligned(64)));
+	reap(clone(begin, stack + sizeof stack, SIGCHLD, "cloned"));
+}
+
 static void by_exec(void)
 {
 	execl("/bin/cat", "cat", PATH, (char *)NULL);
@@ -196,6 +216,13 @@ static void privileges(void)
 	printf("  setns %d\n", setns(-1, CLONE_NEWNS));
 	printf("  setfsuid %d\n", setfsuid(-1));
 	printf("  prctl %d\n", prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+	printf("  mlockall %d\n", mlockall(0));
+	printf("  pivot_root %d\n", pivot_root("no-such-place", "no-such-place"));
+#if __GLIBC_PREREQ(2, 36)
+	struct mount_attr nothing = { 0 };
+	printf("  move_mount %d\n", move_mount(-1, "", -1, "", 0));
+	printf("  mount_setattr %d\n", mount_setattr(-1, "", 0, &nothing, sizeof nothing));
+#endif
 	show_path("privileges");
 }
 
@@ -243,6 +270,17 @@ static void redirects(void)
 	printf("  after\n");
 }
 
+/* A stream that was there before its descriptor becomes the file's. */
+static void reopens(void)
+{
+	FILE *before = fdopen(dup(1), "w");
+	int fd = open(PATH, O_WRONLY | O_TRUNC);
+	if (write(fd, "HEAD ", 5) != 5 || dup2(fd, fileno(before)) < 0)
+		perror("dup2");
+	fprintf(before, "through the stream");
+	printf("  closed %d %d\n", fclose(before), close(fd));
+}
+
 static void renames(void)
 {
 	printf("  renamed %d\n", rename(PATH, PATH ".new") | rename(PATH ".new", PATH));
@@ -279,7 +317,8 @@ static const struct {
 	void (*act)(void);
 } ACTS[] = {
 	{ "stat", by_stat },	  { "stream", by_stream },    { "syscall", by_syscall },     { "fork", by_fork },
-	{ "vfork", by_vfork },	  { "thread", by_thread },    { "handler", by_handler },     { "exec", by_exec },
+	{ "vfork", by_vfork },	  { "thread", by_thread },    { "handler", by_handler }, { "sigset", by_older_handler }, { "clone", by_clone },
+	{ "reopens", reopens },     { "exec", by_exec },
 	{ "spawn", by_spawn },	  { "system", by_system },    { "pipe", by_pipe },	     { "message", by_message },
 	{ "few", few_descriptors }, { "full", all_descriptors }, { "unshared", unshared },	     { "rooted", rooted },
 	{ "user", other_user },	  { "memory", small_memory }, { "writes", writes },	     { "redirects", redirects },

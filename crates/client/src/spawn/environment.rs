@@ -7,7 +7,7 @@ use core::ffi::{CStr, c_char};
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 use rustix::fs::{Access, AtFlags, CWD};
-use std::alloc::{GlobalAlloc, Layout, System};
+use std::alloc::{GlobalAlloc, Layout, System, handle_alloc_error};
 use std::ffi::CString;
 
 /// What the environment of every child has to carry, in the order of [`Setting`].
@@ -214,12 +214,10 @@ impl Carried {
             bytes += given.find(name).map_or(0, |entry| entry.count_bytes() + 1);
         }
         let layout = Layout::array::<u8>(bytes).ok().filter(|layout| layout.size() > 0);
+        let Some(layout) = layout else { return carried };
         // SAFETY: not empty.
-        let Some(mut place) =
-            layout.and_then(|layout| NonNull::new(unsafe { System.alloc(layout) }))
-        else {
-            return carried;
-        };
+        let place = NonNull::new(unsafe { System.alloc(layout) });
+        let mut place = place.unwrap_or_else(|| handle_alloc_error(layout));
         for (to, name) in carried.entries.iter_mut().zip(CARRIED) {
             let Some(entry) = given.find(name) else { continue };
             let length = entry.count_bytes() + 1;
@@ -412,11 +410,9 @@ impl<'a> Environment<'a> {
 }
 
 impl Session {
-    /// The session, whose process gives `carried` to every child.
-    #[must_use]
-    pub fn carrying(mut self, carried: Carried) -> Session {
+    /// The process gives `carried` to every child from now on.
+    pub fn carry(&mut self, carried: Carried) {
         self.carried = carried;
-        self
     }
 
     /// The environment that a new program gets where its starter has given it `given`, and that

@@ -269,7 +269,8 @@ impl Session {
 
     /// Calls `spawn`, which makes a child that executes a program, with the environment that the
     /// child is to have: that of `list` and what it is told, which is that it may have inherited
-    /// `managed`. `spawn` returns the number of the child, if there is one.
+    /// `managed`. `spawn` returns the number of the child, if there is one. The child joins at its
+    /// start: a slot that is not its own yet stands for a child that is on its way.
     ///
     /// # Safety
     /// As of [`Session::telling`].
@@ -281,19 +282,13 @@ impl Session {
     ) {
         // Where all slots are in use the child looks, and waits, for one itself.
         let fork = self.before_fork();
-        let managed = fork.map_or(managed, |fork| fork.told_of(managed));
-        let managed = self.told_within_limits(managed);
         let word = clock::monotonic_ns().max(1);
         let text = fork.as_ref().map(|fork| entry(fork.slot(), word, managed, Some(fork)));
         let (Some(fork), Some(Ok(text))) = (fork, text) else {
             spawn(list);
             return;
         };
-        let client = self.segment.client(fork.slot());
-        if managed == Managed::Nothing {
-            client.joined();
-        }
-        client.told.store(word, Ordering::SeqCst);
+        self.segment.client(fork.slot()).told.store(word, Ordering::SeqCst);
         crash::point("spawn.told");
         // SAFETY: as the caller says.
         match unsafe { with_entry(list, &text, spawn) } {

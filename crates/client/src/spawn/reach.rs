@@ -42,7 +42,7 @@ pub(crate) struct Reach {
     /// How often limits, users or root directories may have changed.
     changes: AtomicU32,
     forks: AtomicU32,
-    /// Whether there was no limit of the address space when it was looked for last.
+    /// Whether there was no limit of memory when it was looked for last.
     is_unlimited: AtomicBool,
 }
 
@@ -87,12 +87,13 @@ impl Session {
         const BESIDE: u64 = 64 << 20;
         let needed = self.segment.header().segment_bytes + BESIDE;
         let limit = getrlimit(Resource::As).current;
-        self.reach.is_unlimited.store(limit.is_none(), Ordering::SeqCst);
+        let is_unlimited = limit.is_none() && getrlimit(Resource::Data).current.is_none();
+        self.reach.is_unlimited.store(is_unlimited, Ordering::SeqCst);
         limit.is_none_or(|limit| limit >= needed)
     }
 
-    /// What a program is told of `managed`, which was found to join: with a limit of the address
-    /// space it joins at once, before it uses that for something else.
+    /// What a program is told of `managed`, which was found to join: with a limit of memory it joins
+    /// at once, before it uses that for something else.
     pub(super) fn told_within_limits(&self, managed: Managed) -> Managed {
         let is_unlimited = || self.reach.is_unlimited.load(Ordering::SeqCst);
         match managed {

@@ -85,6 +85,7 @@ pub fn start(pool: &Path) -> Result<Session, StartError> {
     const NO_SOCKET: &CStr = c"/nowhere";
     let front = Front { unlock: |_| {}, binds: |_| {} };
     Session::start(&text(pool), NO_SOCKET, None, None, Itself::default(), front)
+        .map(|session| *session)
 }
 
 pub fn open(session: &Session, path: &Path, flags: OpenFlags) -> Result<RawFd, Errno> {

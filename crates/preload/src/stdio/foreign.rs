@@ -7,7 +7,7 @@ use super::glibc::{Locked, forget_pushed_back};
 use super::layout::*;
 use super::position::{read_ahead, seek};
 use crate::errno::set_errno;
-use crate::session::{is_attached, managed};
+use crate::session::managed;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use libc::{FILE, c_int, off64_t};
 
@@ -42,7 +42,7 @@ pub(super) fn carries_foreign(fd: c_int) -> bool {
 /// Notes that glibc's own `stream` was opened, or is about to be closed.
 pub(crate) fn carries(stream: Option<Stream>, opened: bool) {
     // The streams of a vforked child are its parent's, and its descriptors are not.
-    let Some(stream) = stream.filter(|_| is_attached() && !crate::child::is_child()) else {
+    let Some(stream) = stream.filter(|_| !crate::child::is_child()) else {
         return;
     };
     let fd = stream.get(FILENO_AT);
