@@ -12,6 +12,7 @@ use core::sync::atomic::Ordering;
 use forebay_pool::{Marker, clock, liveness};
 use rustix::fd::RawFd;
 use rustix::fs::FileType;
+use rustix::io::Errno;
 
 impl OpenFile<'_> {
     /// Whether the descriptor stays buffered if it is sent to process `peer`.
@@ -34,6 +35,18 @@ impl OpenFile<'_> {
 }
 
 impl Session {
+    /// Takes over `fd`, a copy of a descriptor of another process.
+    ///
+    /// # Errors
+    /// As of [`Session::opened_raw`]: it must not be used.
+    pub fn copied(&self, fd: RawFd) -> Result<(), Errno> {
+        self.forget(fd);
+        match self.adopt(fd) {
+            Some(_) => Ok(()),
+            None => self.opened_raw(fd).map(drop),
+        }
+    }
+
     /// Takes over `fd`, which was just received; `again` if it will be received once more. False if
     /// it was on its way for so long that its offset is lost, or no description is to be had: it
     /// must not be used.

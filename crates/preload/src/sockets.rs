@@ -1,6 +1,7 @@
-//! Descriptors in messages between processes.
+//! Descriptors that go from process to process.
 
-use crate::real::cancellable;
+use crate::errno::status;
+use crate::real::{cancellable, real};
 use crate::session::{managed, session};
 use forebay_client::Session;
 use forebay_client::user_memory::is_readable;
@@ -213,4 +214,22 @@ unsafe extern "C-unwind" fn recvmmsg(
         }
     }
     got
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pidfd_getfd(process: c_int, fd: c_int, flags: c_uint) -> c_int {
+    copied(real!(c"pidfd_getfd"(process => c_int, fd => c_int, flags => c_uint) -> c_int))
+}
+
+/// Takes over `fd`, a copy of another process's descriptor, if there is one.
+pub(crate) fn copied(fd: c_int) -> c_int {
+    if fd >= 0
+        && let Some(session) = session()
+        && let Err(errno) = session.copied(fd)
+    {
+        // SAFETY: the program does not know it yet.
+        unsafe { crate::descriptors::close(fd) };
+        return status(Err(errno));
+    }
+    fd
 }

@@ -195,6 +195,10 @@ unsafe fn dispatch(
             libc::SYS_recvmmsg => {
                 c_long::from(libc::recvmmsg(fd, pb.cast(), c as c_uint, d as _, e as *mut _))
             }
+            libc::SYS_pidfd_getfd => {
+                let call = || real!(c"syscall"(number => c_long, a => c_long, b => c_long, c => c_long) -> c_long);
+                c_long::from(crate::sockets::copied(call() as c_int))
+            }
             libc::SYS_execve => c_long::from(libc::execve(a as *const _, pb.cast(), pc.cast())),
             libc::SYS_chroot => c_long::from(libc::chroot(a as *const _)),
             // Where its requests go cannot be seen later.

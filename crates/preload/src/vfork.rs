@@ -14,24 +14,27 @@ use forebay_client::interruption;
 use libc::{c_int, c_void, sigset_t};
 use rustix::io::Errno;
 
-/// Blocks all signals and returns which were blocked.
-fn block_all() -> u64 {
+/// Sets the mask of signals of the calling thread, and returns the one that it had. By the C
+/// library's own function: that of a sanitizer's runtime looks at the stack, where the child has
+/// been.
+fn set_mask(how: c_int, mask: u64) -> u64 {
     // SAFETY: sets are numbers, the first of them for all 64 signals; the mask is this thread's.
     unsafe {
-        let (mut all, mut old): (sigset_t, sigset_t) = core::mem::zeroed();
-        (&raw mut all).cast::<u64>().write(u64::MAX);
-        libc::pthread_sigmask(libc::SIG_BLOCK, &all, &mut old);
-        (&raw const old).cast::<u64>().read()
+        let (mut new, mut old): (sigset_t, sigset_t) = core::mem::zeroed();
+        (&raw mut new).cast::<u64>().write(mask);
+        let (new, old) = (&raw const new, &raw mut old);
+        real!(c"pthread_sigmask"(how => c_int, new => *const sigset_t, old => *mut sigset_t) -> c_int);
+        old.cast::<u64>().read()
     }
 }
 
+/// Blocks all signals and returns which were blocked.
+fn block_all() -> u64 {
+    set_mask(libc::SIG_BLOCK, u64::MAX)
+}
+
 fn unblock(mask: u64) {
-    // SAFETY: as above.
-    unsafe {
-        let mut set: sigset_t = core::mem::zeroed();
-        (&raw mut set).cast::<u64>().write(mask);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &set, core::ptr::null_mut());
-    }
+    set_mask(libc::SIG_SETMASK, mask);
 }
 
 /// How a vfork is made.

@@ -24,6 +24,9 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#if __GLIBC_PREREQ(2, 36)
+#include <sys/pidfd.h>
+#endif
 
 extern char **environ;
 extern int pivot_root(const char *, const char *);
@@ -182,6 +185,19 @@ static void by_message(void)
 	show("received", fd);
 }
 
+/* The parent's descriptor, of which it says the number. */
+static void by_copy(void)
+{
+	unsigned char number = 0;
+	ssize_t length = read(3, &number, 1);
+	int parent = syscall(SYS_pidfd_open, getppid(), 0);
+	show("copied", length == 1 ? (int)syscall(SYS_pidfd_getfd, parent, number, 0) : -1);
+#if __GLIBC_PREREQ(2, 36)
+	int again = pidfd_getfd(parent, number, 0);
+	printf("  offset %ld\n", (long)lseek(again, 0, SEEK_CUR));
+#endif
+}
+
 static void few_descriptors(void)
 {
 	struct rlimit limit = { 8, 8 };
@@ -319,7 +335,7 @@ static const struct {
 	{ "stat", by_stat },	  { "stream", by_stream },    { "syscall", by_syscall },     { "fork", by_fork },
 	{ "vfork", by_vfork },	  { "thread", by_thread },    { "handler", by_handler }, { "sigset", by_older_handler }, { "clone", by_clone },
 	{ "reopens", reopens },     { "exec", by_exec },
-	{ "spawn", by_spawn },	  { "system", by_system },    { "pipe", by_pipe },	     { "message", by_message },
+	{ "spawn", by_spawn },	  { "system", by_system },    { "pipe", by_pipe },	     { "message", by_message }, { "copy", by_copy },
 	{ "few", few_descriptors }, { "full", all_descriptors }, { "unshared", unshared },	     { "rooted", rooted },
 	{ "user", other_user },	  { "memory", small_memory }, { "writes", writes },	     { "redirects", redirects },
 	{ "renames", renames },	  { "lists", lists },	      { "privileges", privileges }, { "maps", maps },		     { "nothing", nothing },
@@ -376,7 +392,15 @@ int main(int count, char **arguments)
 				perror("sendmsg");
 			close(fd);
 		}
+		int is_copied = !strcmp(ACTS[at].name, "copy");
+		if (is_copied) {
+			unsigned char number = fd = open(PATH, O_RDONLY);
+			if (lseek(fd, 4, SEEK_SET) != 4 || write(ends[1], &number, 1) != 1)
+				perror("number");
+		}
 		reap(child);
+		if (is_copied)
+			close(fd);
 		close(ends[0]);
 		close(ends[1]);
 		show_path("parent");

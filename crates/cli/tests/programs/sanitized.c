@@ -1,8 +1,10 @@
 /* Linked with the runtime of AddressSanitizer, which wants to be the first library of all. */
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define CHECK(condition) \
@@ -12,6 +14,20 @@
             return 1; \
         } \
     } while (0)
+
+static void ignore(int number)
+{
+    (void)number;
+}
+
+/* What it writes on the stack, the parent finds there. */
+__attribute__((noinline)) static void execute(void)
+{
+    char command[300];
+    snprintf(command, sizeof command, "exit %d", 3);
+    execl("/bin/sh", "sh", "-c", command, (char *)NULL);
+    _exit(99);
+}
 
 int main(int count, char **names)
 {
@@ -31,6 +47,14 @@ int main(int count, char **names)
     /* What it starts was not linked with the runtime, and has none. */
     fflush(stdout);
     CHECK(system("! grep -q libasan /proc/self/maps") == 0);
+    for (int handled = 0; handled < 2; handled++) {
+        int status = -1;
+        pid_t child = vfork();
+        if (child == 0)
+            execute();
+        CHECK(waitpid(child, &status, 0) == child && WEXITSTATUS(status) == 3);
+        signal(SIGUSR1, ignore);
+    }
     if (getenv("ONCE") == NULL) {
         setenv("ONCE", "", 1);
         CHECK(system("$BIN/sanitized again") == 0);
