@@ -42,12 +42,14 @@ pub(crate) const SLOT_LOOK: Timer = Timer::ms(10);
 /// back.
 const REAP_LOOK: Timer = Timer::ms(1);
 
-/// Why a process has no session. But for `NoPool` it must not run: it would not see what other
-/// processes have in the tiers alone.
+/// Why a process has no session. But for `NoPool`, and `Hidden` where no node manager serves the
+/// pool, it must not run: it would not see what other processes have in the tiers alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartError {
     /// There is no pool any more, or it is not for this process.
     NoPool,
+    /// No pool of this user's is found where it was.
+    Hidden,
     /// This process has a session of the pool already.
     Attached,
     /// So many slots are there, and all are in use.
@@ -63,8 +65,6 @@ pub enum StartError {
     Namespace,
     /// The pool is there, but cannot be opened for now.
     Pool(Errno),
-    /// The pool cannot be found any more, or not be used, and its node manager serves it.
-    Hidden,
     /// It would not share the emulated device of this store with the others.
     Device(usize, DeviceError),
 }
@@ -94,7 +94,8 @@ impl core::fmt::Display for StartError {
             ),
             Self::Pool(errno) => write!(f, "the pool cannot be opened: {errno}"),
             Self::Hidden => f.write_str(
-                "the pool of its node manager, which runs, cannot be found or used where it is now, or was removed",
+                "the pool of its node manager, which runs, is not found where the program is now, or not its user's: it \
+                 was removed, or the program is in another namespace (docs/design/starting.md#programs-that-use-no-file)",
             ),
             Self::Device(store, error) => {
                 write!(f, "the file that backing[{store}].emulate.shared names: {error}")
@@ -196,7 +197,7 @@ impl Session {
             Err(Wrong::System(errno @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM))) => {
                 return Err(StartError::Pool(errno));
             }
-            Err(_) => return Err(StartError::NoPool),
+            Err(_) => return Err(StartError::Hidden),
         };
         let attachment = Attachment::to(&seen).ok_or(StartError::Attached)?;
         let is_expected = told.as_ref().is_some_and(Told::is_recent);

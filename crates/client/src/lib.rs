@@ -82,7 +82,7 @@ pub use forebay_pool::interruption;
 pub use forebay_pool::layout::LAYOUT_VERSION;
 pub use forebay_pool::program;
 pub use fork::{Fork, Number};
-pub use manager::manager_answers;
+pub use manager::manager_stays;
 pub use open::{OpenFlags, inode_and_mount};
 pub use open_file::OpenFile;
 pub use opening::PathAt;

@@ -3,7 +3,7 @@
 use crate::fd::{borrow, hide};
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
-use forebay_pool::clock::Timer;
+use forebay_pool::clock::{self, Timer};
 use forebay_pool::message::Message;
 use forebay_pool::{crash, interruption};
 use rustix::fd::RawFd;
@@ -34,11 +34,18 @@ pub(crate) struct ManagerLink {
     is_late: AtomicBool,
 }
 
-/// Whether a node manager listens at the socket `path`.
-pub fn manager_answers(path: &CStr) -> bool {
+/// How long a caller of [`manager_stays`] waits.
+const LOOK: Timer = Timer::ms(10);
+
+/// Whether a node manager listens at the socket `path`. Then it returns after a moment, for callers
+/// that look again whether it ends.
+pub fn manager_stays(path: &CStr) -> bool {
     let link = ManagerLink::new(path.to_bytes());
     let answers = link.connected().is_ok();
     link.disconnect();
+    if answers {
+        clock::sleep_ns(LOOK.as_ns());
+    }
     answers
 }
 

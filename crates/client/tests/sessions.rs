@@ -164,7 +164,7 @@ fn a_session_that_ends_leaves_its_files_to_the_kernel() {
 fn a_start_says_why_it_fails() {
     let site = Site::new();
     let missing = start(&site.folder.path().join("none"));
-    assert_eq!(missing.err(), Some(StartError::NoPool));
+    assert_eq!(missing.err(), Some(StartError::Hidden));
     let _session = site.session().unwrap();
     assert_eq!(site.session().err(), Some(StartError::Attached));
 }

@@ -58,9 +58,9 @@ impl Joining {
         Ok(session)
     }
 
-    /// Whether a node manager serves the pool.
+    /// Whether a node manager serves the pool: looked at for a moment.
     fn is_served(&self) -> bool {
-        self.carried.socket().is_some_and(forebay_client::manager_answers)
+        self.carried.socket().is_some_and(forebay_client::manager_stays)
     }
 }
 
@@ -69,7 +69,7 @@ impl Joining {
 pub(crate) fn join(joining: Joining, guess: Option<u32>) -> bool {
     match joining.start(guess) {
         Ok(session) => begin(session),
-        Err(StartError::NoPool) => return false,
+        Err(StartError::NoPool | StartError::Hidden) => return false,
         Err(error) => refuse("start", error),
     }
     true
@@ -134,6 +134,10 @@ pub(crate) fn settle() {
     }
 }
 
+/// How often a pool is looked for while a node manager answers, which may be about to end: for
+/// three seconds.
+const LOOKS: u32 = 300;
+
 /// Calls `act` while the process may have as many descriptors as it may allow itself: it has one
 /// thread.
 fn with_more_descriptors<R>(act: impl FnOnce() -> R) -> R {
@@ -166,19 +170,25 @@ fn join_now() {
     let joining = unsafe { (*PUT_OFF.joining.get()).assume_init_read() };
     // It may have been cloned unseen since, and have another number than at its start, and another
     // user.
-    let started = match joining.start(None) {
+    let mut started = joining.start(None);
+    if started.as_ref().is_err_and(|error| *error == StartError::Pool(Errno::MFILE)) {
         // It has opened as much as it may.
-        Err(StartError::Pool(Errno::MFILE)) => with_more_descriptors(|| joining.start(None)),
-        started => started,
-    };
+        started = with_more_descriptors(|| joining.start(None));
+    }
+    for _ in 0..LOOKS {
+        match &started {
+            Err(StartError::Hidden) if joining.is_served() => started = joining.start(None),
+            _ => break,
+        }
+    }
     match started {
         Ok(session) => begin(session),
-        Err(StartError::NoPool) if !joining.is_served() => {}
+        Err(StartError::NoPool) => {}
+        Err(StartError::Hidden) if !joining.is_served() => {}
         Err(error) => {
-            let hidden = error == StartError::NoPool;
             // SAFETY: what the program has printed is not lost with it.
             unsafe { libc::fflush(core::ptr::null_mut()) };
-            refuse("go on with", if hidden { StartError::Hidden } else { error });
+            refuse("go on with", error);
         }
     }
     restore_errno(before);

@@ -1,6 +1,7 @@
 //! Programs that are started: by vfork, and by what is like it.
 
-use crate::harness::{LAZY, SLOW_STORE, Setup, Site, TINY, skip, works};
+use crate::harness::{LAZY, SLOW_STORE, Setup, Site, TINY, skip, wait_for, works};
+use std::time::Duration;
 
 /// Runs a part of `vforks.c` with and without Forebay.
 fn same(setup: &Setup, part: &str) {
@@ -96,6 +97,30 @@ fn a_program_that_begins_with_nothing_joins_before_it_matters() {
             site.same(&format!("$BIN/late {how}"));
         }
     }
+}
+
+/// One that would read old bytes ends, with what it has printed. One that is left behind by its run
+/// joins.
+#[test]
+fn a_program_that_begins_with_nothing_does_not_go_on_where_its_pool_is_hidden() {
+    let site = Site::new(&LAZY);
+    if !site.compile("late.c", &["-pthread"]) {
+        return;
+    }
+    let script = "echo old > late-file; sync; echo buffered > late-file\n\
+         (sleep 0.5; rm $FOREBAY_POOL; echo go) | $BIN/late does waits 2>&1; echo ${PIPESTATUS[1]}";
+    let said = site.run_buffered(script).0.expect(0).stdout;
+    let ends = said.starts_with("  waited 1\n  without an end") && said.ends_with("126\n");
+    assert!(ends && said.contains("cannot go on with late: the pool"), "{said}");
+
+    let script = "echo buffered > late-file; mkfifo $OUT/asks; exec 9<> $OUT/asks\n\
+         setsid $BIN/late does waits <&9 > $OUT/said 2>&1 & sleep 0.5";
+    site.run_buffered(script).0.expect(0);
+    std::fs::write(site.out.join("asks"), "go").unwrap();
+    wait_for("what it reads", Duration::from_secs(10), || {
+        let said = std::fs::read_to_string(site.out.join("said")).unwrap();
+        said.contains("waited: 9 buffered").then_some(())
+    });
 }
 
 /// What was found out of a program holds for its file as it was.

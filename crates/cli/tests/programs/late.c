@@ -198,6 +198,15 @@ static void by_copy(void)
 #endif
 }
 
+/* For something on its standard input. */
+static void waits(void)
+{
+	char byte;
+	printf("  waited %d\n", read(0, &byte, 1) >= 0);
+	printf("  without an end");
+	show_path("waited");
+}
+
 static void few_descriptors(void)
 {
 	struct rlimit limit = { 8, 8 };
@@ -338,7 +347,7 @@ static const struct {
 	{ "spawn", by_spawn },	  { "system", by_system },    { "pipe", by_pipe },	     { "message", by_message }, { "copy", by_copy },
 	{ "few", few_descriptors }, { "full", all_descriptors }, { "unshared", unshared },	     { "rooted", rooted },
 	{ "user", other_user },	  { "memory", small_memory }, { "writes", writes },	     { "redirects", redirects },
-	{ "renames", renames },	  { "lists", lists },	      { "privileges", privileges }, { "maps", maps },		     { "nothing", nothing },
+	{ "renames", renames },	  { "lists", lists },	      { "privileges", privileges }, { "maps", maps },		     { "nothing", nothing }, { "waits", waits },
 };
 
 /* A program that does `name` first, by a vfork, a fork or a posix_spawn. */
