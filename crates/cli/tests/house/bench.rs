@@ -221,7 +221,7 @@ fn several_nodes() {
     let json = compare("nodes", &words);
     // Every line of the table of what is wanted; those of UCX where it is built in.
     let ucx = if cfg!(feature = "ucx") { 7 } else { 0 };
-    assert_eq!(json.matches("\"wanted\":").count(), 20 + ucx, "{json}");
+    assert_eq!(json.matches("\"wanted\":").count(), 23 + ucx, "{json}");
     compare("nodes-fig5", &["Forebay, group", "Redis", "memcached", "open, first on the node"]);
     compare("nodes-fig6", &["Forebay links, tls", "NATS", "publish", "subscribe"]);
 }

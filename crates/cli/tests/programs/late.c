@@ -30,6 +30,7 @@
 
 extern char **environ;
 extern int pivot_root(const char *, const char *);
+extern int __clone(int (*begin)(void *), void *stack, int flags, void *argument, ...);
 
 #define PATH "late-file"
 
@@ -142,7 +143,7 @@ static int begin(void *argument)
 static void by_clone(void)
 {
 	static char stack[256 << 10] __attribute__((aligned(64)));
-	reap(clone(begin, stack + sizeof stack, SIGCHLD, "cloned"));
+	reap(__clone(begin, stack + sizeof stack, SIGCHLD, "cloned"));
 }
 
 static void by_exec(void)

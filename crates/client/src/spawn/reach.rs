@@ -92,8 +92,8 @@ impl Session {
         limit.is_none_or(|limit| limit >= needed)
     }
 
-    /// What a program is told of `managed`, which was found to join: with a limit of memory it joins
-    /// at once, before it uses that for something else.
+    /// What a program is told of `managed`, which was found to join: with a limit of memory it
+    /// joins at once, before it uses that for something else.
     pub(super) fn told_within_limits(&self, managed: Managed) -> Managed {
         let is_unlimited = || self.reach.is_unlimited.load(Ordering::SeqCst);
         match managed {
