@@ -142,21 +142,19 @@ pub unsafe fn take_adapters(list: *mut *const c_char) -> Needs {
     let given = unsafe { Variables::given(list) };
     let Some(entry) = given.find(Setting::Preload.name()) else { return Needs::NONE };
     let is_adapter = |name: &&[u8]| !Needs::of_preloaded(name).is_empty();
-    match preloaded(value_of(entry)).find(is_adapter) {
-        // SAFETY: as the caller says.
-        Some(first) => unsafe { take_from(entry, first) },
-        None => Needs::NONE,
-    }
+    let Some(first) = preloaded(value_of(entry)).find(is_adapter) else { return Needs::NONE };
+    let start = entry.as_ptr().cast_mut().cast::<u8>();
+    let (length, at) = (entry.count_bytes(), first.as_ptr().addr() - start.addr());
+    // SAFETY: as the caller says.
+    unsafe { take_from(start, length, at) }
 }
 
-/// The same, of an entry in which `first` is the first of them.
+/// The same, of an entry of this length, in which the first of them begins at `to`.
 ///
 /// # Safety
 /// As of [`take_adapters`].
 #[cold]
-unsafe fn take_from(entry: &CStr, first: &[u8]) -> Needs {
-    let (start, length) = (entry.as_ptr().cast_mut().cast::<u8>(), entry.count_bytes());
-    let mut to = first.as_ptr().addr() - start.addr();
+unsafe fn take_from(start: *mut u8, length: usize, mut to: usize) -> Needs {
     let mut from = to;
     let mut taken = Needs::NONE;
     // SAFETY: the entry's bytes, which the kernel has put where this process may write; no slice of
