@@ -527,8 +527,8 @@ fn a_program_that_starts_makes_few_system_calls_more() {
     /// library.
     const NOTHING: usize = 2;
     /// The same, four to map the pool, three that find out which user and process this is and in
-    /// which namespace; four before the first path is read, which find out what memory there is, and one
-    /// of the open, which finds out what was opened.
+    /// which namespace; four before the first path is read, which find out what memory there is,
+    /// and one of the open, which finds out what was opened.
     const OPENS: usize = 14;
     const SEGMENTS: usize = 4;
     /// The fewest count: one that finds something locked waits.
