@@ -657,7 +657,7 @@ impl Worker {
     /// A change failed: it may have happened in part.
     fn failed(&mut self, file: u64, error: io::Error) -> Found {
         match self.excused(file, error, self.call())? {
-            None => self.shadow.resolve(),
+            None => self.shadow.resolve_change(),
             wrong => Ok(wrong),
         }
     }

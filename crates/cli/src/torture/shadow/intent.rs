@@ -108,6 +108,12 @@ impl Shadow {
     /// Returns what is wrong with it, if anything.
     pub fn resolve(&self) -> io::Result<Option<String>> {
         self.resolve_names()?;
+        self.resolve_change()
+    }
+
+    /// The same in the middle of an operation, whose other names of the file stay: it goes on with
+    /// them.
+    pub fn resolve_change(&self) -> io::Result<Option<String>> {
         let Some(intent) = self.noted()? else { return Ok(None) };
         if intent.acknowledged {
             self.apply(intent)?;
