@@ -200,7 +200,7 @@ impl Session {
             Err(_) => return Err(StartError::Hidden),
         };
         let attachment = Attachment::to(&seen).ok_or(StartError::Attached)?;
-        let is_expected = told.as_ref().is_some_and(Told::is_recent);
+        let is_expected = told.as_ref().is_some_and(Told::is_expected);
         let mut segment =
             Segment::attach_bounded(file.as_fd(), &seen).map_err(|error| match error {
                 // Who executed it took it for one that joins, and has left to it what is buffered.
@@ -342,12 +342,11 @@ impl Session {
     /// Takes over descriptors that were managed before an exec, by the marker in their offset.
     pub(crate) fn adopt_inherited(&self, managed: Managed) -> Result<(), StartError> {
         let mut refused = None;
-        let mut adopt =
-            |fd| match self.adopt(fd).map_or_else(|| self.opened_raw(fd), |id| Ok(Some(id))) {
-                Ok(_) => {}
-                Err(Errno::NFILE) => refused = Some(StartError::Descriptions),
-                Err(errno) => refused = Some(StartError::Store(errno)),
-            };
+        let mut adopt = |fd| match self.adopt_or_open(fd) {
+            Ok(()) => {}
+            Err(Errno::NFILE) => refused = Some(StartError::Descriptions),
+            Err(errno) => refused = Some(StartError::Store(errno)),
+        };
         match managed {
             Managed::Any => {
                 each_descriptor(adopt);
@@ -381,6 +380,17 @@ impl Session {
         }
         self.segment.client(self.slot()).joined();
         refused.map_or(Ok(()), Err)
+    }
+
+    /// Takes over `fd`, whether its offset carries a marker or it was opened unseen.
+    ///
+    /// # Errors
+    /// As of [`Session::opened_raw`]: it must not be used.
+    pub(crate) fn adopt_or_open(&self, fd: RawFd) -> Result<(), Errno> {
+        match self.adopt(fd) {
+            Some(_) => Ok(()),
+            None => self.opened_raw(fd).map(drop),
+        }
     }
 
     /// Takes over `fd` if its offset carries a marker of a managed file. Returns the description.

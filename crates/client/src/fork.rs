@@ -40,10 +40,7 @@ impl Fork {
     /// What a program is told of `managed`, the descriptors that may be, which a child executes
     /// that has done nothing with its slot.
     pub fn told_of(&self, managed: Managed) -> Managed {
-        match managed == Managed::NONE && !self.inherits {
-            true => Managed::Nothing,
-            false => managed,
-        }
+        managed.or_nothing(|| !self.inherits)
     }
 
     /// The slot that the child has.

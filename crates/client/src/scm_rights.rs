@@ -41,10 +41,7 @@ impl Session {
     /// As of [`Session::opened_raw`]: it must not be used.
     pub fn copied(&self, fd: RawFd) -> Result<(), Errno> {
         self.forget(fd);
-        match self.adopt(fd) {
-            Some(_) => Ok(()),
-            None => self.opened_raw(fd).map(drop),
-        }
+        self.adopt_or_open(fd)
     }
 
     /// Takes over `fd`, which was just received; `again` if it will be received once more. False if

@@ -31,7 +31,6 @@ pub fn realtime_ns() -> u64 {
 }
 
 /// Nanoseconds of CLOCK_MONOTONIC.
-#[inline]
 pub fn monotonic_ns() -> u64 {
     nanoseconds(ClockId::Monotonic)
 }

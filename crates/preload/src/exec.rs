@@ -86,7 +86,7 @@ static OPENS: AtomicBool = AtomicBool::new(false);
 fn session_told(owner: &Session) -> (u32, Managed) {
     // A vforked child has one by now, if its descriptors had to be handed over.
     let own = session_or_parents().unwrap_or(owner);
-    (own.own_slot(), own.told_of(own.managed_descriptors()))
+    (own.own_slot(), own.managed_descriptors())
 }
 
 /// Where a program starts: in this process, or in a new one, the number of which is written here.

@@ -1,6 +1,8 @@
 //! The LD_PRELOAD library: it exports the C library's I/O symbols, asks the client whether a
 //! descriptor is managed, and calls the client or the real function. It decides nothing itself.
 //!
+//! What every start writes lies in `.data`, in pages that the loader has written anyway.
+//!
 //! One file for each family of calls. `docs/posix.md` lists every symbol.
 //!
 //! # Safety

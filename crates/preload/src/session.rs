@@ -176,15 +176,14 @@ fn join_now() {
         started = with_more_descriptors(|| joining.start(None));
     }
     for _ in 0..LOOKS {
-        match &started {
-            Err(StartError::Hidden) if joining.is_served() => started = joining.start(None),
-            _ => break,
+        if !started.as_ref().is_err_and(|error| *error == StartError::Hidden) {
+            break;
         }
+        started = if joining.is_served() { joining.start(None) } else { Err(StartError::NoPool) };
     }
     match started {
         Ok(session) => begin(session),
         Err(StartError::NoPool) => {}
-        Err(StartError::Hidden) if !joining.is_served() => {}
         Err(error) => {
             // SAFETY: what the program has printed is not lost with it.
             unsafe { libc::fflush(core::ptr::null_mut()) };

@@ -342,13 +342,15 @@ static const struct {
 	const char *name;
 	void (*act)(void);
 } ACTS[] = {
-	{ "stat", by_stat },	  { "stream", by_stream },    { "syscall", by_syscall },     { "fork", by_fork },
-	{ "vfork", by_vfork },	  { "thread", by_thread },    { "handler", by_handler }, { "sigset", by_older_handler }, { "clone", by_clone },
-	{ "reopens", reopens },     { "exec", by_exec },
-	{ "spawn", by_spawn },	  { "system", by_system },    { "pipe", by_pipe },	     { "message", by_message }, { "copy", by_copy },
-	{ "few", few_descriptors }, { "full", all_descriptors }, { "unshared", unshared },	     { "rooted", rooted },
-	{ "user", other_user },	  { "memory", small_memory }, { "writes", writes },	     { "redirects", redirects },
-	{ "renames", renames },	  { "lists", lists },	      { "privileges", privileges }, { "maps", maps },		     { "nothing", nothing }, { "waits", waits },
+	{ "stat", by_stat }, { "stream", by_stream }, { "syscall", by_syscall }, { "fork", by_fork },
+	{ "vfork", by_vfork }, { "thread", by_thread }, { "handler", by_handler },
+	{ "sigset", by_older_handler }, { "clone", by_clone }, { "reopens", reopens },
+	{ "exec", by_exec }, { "spawn", by_spawn }, { "system", by_system }, { "pipe", by_pipe },
+	{ "message", by_message }, { "copy", by_copy }, { "few", few_descriptors },
+	{ "full", all_descriptors }, { "unshared", unshared }, { "rooted", rooted },
+	{ "user", other_user }, { "memory", small_memory }, { "writes", writes },
+	{ "redirects", redirects }, { "renames", renames }, { "lists", lists },
+	{ "privileges", privileges }, { "maps", maps }, { "nothing", nothing }, { "waits", waits },
 };
 
 /* A program that does `name` first, by a vfork, a fork or a posix_spawn. */

@@ -21,7 +21,7 @@ use rustix::fd::RawFd;
 const NAME: &CStr = c"FOREBAY_PROCESS";
 
 /// How [`Managed::Nothing`] is told.
-const NOTHING: &[u8] = b"nothing";
+const NOTHING: &str = "nothing";
 
 /// Descriptors that are told one by one.
 const LISTED: usize = 16;
@@ -58,6 +58,11 @@ impl Managed {
             _ => Managed::Any,
         }
     }
+
+    /// Nothing, where there are none, and `has_nothing` says that there is nothing else either.
+    pub(crate) fn or_nothing(self, has_nothing: impl FnOnce() -> bool) -> Managed {
+        if self == Managed::NONE && has_nothing() { Managed::Nothing } else { self }
+    }
 }
 
 /// A number in decimal digits.
@@ -89,7 +94,7 @@ impl Told {
         let mut parts = text.get(NAME.count_bytes() + 1..)?.split(|&byte| byte == b'-');
         let (slot, word) = (number(parts.next()?)?.try_into().ok()?, number(parts.next()?)?);
         let managed = match parts.next()? {
-            NOTHING => Managed::Nothing,
+            text if text == NOTHING.as_bytes() => Managed::Nothing,
             listed => listed.split(|&byte| byte == b',').filter(|fd| !fd.is_empty()).fold(
                 Managed::NONE,
                 |all, fd| match number(fd).and_then(|fd| fd.try_into().ok()) {
@@ -140,9 +145,14 @@ impl Told {
         told
     }
 
-    /// Whether it was told a moment ago, to this process as far as is known without the pool.
-    pub(crate) fn is_recent(&self) -> bool {
-        self.may_join_later() || clock::monotonic_ns().saturating_sub(self.word) <= START.as_ns()
+    /// Whether who executed the process expects it to join, as far as is known without the pool: it
+    /// was told so a moment ago, or is to join whenever it likes.
+    pub(crate) fn is_expected(&self) -> bool {
+        self.may_join_later() || self.is_recent()
+    }
+
+    fn is_recent(&self) -> bool {
+        clock::monotonic_ns().saturating_sub(self.word) <= START.as_ns()
     }
 
     /// Whether the process has nothing of the pool, and need not join before it does what concerns
@@ -165,12 +175,15 @@ impl Told {
                 state == slot_state::RESERVED
                     && client.generation.load(Ordering::SeqCst) == fork.generation
             }
-            // It may have joined long after it was told: then its number counts in its namespace.
+            // One that joins later may do so long after it was told: then its number counts where
+            // it is that of the slot's namespace.
             None => {
                 state == slot_state::LIVE
                     && client.pid.load(Ordering::SeqCst) == pid
-                    && self.is_recent()
-                    && (!self.may_join_later() || segment.has_numbers_of_here())
+                    && match self.may_join_later() {
+                        true => segment.has_numbers_of_here(),
+                        false => self.is_recent(),
+                    }
             }
         };
         is_its
@@ -200,7 +213,7 @@ fn entry(slot: u32, word: u64, managed: Managed, fork: Option<&Fork>) -> Result<
     write!(text, "{}={slot}-{word}-", NAME.to_str().unwrap_or_default())?;
     match managed {
         Managed::Any => text.write_str("any")?,
-        Managed::Nothing => text.write_str("nothing")?,
+        Managed::Nothing => text.write_str(NOTHING)?,
         Managed::These(all, count) => {
             for (place, fd) in all[..count].iter().enumerate() {
                 let comma = if place > 0 { "," } else { "" };
@@ -222,17 +235,8 @@ impl Session {
         if self.is_kernel_only() || self.may_have_other_threads() {
             return Managed::Any;
         }
-        self.files().fold(Managed::NONE, |managed, file| managed.with(file.fd))
-    }
-
-    /// What the program is told of `managed`, the descriptors that may be, if this process executes
-    /// it now.
-    pub fn told_of(&self, managed: Managed) -> Managed {
-        let is_whole = !self.may_have_other_threads() && !interruption::is_inside();
-        match managed == Managed::NONE && is_whole && self.segment.has_nothing(self.slot()) {
-            true => Managed::Nothing,
-            false => managed,
-        }
+        let listed = self.files().fold(Managed::NONE, |managed, file| managed.with(file.fd));
+        listed.or_nothing(|| !interruption::is_inside() && self.segment.has_nothing(self.slot()))
     }
 
     /// The slot of this process.
@@ -355,9 +359,9 @@ mod tests {
                 assert_eq!(told, Some(Told { slot: 1023, word: u64::MAX, managed, fork }));
             }
         }
-        for (managed, is_recent) in [(Managed::NONE, false), (Managed::Nothing, true)] {
+        for (managed, is_so) in [(Managed::NONE, false), (Managed::Nothing, true)] {
             let long_ago = read(&entry(1023, 1, managed, None).ok().unwrap()).unwrap();
-            assert_eq!((long_ago.is_recent(), long_ago.may_join_later()), (is_recent, is_recent));
+            assert_eq!((long_ago.is_expected(), long_ago.may_join_later()), (is_so, is_so));
         }
         let other = |text: &str| {
             let mut made = Text { bytes: [0; 256], length: 0 };
