@@ -388,7 +388,10 @@ impl Session {
     /// As of [`Session::opened_raw`]: it must not be used.
     pub(crate) fn adopt_or_open(&self, fd: RawFd) -> Result<(), Errno> {
         match self.adopt(fd) {
-            Some(_) => Ok(()),
+            Some(_) => {
+                self.release_if_standard_error(fd, fd);
+                Ok(())
+            }
             None => self.opened_raw(fd).map(drop),
         }
     }

@@ -332,6 +332,7 @@ impl Session {
             file.ask_to_write();
         }
         file.look_afresh()?;
+        self.release_if_standard_error(fd, fd);
         if recording::is_on() {
             self.note_open(fd, stat, flags.contains(OFlags::TRUNC));
         }

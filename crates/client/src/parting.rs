@@ -23,6 +23,10 @@ use forebay_pool::{Marker, Owner, crash};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 
+/// To which libc, the loader of a program and runtimes of languages write messages by calls that
+/// cannot be seen.
+const STANDARD_ERROR: RawFd = 2;
+
 /// Whether this process has more than one thread, as far as /proc tells.
 fn has_other_threads() -> bool {
     /// Links of a directory without any in it.
@@ -282,6 +286,7 @@ impl Session {
             return result;
         }
         let Some(cell) = cell else { return call() };
+        self.release_if_standard_error(new, old);
         if let Some(source) = source.filter(|_| unmanaged)
             && !source.uses_kernel_offset()
             && has_other_threads()
@@ -340,6 +345,7 @@ impl Session {
             (Some(source), Some(cell)) => {
                 let bound = self.share(source, new);
                 self.set_bound(cell, new, bound);
+                self.release_if_standard_error(new, new);
             }
             // Another thread has replaced it meanwhile.
             (None, Some(_)) if self.table.load(old as usize) != 0 => self.take_in(new),
@@ -504,6 +510,19 @@ impl Session {
         }
         if let Some(cell) = self.table.get(fd as usize) {
             self.set_bound(cell, fd, description + 1);
+        }
+    }
+
+    /// Where `number`, which `fd` is or is about to be, is that of standard error: the kernel has
+    /// the offset of what is written there, so that messages which cannot be seen come to the right
+    /// place, and the file is used through the kernel. If the store fails it stays as it is.
+    pub fn release_if_standard_error(&self, number: RawFd, fd: RawFd) {
+        if number == STANDARD_ERROR
+            && let Some(file) = self.file(fd)
+            && file.may(DescriptionFlags::WRITE)
+            && !file.uses_kernel_offset()
+        {
+            let _ = file.release_to_kernel();
         }
     }
 

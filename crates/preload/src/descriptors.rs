@@ -59,6 +59,10 @@ unsafe extern "C" fn dup(old: c_int) -> c_int {
 
 /// dup2 and dup3: `new` is replaced by `old` in one step.
 fn replace(old: c_int, new: c_int, call: impl FnOnce() -> c_int) -> c_int {
+    if new == libc::STDERR_FILENO {
+        // A vforked child needs a session for it, to let the kernel have the offset.
+        let _ = managed(old);
+    }
     let Some(session) = session() else { return call() };
     match session.replace(old, new, call) {
         Ok(result) => {

@@ -3,7 +3,7 @@
 use crate::child;
 use crate::errno::set_errno;
 use crate::real::{aliases, real};
-use crate::session::{session, session_or_parents};
+use crate::session::{session, session_of_table, session_or_parents};
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, Ordering};
 use forebay_client::user_memory::{Strings, UserPath};
@@ -256,6 +256,19 @@ unsafe extern "C" fn posix_spawn_file_actions_addopen(
         return errno.raw_os_error();
     }
     real!(c"posix_spawn_file_actions_addopen"(actions => *mut c_void, fd => c_int, path => *const c_char, flags => c_int, mode => libc::mode_t) -> c_int)
+}
+
+/// What the child's standard error will be, before its loader writes there.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn posix_spawn_file_actions_adddup2(
+    actions: *mut c_void,
+    old: c_int,
+    new: c_int,
+) -> c_int {
+    if let Some(session) = session_of_table() {
+        session.release_if_standard_error(new, old);
+    }
+    real!(c"posix_spawn_file_actions_adddup2"(actions => *mut c_void, old => c_int, new => c_int) -> c_int)
 }
 
 aliases! {

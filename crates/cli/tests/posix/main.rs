@@ -14,6 +14,7 @@ mod regressions;
 mod scm_rights;
 mod shared_files;
 mod sharing;
+mod standard_error;
 mod starting;
 mod streams;
 mod suites;

@@ -46,6 +46,10 @@ const LIBRARY_PATH: &CStr = c"LD_LIBRARY_PATH";
 /// A program that has this in its environment runs without Forebay.
 const DISABLED: &CStr = c"FOREBAY_DISABLE";
 
+/// With these in its environment the loader lists the libraries of a program, and does not start
+/// it, or what the kernel has told it: on standard output, before any library can see it.
+const LISTED: [&CStr; 2] = [c"LD_TRACE_LOADED_OBJECTS", c"LD_SHOW_AUXV"];
+
 /// An environment: entries "NAME=value".
 #[derive(Clone, Copy)]
 pub struct Variables<'a> {
@@ -105,7 +109,7 @@ impl<'a> Variables<'a> {
 
     /// Whether a program with these runs without Forebay.
     pub(super) fn switch_off(self) -> bool {
-        self.has(DISABLED)
+        self.has(DISABLED) || LISTED.iter().any(|name| self.has(name))
     }
 
     fn has(self, name: &CStr) -> bool {

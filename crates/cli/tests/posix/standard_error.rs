@@ -1,0 +1,96 @@
+//! What libc, the loader and runtimes write to standard error, where no call is seen.
+
+use crate::harness::{LAZY, Site, TINY, have, works};
+use std::path::Path;
+use std::process::Command;
+
+/// Whether the C compiler makes `$BIN/NAME` of these words.
+fn link(site: &Site, name: &str, words: &[&str]) -> bool {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/messages.c");
+    let mut cc = Command::new("cc");
+    cc.current_dir(site.root()).args(["-w", "-o", name]).arg(source).args(words);
+    cc.status().is_ok_and(|status| status.success())
+}
+
+/// Programs of `messages.c`, and one of which a library is missing. Addresses and numbers of
+/// processes, which differ each time, are in none of their messages.
+fn programs(site: &Site) -> bool {
+    if !have(&["bash"]) || !site.compile("messages.c", &["-fstack-protector-all"]) {
+        return false;
+    }
+    let library = ["-shared", "-fPIC"];
+    let gone = site.root().join("libgone.so");
+    assert!(link(site, "libgone.so", &library));
+    assert!(link(site, "misses", &["-Wl,--no-as-needed", gone.to_str().unwrap()]));
+    std::fs::remove_file(gone).unwrap();
+    assert!(link(site, "calls", &["-DSYMBOL", "-Wl,--unresolved-symbols=ignore-all"]));
+    true
+}
+
+#[test]
+fn messages_that_no_call_is_seen_of_are_where_they_belong() {
+    for setup in [&LAZY, &TINY] {
+        let site = Site::new(setup);
+        if !programs(&site) {
+            return;
+        }
+        // The shell says of a program that a signal has ended which process that was.
+        let script = r#"
+            each() {
+                for what in heap stack herror raw; do
+                    echo "before $what"; (exec $BIN/messages $what); echo "behind $what: $?"
+                done
+                $BIN/misses; echo $?
+                $BIN/calls; echo $?
+                LD_PRELOAD=/none/such.so:$LD_PRELOAD $BIN/messages raw; echo $?
+            }
+            each > both 2>&1; each &> both-again; each 2> error > output
+            seq 400000 > large; each >> large 2>&1; echo done >> large
+            { seq 400000; each; seq 10; } > within 2>&1
+            exec 3>> kept 2>&3; each >&3; exec 2> last; each; exec 2>&1
+            $BIN/misses > alone 2>&1; cat alone; stat -c %s alone
+            cd /; $BIN/messages spawned $OLDPWD/spawned $BIN/messages
+            $BIN/messages reopened $OLDPWD/reopened; cd - > /dev/null
+            for file in *; do sed -i 's/.*line [0-9]*: *[0-9]* Aborted/Aborted/' $file; done"#;
+        site.same(script);
+    }
+}
+
+#[test]
+fn what_the_loader_lists_is_where_it_belongs() {
+    let site = Site::new(&LAZY);
+    if !programs(&site) {
+        return;
+    }
+    let script = "
+        LD_TRACE_LOADED_OBJECTS=1 $BIN/messages > listed; sed -i 's/ (0x.*//; /forebay/d' listed
+        seq 400000 > seen; LD_SHOW_AUXV=1 $BIN/messages > shown; grep -c AT_ shown; rm shown
+        LD_DEBUG=libs $BIN/messages raw > debugged 2>&1
+        head -c 100M debugged | tr -dc '\\0' | wc -c; rm debugged";
+    site.same(script);
+}
+
+#[test]
+fn messages_of_programs_that_python_starts_are_where_they_belong() {
+    let site = Site::new(&LAZY);
+    if !programs(&site) || !works(&["python3", "-c", "import subprocess"]) {
+        return;
+    }
+    let script = r#"python3 - <<'END'
+import os, subprocess
+programs = os.environ['BIN']
+with open('buffered', 'wb') as file:
+    file.write(b'b' * 2000000)
+for close in True, False:
+    for program in 'misses', 'calls', 'messages':
+        with open('log', 'ab') as log:
+            log.write(b'before\n'); log.flush()
+            words = [f'{programs}/{program}', 'raw']
+            subprocess.run(words, stdout=log, stderr=subprocess.STDOUT, close_fds=close)
+            subprocess.run(words, stderr=log, close_fds=close)
+            actions = [(os.POSIX_SPAWN_DUP2, log.fileno(), 2)]
+            os.waitpid(os.posix_spawn(words[0], words, os.environ, file_actions=actions), 0)
+            log.write(b'behind\n')
+END"#;
+    site.same(script);
+}
