@@ -128,10 +128,14 @@ fn who(segment: &Segment, told: Option<Told>, guess: Option<u32>) -> (Option<Tol
 /// Says `text` on the program's standard error, unless that is a file that is buffered: the kernel
 /// has the marker for its offset.
 pub fn say(text: &str) {
-    let stderr = borrow(2);
-    if rustix::fs::tell(stderr).ok().and_then(Marker::decode).is_none() {
-        let _ = rustix::io::write(stderr, text.as_bytes());
+    if !carries_marker(2) {
+        let _ = rustix::io::write(borrow(2), text.as_bytes());
     }
+}
+
+/// Whether `fd` is of a managed file whose offset is not the kernel's.
+pub fn carries_marker(fd: RawFd) -> bool {
+    fd >= 0 && rustix::fs::tell(borrow(fd)).ok().and_then(Marker::decode).is_some()
 }
 
 /// Whether the numbers of processes in the pool's slots are what they are here.
@@ -139,7 +143,7 @@ pub fn say(text: &str) {
 /// # Errors
 /// [`StartError::Namespace`].
 pub(crate) fn check_namespace(segment: &Segment) -> Result<(), StartError> {
-    let is_over = segment.header().retired.load(Ordering::SeqCst) == retirement::GONE;
+    let is_over = retirement::is_over(segment.header().retired.load(Ordering::SeqCst));
     match segment.has_numbers_of_here() || is_over {
         true => Ok(()),
         false => Err(StartError::Namespace),
@@ -155,7 +159,7 @@ fn wait_for_slot(segment: &Segment, pid: u32, start: u64) -> Result<u32, StartEr
         if let Some(slot) = segment.clients().claim(pid, start) {
             return Ok(slot);
         }
-        if segment.header().retired.load(Ordering::SeqCst) == retirement::GONE {
+        if retirement::is_over(segment.header().retired.load(Ordering::SeqCst)) {
             return Err(StartError::NoPool);
         }
         let waited = clock::monotonic_ns().saturating_sub(since);
@@ -272,7 +276,7 @@ impl Session {
         };
         // Looked at after the slot was claimed: the manager looks at the slots after it has said
         // so.
-        if segment.header().retired.load(Ordering::SeqCst) == retirement::GONE {
+        if retirement::is_over(segment.header().retired.load(Ordering::SeqCst)) {
             segment.cancel_slot(slot);
             return Err(StartError::NoPool);
         }

@@ -2,7 +2,8 @@
 //! configuration has now or chooses, and whichever version made it. What cannot be taken over is
 //! left as it is.
 
-use crate::harness::{self, LAZY, Site, Steps, with_mounts};
+use crate::harness::{self, LAZY, LIMIT, Site, Steps, TINY, kill, skip, wait_for, with_mounts};
+use rustix::process::Signal;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -284,4 +285,54 @@ fn a_library_of_another_version_is_refused_before_the_program_runs() {
     command.env("FOREBAY_PRELOAD", &other);
     site.end(command).expect(0);
     assert!(site.store.join("file").exists());
+}
+
+/// Everything is on the store then, and no program is left that could miss anything.
+#[test]
+fn a_manager_that_is_killed_while_it_removes_its_pool_leaves_none_that_is_damaged() {
+    if !cfg!(debug_assertions) {
+        return skip("crash points are only in builds with debug assertions");
+    }
+    // RAM overflows to the file tier, which keeps what was drained.
+    let site = Site::new(&TINY);
+    let mark = site.out.join("killed");
+    let start = || {
+        let mut manager = site.forebay(&["node", "--config", site.config.to_str().unwrap()]);
+        manager.env("FOREBAY_CRASH_ONCE", &mark);
+        manager
+    };
+    for point in ["manager.table-gone", "manager.slots-gone", "manager.unmarked"] {
+        for next in ["recover", "run", "fsck"] {
+            let _ = fs::remove_file(&mark);
+            let mut manager = start();
+            manager.env("FOREBAY_CRASH", format!("{point}:1"));
+            let manager = site.start(manager);
+            wait_for("the manager", LIMIT, || {
+                let status = site.end(site.forebay(&["status"])).stdout;
+                status.contains("node manager").then_some(())
+            });
+            site.end(site.buffered(&["bash", "-c", "seq 700000 > file; seq 9 > small"])).expect(0);
+            kill(manager.pid(), Signal::TERM);
+            manager.end();
+            assert_eq!(fs::read_to_string(&mark).unwrap().trim(), point);
+            assert_eq!(site.pools().len(), 1, "{point}");
+            let said = match next {
+                "run" => site.end(site.buffered(&["wc", "-l", "file"])),
+                command => site.end(site.forebay(&[command])),
+            };
+            let said = said.expect(0);
+            let all = format!("{}{}", said.stdout, said.stderr);
+            assert!(!all.contains("damaged") && !all.contains("No such file"), "{point}: {all}");
+            if next == "fsck" {
+                assert!(all.contains(": clean"), "{point}: {all}");
+                site.recover().expect(0);
+            }
+            // A run's manager ends a moment after it.
+            wait_for("the end of the pool", LIMIT, || site.pools().is_empty().then_some(()));
+            assert_eq!(
+                fs::read_to_string(site.store.join("file")).unwrap().lines().count(),
+                700_000
+            );
+        }
+    }
 }

@@ -6,7 +6,7 @@ mod neighbours;
 mod threads;
 
 use crate::actions::Actions;
-use crate::config::{Config, Group, TierKind};
+use crate::config::{Config, Group};
 use crate::devices::bandwidth::BandwidthEstimator;
 use crate::devices::faults::Faults;
 use crate::devices::{open_slots, open_store};
@@ -29,15 +29,16 @@ use crate::observe::status::unbuffered;
 use crate::observe::trace::Trace;
 use crate::organize::stage::Requests;
 use crate::organize::stage::orders::Orders;
-use crate::recovery::open::{Fresh, open};
+use crate::recovery::open::{Fresh, open, remove_from_tiers};
 use crate::recovery::rebuild::Rebuilt;
 use crate::store::descriptors::Descriptors;
 use forebay_cluster::Flushing;
 use forebay_membership::{Incarnation, NodeId};
 use forebay_pool::clock::Timer;
+use forebay_pool::crash;
+use forebay_pool::layout::retirement;
 use forebay_pool::message::Message;
 use forebay_pool::stay::Stay;
-use forebay_pool::{crash, private};
 use left::{keep_configs, left_out, place_journal, rebuild_all, start_journal, write_config};
 use markers::note_markers;
 use neighbours::{refuse_elsewhere, refuse_overlap};
@@ -321,7 +322,12 @@ pub fn serve(
     end_telling(ending == Ending::Drained);
     if ending == Ending::Drained {
         node.descriptors.close_all();
-        remove_from_tiers(&node, runtime);
+        if let Some(journal) = &node.journal {
+            journal.stop(node.context());
+        }
+        // A manager that finds it removes the rest.
+        node.header().retired.store(retirement::REMOVED, Ordering::SeqCst);
+        remove_from_tiers(&node.config, runtime);
         // When its pool is gone it has ended, as far as others know: a store may be unmounted. What
         // has to be unmapped until the process is gone takes a while. Until then it keeps others
         // from starting, see `look_again`.
@@ -594,23 +600,4 @@ impl Manager<'_> {
         }
         is_woken
     }
-}
-
-/// Removes what a drained instance has on its file tiers. No client is left.
-fn remove_from_tiers(node: &Node, runtime: &Runtime) {
-    if let Some(journal) = &node.journal {
-        journal.stop(node.context());
-    }
-    for tier in &node.config.tiers {
-        if let TierKind::File { path } = &tier.kind {
-            private::remove(&runtime.index(path, &tier.name));
-            crash::point("manager.table-gone");
-            private::remove(&runtime.slots(path, &tier.name));
-        }
-    }
-    // After them: it says that nothing else counts.
-    if let Some(journal) = &node.journal {
-        private::remove(&journal.path);
-    }
-    runtime.forget_config(&node.config);
 }

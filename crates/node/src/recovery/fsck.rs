@@ -11,11 +11,12 @@ mod tiers;
 use crate::recovery::inspect::inspect;
 use finding::refused;
 pub use forebay_pool::check::{Finding, Remedy};
-use forebay_pool::layout::FileFlags;
+use forebay_pool::layout::{FileFlags, retirement};
 use forebay_pool::{FileId, Segment, SegmentError};
 pub use journal::{JournalState, check_left};
 
 use std::path::Path;
+use std::sync::atomic::Ordering;
 
 /// What a check found.
 #[derive(Debug)]
@@ -47,6 +48,16 @@ pub fn is_sound(path: &Path) -> bool {
 pub fn check(path: &Path) -> Result<Checked, SegmentError> {
     let pool = inspect(path)?;
     let segment = &pool.segment;
+    if segment.header().retired.load(Ordering::SeqCst) == retirement::REMOVED {
+        // Whatever was removed by then: all of it was on the store.
+        return Ok(Checked {
+            findings: Vec::new(),
+            in_use: false,
+            ahead: 0,
+            dirty: 0,
+            journal: None,
+        });
+    }
     let mut findings = match pool.in_use {
         true => segment.check_in_use(),
         false => segment.check(),

@@ -12,11 +12,11 @@ use forebay_placement::TierId;
 use forebay_placement::evict::Eviction;
 use forebay_placement::{Model, schema};
 use forebay_pool::free_map::USED;
-use forebay_pool::layout::{self, Geometry, Header, RuleRecord};
+use forebay_pool::layout::{self, Geometry, Header, RuleRecord, retirement};
 use forebay_pool::private::{self, Wrong};
 use forebay_pool::segment::{create_pool, is_own_fault, open_pool, set_text};
 use forebay_pool::slot_head::Foreign;
-use forebay_pool::{Segment, SegmentError, liveness, power_loss};
+use forebay_pool::{Segment, SegmentError, crash, liveness, power_loss};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -63,18 +63,48 @@ impl Drop for Fresh {
             return;
         }
         private::remove(&self.runtime.pool);
-        for tier in &self.config.tiers {
-            if let TierKind::File { path } = &tier.kind {
-                private::remove(&self.runtime.index(path, &tier.name));
-                private::remove(&self.runtime.slots(path, &tier.name));
-                let journal = self.runtime.journal(path, &tier.name);
-                if private::look(&journal).is_ok() {
-                    private::remove(&journal);
-                }
-            }
-        }
-        self.runtime.forget_config(&self.config);
+        remove_from_tiers(&self.config, &self.runtime);
     }
+}
+
+/// Removes what an instance of which nothing counts any more has beside its pool. No client is
+/// left.
+pub(crate) fn remove_from_tiers(config: &Config, runtime: &Runtime) {
+    let tiers = config.tiers.iter().filter_map(|tier| match &tier.kind {
+        TierKind::File { path } => Some((path, &*tier.name)),
+        TierKind::Ram => None,
+    });
+    for (path, name) in tiers.clone() {
+        private::remove(&runtime.index(path, name));
+        crash::point("manager.table-gone");
+        private::remove(&runtime.slots(path, name));
+        crash::point("manager.slots-gone");
+    }
+    // After them: it says that nothing else counts.
+    for (path, name) in tiers {
+        let journal = runtime.journal(path, name);
+        if private::look(&journal).is_ok() {
+            private::remove(&journal);
+        }
+    }
+    runtime.forget_config(config);
+}
+
+/// Removes what is left of a pool in `file` whose manager was killed while it removed it.
+/// Returns whether it was so.
+fn finish_removal(
+    file: &OwnedFd,
+    today: &Config,
+    kept: Option<&Config>,
+    runtime: &Runtime,
+) -> bool {
+    let Ok(segment) = Segment::attach(file.as_fd()) else { return false };
+    if segment.header().retired.load(Ordering::SeqCst) != retirement::REMOVED {
+        return false;
+    }
+    remove_from_tiers(&recorded::of_pool(&segment, kept, today), runtime);
+    private::remove(&runtime.pool);
+    true
 }
 
 /// Attaches to the instance's pool, or makes one of configuration `today`: under another name if
@@ -89,6 +119,7 @@ pub(crate) fn open(
     runtime: &mut Runtime,
 ) -> Result<Opened, String> {
     let (file, found) = match open_pool(&runtime.pool) {
+        Ok(file) if finish_removal(&file, today, kept, runtime) => (make_file(runtime)?, false),
         Ok(file) => (file, true),
         Err(Wrong::System(Errno::NOENT) | Wrong::Owner(_)) => (make_file(runtime)?, false),
         Err(wrong) => return Err(format!("{}: {wrong}", runtime.pool.display())),

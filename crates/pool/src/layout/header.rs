@@ -462,6 +462,13 @@ pub mod retirement {
     pub const DIRECT: u32 = 2;
     /// The segment is about to be removed: no process uses it, and none may join.
     pub const GONE: u32 = 3;
+    /// The same, and everything is on the store: what belongs to it is being removed.
+    pub const REMOVED: u32 = 4;
+
+    /// Whether no process may join any more.
+    pub fn is_over(state: u32) -> bool {
+        state >= GONE
+    }
 }
 
 pin_size!(Header, 20 * 4096);
