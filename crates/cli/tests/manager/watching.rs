@@ -366,9 +366,12 @@ fn status_for_programs_is_documented() {
             assert_eq!(seen["unsafe"]["oldest"]["safe"], "stopped", "{seen}");
         })
     });
+    // It would start another one.
+    kill(steps.running.pid(), Signal::STOP);
     kill(manager, Signal::KILL);
     wait_for("the kill", LONG, || (!crate::harness::is_alive(manager)).then_some(()));
     let seen = look();
+    kill(steps.running.pid(), Signal::CONT);
     assert_eq!(seen["unsafe"]["oldest"]["safe"], "unserved", "{seen}");
     steps.past("1");
     steps.end().expect(0);
