@@ -165,7 +165,8 @@ impl OpenFile<'_> {
         Some(act(&ExclusiveFile { entered: &entered, guard }))
     }
 
-    /// Calls `act` with the description's offset while no other thread moves it.
+    /// Calls `act` with the description's offset while no other thread moves it. `None`, and it was
+    /// not called, where the offset is the kernel's, which it may have become a moment ago.
     ///
     /// # Errors
     /// `INTR`, or `BADF` if the descriptor is not what it was, and `act` was not called; those of
@@ -173,17 +174,22 @@ impl OpenFile<'_> {
     pub(crate) fn positioned<R>(
         &self,
         act: impl FnOnce(u64) -> Result<R, Errno>,
-    ) -> Result<R, Errno> {
+    ) -> Result<Option<R>, Errno> {
         let description = self.description;
         let mut act = Some(act);
-        self.session.restarting(|| {
-            let owner = self.session.owner();
-            let _inside = self.enter_beside(owner)?;
-            let _position = self.session.segment.lock_position(description, owner)?;
-            // Called once: only the waits above begin again.
-            let act = act.take().ok_or(Errno::IO)?;
-            Ok(act(description.offset.load(Ordering::Acquire)))
-        })?
+        self.session
+            .restarting(|| {
+                let owner = self.session.owner();
+                let _inside = self.enter_beside(owner)?;
+                let _position = self.session.segment.lock_position(description, owner)?;
+                if self.uses_kernel_offset() {
+                    return Ok(None);
+                }
+                // Called once: only the waits above begin again.
+                let act = act.take().ok_or(Errno::IO)?;
+                Ok(Some(act(description.offset.load(Ordering::Acquire))))
+            })?
+            .transpose()
     }
 }
 

@@ -66,7 +66,7 @@ impl OpenFile<'_> {
 
     fn seek_once(&self, offset: i64, whence: Whence) -> Result<u64, Errno> {
         let description = self.description;
-        self.positioned(|current| {
+        let sought = self.positioned(|current| {
             let base = match whence {
                 Whence::Start => 0,
                 Whence::Current => current,
@@ -87,7 +87,8 @@ impl OpenFile<'_> {
             }
             description.offset.store(target, Ordering::Release);
             Ok(target)
-        })
+        })?;
+        sought.map_or_else(|| self.kernels_seek(offset, whence), Ok)
     }
 
     /// The file's size in bytes.

@@ -25,6 +25,7 @@ mod file_mappings;
 mod following;
 mod fork;
 mod glimpsing;
+mod kernels;
 mod later;
 mod leasing;
 mod lending;
@@ -71,7 +72,7 @@ mod write_back;
 
 pub use adapters::Counted;
 pub use asking::Answered;
-pub use attach::{Itself, StartError, say};
+pub use attach::{Itself, StartError, carries_marker, say};
 pub use attributes::{NewTime, StatFields, Whence};
 pub use copy::CopySide;
 pub use fd::make_room_for_own_descriptors;

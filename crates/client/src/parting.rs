@@ -18,7 +18,7 @@ use forebay_pool::backoff::Backoff;
 use forebay_pool::descriptions::GivenUp;
 use forebay_pool::guards::SharedGuard;
 use forebay_pool::interruption::{self, without_handlers};
-use forebay_pool::layout::DescriptionFlags;
+use forebay_pool::layout::{DescriptionFlags, FileFlags};
 use forebay_pool::{Marker, Owner, crash};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
@@ -522,7 +522,11 @@ impl Session {
             && file.may(DescriptionFlags::WRITE)
             && !file.uses_kernel_offset()
         {
-            let _ = file.release_to_kernel();
+            // With a manager that is stopped each redirection of a script would wait for long.
+            let is_behind = file.record.has(FileFlags::METADATA_DIRTY);
+            if !is_behind || !self.segment.manager_is_stopped() {
+                let _ = file.release_to_kernel();
+            }
         }
     }
 

@@ -168,7 +168,8 @@ impl OpenFile<'_> {
             description.offset.store(offset + got as u64, Ordering::Release);
             Ok(got)
         };
-        self.session.restarting(|| self.positioned(read))
+        let got = self.session.restarting(|| self.positioned(read))?;
+        got.map_or_else(|| self.kernels_read(pieces), Ok)
     }
 
     /// The usual read at the description's offset, with one shared lock for the offset's lock and
@@ -189,6 +190,9 @@ impl OpenFile<'_> {
             Err(errno) => return Some(Err(errno)),
         };
         let _position = description.position.guard(inside.owner)?;
+        if self.uses_kernel_offset() {
+            return None;
+        }
         let offset = description.offset.load(Ordering::Acquire);
         let result = if let [piece] = pieces
             && inside.read_at_once(piece, offset)

@@ -63,6 +63,7 @@ impl Session {
             None if marked => return false,
             None => return self.opened_raw(fd).is_ok(),
         }
+        self.release_if_standard_error(fd, fd);
         true
     }
 

@@ -142,7 +142,10 @@ impl OpenFile<'_> {
         append: bool,
     ) -> Result<(u64, usize), Errno> {
         let once = || self.write_once(pieces, offset, append);
-        let (start, written) = self.session.restarting(once)?;
+        let Some((start, written)) = self.session.restarting(once)? else {
+            // What is asked for behind a write the kernel knows of its description.
+            return self.kernels_write(pieces);
+        };
         // Of a write that is done: whatever becomes of this, it is not made again.
         if written > 0 {
             self.after_write(start..start + written as u64)?;
@@ -150,13 +153,14 @@ impl OpenFile<'_> {
         Ok((start, written))
     }
 
+    /// `None`, and nothing was done, where the offset is the kernel's.
     #[inline]
     fn write_once(
         &self,
         pieces: &[Span<'_, Readable>],
         offset: Option<u64>,
         append: bool,
-    ) -> Result<(u64, usize), Errno> {
+    ) -> Result<Option<(u64, usize)>, Errno> {
         match offset {
             Some(offset) if append => {
                 let end = total(pieces).and_then(|length| offset.checked_add(length as u64));
@@ -164,9 +168,9 @@ impl OpenFile<'_> {
                 if !possible && self.may(DescriptionFlags::WRITE) {
                     return Err(Errno::INVAL);
                 }
-                self.append(pieces)
+                self.append(pieces).map(Some)
             }
-            Some(offset) => Ok((offset, self.write_at(pieces, offset)?)),
+            Some(offset) => Ok(Some((offset, self.write_at(pieces, offset)?))),
             None => self.positioned(|offset| {
                 let (start, written) = if append {
                     self.append(pieces)?
@@ -202,6 +206,9 @@ impl OpenFile<'_> {
             Err(errno) => return Some(Err(errno)),
         };
         let _position = description.position.guard(owner)?;
+        if self.uses_kernel_offset() {
+            return None;
+        }
         let offset = description.offset.load(Ordering::Acquire);
         let size = record.size.load(Ordering::Relaxed).max(offset.saturating_add(length as u64));
         // Another rule may turn the file direct, which takes it exclusively.

@@ -2,7 +2,7 @@
 
 use crate::errno::{set_errno, status};
 use crate::real::{aliases, real, without_cancellation};
-use crate::session::{managed, session_of_table as session};
+use crate::session::{managed, session_for_standard_error, session_of_table as session};
 use crate::stdio::redirect::redirected;
 use forebay_client::OpenFlags;
 use libc::{c_int, c_uint, c_void};
@@ -51,17 +51,25 @@ unsafe extern "C" fn closefrom(first: c_int) {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dup(old: c_int) -> c_int {
     let call = || real!(c"dup"(old => c_int) -> c_int);
-    match session() {
-        Some(session) => session.while_duplicating(old, call),
+    duplicate(old, call)
+}
+
+/// dup, and what fcntl does like it.
+fn duplicate(old: c_int, call: impl FnOnce() -> c_int) -> c_int {
+    let new = match session() {
+        Some(session) => return session.while_duplicating(old, call),
         None => call(),
+    };
+    if new == libc::STDERR_FILENO {
+        session_for_standard_error(new);
     }
+    new
 }
 
 /// dup2 and dup3: `new` is replaced by `old` in one step.
 fn replace(old: c_int, new: c_int, call: impl FnOnce() -> c_int) -> c_int {
     if new == libc::STDERR_FILENO {
-        // A vforked child needs a session for it, to let the kernel have the offset.
-        let _ = managed(old);
+        session_for_standard_error(old);
     }
     let Some(session) = session() else { return call() };
     match session.replace(old, new, call) {
@@ -92,8 +100,7 @@ pub(crate) unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: *mu
     let call = |argument: *mut c_void| real!(c"fcntl64"(fd => c_int, command => c_int, argument => *mut c_void) -> c_int);
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
-            let Some(session) = session() else { return call(argument) };
-            return session.while_duplicating(fd, || call(argument));
+            return duplicate(fd, || call(argument));
         }
         libc::F_GETFD | libc::F_SETFD => return call(argument),
         _ => {}

@@ -4,6 +4,7 @@ use crate::child;
 use crate::errno::set_errno;
 use crate::real::{aliases, real};
 use crate::session::{session, session_of_table, session_or_parents};
+use crate::spawn_actions::standard_error_of;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, Ordering};
 use forebay_client::user_memory::{Strings, UserPath};
@@ -182,6 +183,18 @@ unsafe extern "C" fn fexecve(fd: c_int, arguments: Strings, variables: Strings) 
 
 type Spawn = *const c_void;
 
+/// Before a child is made whose loader may write to its standard error.
+///
+/// # Safety
+/// As of [`standard_error_of`].
+unsafe fn release_standard_error(actions: Spawn) {
+    let Some(session) = session_of_table() else { return };
+    // SAFETY: as the caller says.
+    if let Some(fd) = unsafe { standard_error_of(actions.cast()) } {
+        session.release_if_standard_error(libc::STDERR_FILENO, fd);
+    }
+}
+
 /// Calls `start`, which spawns a child and writes its number to where it is told, and gives that to
 /// the program, at `pid`.
 ///
@@ -206,6 +219,8 @@ unsafe extern "C" fn posix_spawn(
     arguments: Strings,
     variables: Strings,
 ) -> c_int {
+    // SAFETY: the program's.
+    unsafe { release_standard_error(actions) };
     let start = |number: *mut pid_t| {
         let call = |list| real!(c"posix_spawn"(number => *mut pid_t, path => *const c_char, actions => Spawn, attributes => Spawn, arguments => Strings, list => Strings) -> c_int);
         // SAFETY: the program's call, and a place for the number.
@@ -228,6 +243,8 @@ unsafe extern "C" fn posix_spawnp(
         set_errno(Errno::FAULT);
         return Errno::FAULT.raw_os_error();
     }
+    // SAFETY: the program's.
+    unsafe { release_standard_error(actions) };
     let start = |number: *mut pid_t| {
         let call = |list| real!(c"posix_spawnp"(number => *mut pid_t, file => *const c_char, actions => Spawn, attributes => Spawn, arguments => Strings, list => Strings) -> c_int);
         // SAFETY: the program's call, and a place for the number.
@@ -256,19 +273,6 @@ unsafe extern "C" fn posix_spawn_file_actions_addopen(
         return errno.raw_os_error();
     }
     real!(c"posix_spawn_file_actions_addopen"(actions => *mut c_void, fd => c_int, path => *const c_char, flags => c_int, mode => libc::mode_t) -> c_int)
-}
-
-/// What the child's standard error will be, before its loader writes there.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn posix_spawn_file_actions_adddup2(
-    actions: *mut c_void,
-    old: c_int,
-    new: c_int,
-) -> c_int {
-    if let Some(session) = session_of_table() {
-        session.release_if_standard_error(new, old);
-    }
-    real!(c"posix_spawn_file_actions_adddup2"(actions => *mut c_void, old => c_int, new => c_int) -> c_int)
 }
 
 aliases! {

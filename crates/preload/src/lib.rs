@@ -30,6 +30,7 @@ mod services;
 mod session;
 mod signals;
 mod sockets;
+mod spawn_actions;
 mod stat;
 mod stdio;
 mod syscall;

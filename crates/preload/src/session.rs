@@ -9,7 +9,9 @@ use crate::errno::{errno, restore_errno};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
-use forebay_client::{Carried, Front, Itself, OpenFile, Session, StartError, Told, say};
+use forebay_client::{
+    Carried, Front, Itself, OpenFile, Session, StartError, Told, carries_marker, say,
+};
 use libc::c_int;
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -226,6 +228,17 @@ fn own(parent: &Session) -> &'static Session {
 pub(crate) fn session_of_table() -> Option<&'static Session> {
     let word = SESSION.load(Ordering::Acquire);
     if word.is_null() || !is_plain(word) && child::is_bare() { None } else { session() }
+}
+
+/// Before `fd` becomes standard error of a vforked child, or after it has: one without a session
+/// takes one where that is a managed file, of which the kernel is to have the offset. Without
+/// memory for it the child goes on.
+pub(crate) fn session_for_standard_error(fd: c_int) {
+    if let Some(parent) = parents_of_bare()
+        && carries_marker(fd)
+    {
+        let _ = child::own_session(parent);
+    }
 }
 
 /// The same for calls that look at nothing but what never changes: that of the parent in a vforked

@@ -15,7 +15,7 @@ fn link(site: &Site, name: &str, words: &[&str]) -> bool {
 /// Programs of `messages.c`, and one of which a library is missing. Addresses and numbers of
 /// processes, which differ each time, are in none of their messages.
 fn programs(site: &Site) -> bool {
-    if !have(&["bash"]) || !site.compile("messages.c", &["-fstack-protector-all"]) {
+    if !have(&["bash"]) || !site.compile("messages.c", &["-fstack-protector-all", "-pthread"]) {
         return false;
     }
     let library = ["-shared", "-fPIC"];
@@ -49,10 +49,29 @@ fn messages_that_no_call_is_seen_of_are_where_they_belong() {
             { seq 400000; each; seq 10; } > within 2>&1
             exec 3>> kept 2>&3; each >&3; exec 2> last; each; exec 2>&1
             $BIN/misses > alone 2>&1; cat alone; stat -c %s alone
-            cd /; $BIN/messages spawned $OLDPWD/spawned $BIN/messages
-            $BIN/messages reopened $OLDPWD/reopened; cd - > /dev/null
+            here=$PWD; cd /
+            for program in messages misses; do
+                $BIN/messages spawned $here/spawned $BIN/$program
+                $BIN/messages chained $here/chained-$program $BIN/$program
+                $BIN/messages vforked $here/vforked-$program $BIN/$program
+            done
+            $BIN/messages reopened $here/reopened; $BIN/messages received $here/received; cd $here
             for file in *; do sed -i 's/.*line [0-9]*: *[0-9]* Aborted/Aborted/' $file; done"#;
         site.same(script);
+    }
+}
+
+#[test]
+fn no_line_is_lost_when_a_file_becomes_standard_error() {
+    for setup in [&LAZY, &TINY] {
+        let site = Site::new(setup);
+        if !programs(&site) {
+            return;
+        }
+        // In the end it is not buffered any more.
+        site.same(
+            "seq 400000 > seen; $BIN/messages racing raced 5000; $BIN/messages appended appended",
+        );
     }
 }
 
@@ -65,6 +84,7 @@ fn what_the_loader_lists_is_where_it_belongs() {
     let script = "
         LD_TRACE_LOADED_OBJECTS=1 $BIN/messages > listed; sed -i 's/ (0x.*//; /forebay/d' listed
         seq 400000 > seen; LD_SHOW_AUXV=1 $BIN/messages > shown; grep -c AT_ shown; rm shown
+        LD_DEBUG=help $BIN/messages > helped 2>&1; cat helped | head -c 100k
         LD_DEBUG=libs $BIN/messages raw > debugged 2>&1
         head -c 100M debugged | tr -dc '\\0' | wc -c; rm debugged";
     site.same(script);

@@ -139,21 +139,19 @@ impl OpenFile<'_> {
     pub fn release_to_kernel(&self) -> Result<(), Errno> {
         let release = |offset| {
             self.make_direct(|| {
-                if self.uses_kernel_offset() {
-                    return;
-                }
-                let _ = rustix::fs::seek(borrow(self.fd), rustix::fs::SeekFrom::Start(offset));
+                // All of it before the flag: another process goes by that from then on.
                 let flags = &self.description.flags;
-                let flags = flags.set(DescriptionFlags::KERNEL_OFFSET, Ordering::AcqRel);
-                if flags.contains(DescriptionFlags::APPEND)
+                if flags.load(Ordering::Relaxed).contains(DescriptionFlags::APPEND)
                     && let Ok(kernel) = rustix::fs::fcntl_getfl(borrow(self.fd))
                 {
                     let append = kernel | rustix::fs::OFlags::APPEND;
                     let _ = rustix::fs::fcntl_setfl(borrow(self.fd), append);
                 }
+                let _ = rustix::fs::seek(borrow(self.fd), rustix::fs::SeekFrom::Start(offset));
+                flags.set(DescriptionFlags::KERNEL_OFFSET, Ordering::AcqRel);
             })
         };
-        surely(|| self.positioned(release))
+        surely(|| self.positioned(release)).map(|_| ())
     }
 
     /// Makes the file clean and has the node manager close its descriptor of it, because a program

@@ -109,7 +109,12 @@ impl<'a> Variables<'a> {
 
     /// Whether a program with these runs without Forebay.
     pub(super) fn switch_off(self) -> bool {
-        self.has(DISABLED) || LISTED.iter().any(|name| self.has(name))
+        /// What the loader writes to standard output, too.
+        const HELP: &[u8] = b"help";
+        let helps = |entry: &CStr| value_of(entry).windows(HELP.len()).any(|word| word == HELP);
+        self.has(DISABLED)
+            || LISTED.iter().any(|name| self.has(name))
+            || self.find(c"LD_DEBUG").is_some_and(helps)
     }
 
     fn has(self, name: &CStr) -> bool {

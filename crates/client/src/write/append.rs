@@ -1,12 +1,14 @@
 //! Writing at the end of a file.
 
+use crate::access::EnteredFile;
 use crate::open_file::OpenFile;
 use crate::sharing::Need;
 use crate::small::outgrows_small;
 use crate::span::{Readable, Span};
 use core::sync::atomic::Ordering;
-use forebay_pool::crash;
 use forebay_pool::layout::*;
+use forebay_pool::moves::Place;
+use forebay_pool::{clock, crash};
 use rustix::io::Errno;
 
 impl OpenFile<'_> {
@@ -47,12 +49,11 @@ impl OpenFile<'_> {
                 None => self.append_locked(pieces, turns),
             };
         }
-        let start = if record.has(FileFlags::DIRECT) {
-            crate::store::stat(self.fd).map(|stat| stat.size)
-        } else {
-            Ok(record.size.load(Ordering::Acquire))
+        let is_direct = record.has(FileFlags::DIRECT);
+        let start = match is_direct {
+            true => crate::store::stat(self.fd)?.size,
+            false => record.size.load(Ordering::Acquire),
         };
-        let start = start?;
         if length == 0 {
             return Ok((start, 0));
         }
@@ -62,7 +63,41 @@ impl OpenFile<'_> {
             self.buffer_again();
             return self.append_locked(pieces, false);
         }
+        let turns = record.is_written_through() && outgrows_small(start, length);
+        if is_direct && !turns {
+            return inside.append_through(pieces, start, length);
+        }
         let written = inside.write_inside(pieces, start, length)?;
         Ok((start, written))
+    }
+}
+
+impl EnteredFile<'_> {
+    /// Appends to a file that is used through the kernel, and that ended at `start` a moment ago:
+    /// by the kernel's own append, as others may append to it whom our lock does not keep out.
+    fn append_through(
+        &self,
+        pieces: &[Span<'_, Readable>],
+        start: u64,
+        length: usize,
+    ) -> Result<(u64, usize), Errno> {
+        let record = self.record;
+        if record.is_written_through() {
+            self.write_small(start, length)?;
+        }
+        let now = clock::realtime_coarse_ns();
+        let written = match self.store_append(pieces, length, start) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                return Ok((start, self.write_inside(pieces, start, length)?));
+            }
+            written => written?,
+        };
+        self.session.note_moved(Place::Programs, Place::Store, written);
+        self.end_write(now, written);
+        let end = match record.stays_direct() {
+            true => crate::store::stat(self.fd)?.size,
+            false => start + written as u64,
+        };
+        Ok((end.saturating_sub(written as u64), written))
     }
 }

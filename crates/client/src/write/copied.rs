@@ -36,15 +36,15 @@ impl OpenFile<'_> {
         }
         let (start, copied) = self.session.restarting(|| match offset {
             Some(offset) => Ok((offset, self.copy_to(from, at, offset, bytes)?)),
-            None => self.positioned(|offset| {
-                if !self.takes_copies(None) {
-                    return Ok((offset, None));
-                }
-                let copied = self.copy_to(from, at, offset, bytes)?;
-                let end = offset + copied.as_ref().map_or(0, |copied| copied.bytes) as u64;
-                self.description.offset.store(end, Ordering::Release);
-                Ok((offset, copied))
-            }),
+            None => {
+                let copied = self.positioned(|offset| {
+                    let copied = self.copy_to(from, at, offset, bytes)?;
+                    let end = offset + copied.as_ref().map_or(0, |copied| copied.bytes) as u64;
+                    self.description.offset.store(end, Ordering::Release);
+                    Ok((offset, copied))
+                })?;
+                Ok(copied.unwrap_or_default())
+            }
         })?;
         if let Some(Copied { bytes: bytes @ 1.., .. }) = copied {
             self.after_write(start..start + bytes as u64)?;
