@@ -207,6 +207,8 @@ impl Session {
             false => {
                 let marker = rustix::fs::tell(borrow(fd)).ok().and_then(Marker::decode);
                 marker == Some(self.segment.descriptions().marker(file.description_id()))
+                    // Another process has just let the kernel have it.
+                    || file.uses_kernel_offset() && self.is_of(fd, file.id)
             }
         }
     }

@@ -265,6 +265,9 @@ impl DescriptionFlags {
     pub const RECORDED: DescriptionFlags = DescriptionFlags(1 << 18);
     /// Not a descriptor but a pin, see [`crate::pins`].
     pub const PIN: DescriptionFlags = DescriptionFlags(1 << 19);
+    /// Its file is direct, and the kernel is about to have its offset: who finds this without
+    /// [`DescriptionFlags::KERNEL_OFFSET`], under the lock of the offset, sees to it.
+    pub const RELEASING: DescriptionFlags = DescriptionFlags(1 << 20);
 }
 
 flag_set!(DescriptionFlags);

@@ -158,6 +158,10 @@ const DEFENCES: &[&str] = &[
     // No worker takes an owner's permission away, and no manager is short of descriptors.
     "register.changing",
     "register.giving-up",
+    // No worker hands a descriptor to a program without Forebay, or makes it standard error:
+    // `posix standard_error` kills there.
+    "release.begun",
+    "release.sought",
     // Small files of the torture are buffered: `posix written_through` kills there.
     "small.turned",
     "small.turning",

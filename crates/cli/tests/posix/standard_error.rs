@@ -1,6 +1,6 @@
 //! What libc, the loader and runtimes write to standard error, where no call is seen.
 
-use crate::harness::{LAZY, Site, TINY, have, works};
+use crate::harness::{LAZY, Site, TINY, assert_same_lines, have, skip, works};
 use std::path::Path;
 use std::process::Command;
 
@@ -72,6 +72,30 @@ fn no_line_is_lost_when_a_file_becomes_standard_error() {
         site.same(
             "seq 400000 > seen; $BIN/messages racing raced 5000; $BIN/messages appended appended",
         );
+    }
+}
+
+#[test]
+fn a_kill_while_a_file_becomes_standard_error_leaves_its_offset() {
+    if !cfg!(debug_assertions) {
+        return skip("crash points are only in builds with debug assertions");
+    }
+    let site = Site::new(&LAZY);
+    if !programs(&site) {
+        return;
+    }
+    for point in ["release.begun", "release.sought"] {
+        for (open, kept) in [(">", ""), (">>", "kept\n")] {
+            let script = format!(
+                "echo kept > log
+                {{ seq 1000; FOREBAY_CRASH={point}:1 $BIN/messages becomes || echo $?
+                   seq 3; $BIN/messages becomes; seq 2; }} {open} log; cat log"
+            );
+            let said = site.end(site.buffered(&["bash", "-c", &script])).expect(0).stdout;
+            let lines: String = (1..=1000).map(|line| format!("{line}\n")).collect();
+            let rest = "137\n1\n2\n3\nby an instruction\n1\n2\n";
+            assert_same_lines(point, &said, &format!("{kept}{lines}{rest}"));
+        }
     }
 }
 

@@ -8,6 +8,7 @@
  *   spawned FILE PROG   posix_spawn of PROG, whose standard output and error FILE is to be
  *   chained FILE PROG   the same, by one action after the other, made before FILE is opened
  *   vforked FILE PROG   vfork, and PROG is executed with FILE as its standard error, by dup and fcntl
+ *   becomes             what is standard output becomes standard error, too, and is written to
  *   reopened FILE       descriptor 2 is closed, and FILE opened and duplicated in its place
  *   received FILE       descriptor 2 is closed, and FILE received by a socket in its place
  *   racing FILE COUNT   two threads write COUNT lines each, while FILE becomes standard error
@@ -236,6 +237,9 @@ int main(int argc, char **argv)
 		herror("who");
 		raw("after it\n");
 	} else if (strcmp(what, "raw") == 0) {
+		raw("by an instruction\n");
+	} else if (strcmp(what, "becomes") == 0) {
+		CHECK(dup2(1, 2) == 2);
 		raw("by an instruction\n");
 	} else if (strcmp(what, "spawned") == 0) {
 		spawned(argv[2], argv[3]);

@@ -137,21 +137,29 @@ impl OpenFile<'_> {
     /// # Errors
     /// The errno of the flush.
     pub fn release_to_kernel(&self) -> Result<(), Errno> {
-        let release = |offset| {
-            self.make_direct(|| {
-                // All of it before the flag: another process goes by that from then on.
-                let flags = &self.description.flags;
-                if flags.load(Ordering::Relaxed).contains(DescriptionFlags::APPEND)
-                    && let Ok(kernel) = rustix::fs::fcntl_getfl(borrow(self.fd))
-                {
-                    let append = kernel | rustix::fs::OFlags::APPEND;
-                    let _ = rustix::fs::fcntl_setfl(borrow(self.fd), append);
-                }
-                let _ = rustix::fs::seek(borrow(self.fd), rustix::fs::SeekFrom::Start(offset));
-                flags.set(DescriptionFlags::KERNEL_OFFSET, Ordering::AcqRel);
-            })
-        };
+        let release = |_| self.make_direct(|| self.hand_offset_to_kernel());
         surely(|| self.positioned(release)).map(|_| ())
+    }
+
+    /// Has the kernel have the offset of a direct file's description. The caller has the lock of
+    /// that offset.
+    pub(super) fn hand_offset_to_kernel(&self) {
+        let (fd, flags) = (borrow(self.fd), &self.description.flags);
+        if flags.load(Ordering::Acquire).contains(DescriptionFlags::KERNEL_OFFSET) {
+            return;
+        }
+        flags.set(DescriptionFlags::RELEASING, Ordering::AcqRel);
+        crash::point("release.begun");
+        if self.may(DescriptionFlags::APPEND)
+            && let Ok(kernel) = rustix::fs::fcntl_getfl(fd)
+        {
+            let _ = rustix::fs::fcntl_setfl(fd, kernel | rustix::fs::OFlags::APPEND);
+        }
+        let offset = self.description.offset.load(Ordering::Acquire);
+        let _ = rustix::fs::seek(fd, rustix::fs::SeekFrom::Start(offset));
+        crash::point("release.sought");
+        // Last of all: other processes go by that from then on.
+        flags.set(DescriptionFlags::KERNEL_OFFSET, Ordering::AcqRel);
     }
 
     /// Makes the file clean and has the node manager close its descriptor of it, because a program
