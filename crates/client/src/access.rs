@@ -182,11 +182,11 @@ impl OpenFile<'_> {
                 let owner = self.session.owner();
                 let _inside = self.enter_beside(owner)?;
                 let _position = self.session.segment.lock_position(description, owner)?;
-                if self.may(DescriptionFlags::RELEASING) {
-                    // By a process that was killed in the middle of it.
-                    self.hand_offset_to_kernel();
-                }
-                if self.uses_kernel_offset() {
+                if !self.keeps_offset() {
+                    if !self.uses_kernel_offset() {
+                        // A process was killed in the middle of it.
+                        self.hand_offset_to_kernel();
+                    }
                     return Ok(None);
                 }
                 // Called once: only the waits above begin again.

@@ -143,8 +143,7 @@ pub fn carries_marker(fd: RawFd) -> bool {
 /// # Errors
 /// [`StartError::Namespace`].
 pub(crate) fn check_namespace(segment: &Segment) -> Result<(), StartError> {
-    let is_over = retirement::is_over(segment.header().retired.load(Ordering::SeqCst));
-    match segment.has_numbers_of_here() || is_over {
+    match segment.has_numbers_of_here() || segment.header().is_over() {
         true => Ok(()),
         false => Err(StartError::Namespace),
     }
@@ -159,7 +158,7 @@ fn wait_for_slot(segment: &Segment, pid: u32, start: u64) -> Result<u32, StartEr
         if let Some(slot) = segment.clients().claim(pid, start) {
             return Ok(slot);
         }
-        if retirement::is_over(segment.header().retired.load(Ordering::SeqCst)) {
+        if segment.header().is_over() {
             return Err(StartError::NoPool);
         }
         let waited = clock::monotonic_ns().saturating_sub(since);
@@ -276,7 +275,7 @@ impl Session {
         };
         // Looked at after the slot was claimed: the manager looks at the slots after it has said
         // so.
-        if retirement::is_over(segment.header().retired.load(Ordering::SeqCst)) {
+        if segment.header().is_over() {
             segment.cancel_slot(slot);
             return Err(StartError::NoPool);
         }
@@ -392,12 +391,10 @@ impl Session {
     /// As of [`Session::opened_raw`]: it must not be used.
     pub(crate) fn adopt_or_open(&self, fd: RawFd) -> Result<(), Errno> {
         match self.adopt(fd) {
-            Some(_) => {
-                self.release_if_standard_error(fd, fd);
-                Ok(())
-            }
-            None => self.opened_raw(fd).map(drop),
+            Some(_) => self.release_if_standard_error(fd, fd),
+            None => drop(self.opened_raw(fd)?),
         }
+        Ok(())
     }
 
     /// Takes over `fd` if its offset carries a marker of a managed file. Returns the description.

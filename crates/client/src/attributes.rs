@@ -135,6 +135,13 @@ impl OpenFile<'_> {
         self.may(DescriptionFlags::KERNEL_OFFSET)
     }
 
+    /// Whether the offset is the description's own. The caller has its lock.
+    #[inline]
+    pub(crate) fn keeps_offset(&self) -> bool {
+        let kernels = DescriptionFlags::KERNEL_OFFSET | DescriptionFlags::RELEASING;
+        !self.description.flags.load(Ordering::Relaxed).intersects(kernels)
+    }
+
     /// The flags that F_GETFL shall show where the kernel says `flags`: with those kept from it,
     /// and without what we added.
     pub fn shown_flags(&self, flags: rustix::fs::OFlags) -> rustix::fs::OFlags {

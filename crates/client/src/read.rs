@@ -190,7 +190,7 @@ impl OpenFile<'_> {
             Err(errno) => return Some(Err(errno)),
         };
         let _position = description.position.guard(inside.owner)?;
-        if self.uses_kernel_offset() {
+        if !self.keeps_offset() {
             return None;
         }
         let offset = description.offset.load(Ordering::Acquire);

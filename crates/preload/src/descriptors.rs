@@ -60,17 +60,13 @@ fn duplicate(old: c_int, call: impl FnOnce() -> c_int) -> c_int {
         Some(session) => return session.while_duplicating(old, call),
         None => call(),
     };
-    if new == libc::STDERR_FILENO {
-        session_for_standard_error(new);
-    }
+    session_for_standard_error(new, new);
     new
 }
 
 /// dup2 and dup3: `new` is replaced by `old` in one step.
 fn replace(old: c_int, new: c_int, call: impl FnOnce() -> c_int) -> c_int {
-    if new == libc::STDERR_FILENO {
-        session_for_standard_error(old);
-    }
+    session_for_standard_error(new, old);
     let Some(session) = session() else { return call() };
     match session.replace(old, new, call) {
         Ok(result) => {

@@ -199,8 +199,14 @@ unsafe fn release_standard_error(actions: Spawn) {
 /// the program, at `pid`.
 ///
 /// # Safety
-/// `pid` is null, or a place for the number.
-unsafe fn spawned(pid: *mut pid_t, start: impl FnOnce(*mut pid_t) -> c_int) -> c_int {
+/// `pid` is null, or a place for the number; `actions` as of [`standard_error_of`].
+unsafe fn spawned(
+    pid: *mut pid_t,
+    actions: Spawn,
+    start: impl FnOnce(*mut pid_t) -> c_int,
+) -> c_int {
+    // SAFETY: as the caller says.
+    unsafe { release_standard_error(actions) };
     let mut child = 0;
     let result = start(&raw mut child);
     if result == 0 && !pid.is_null() {
@@ -219,15 +225,13 @@ unsafe extern "C" fn posix_spawn(
     arguments: Strings,
     variables: Strings,
 ) -> c_int {
-    // SAFETY: the program's.
-    unsafe { release_standard_error(actions) };
     let start = |number: *mut pid_t| {
         let call = |list| real!(c"posix_spawn"(number => *mut pid_t, path => *const c_char, actions => Spawn, attributes => Spawn, arguments => Strings, list => Strings) -> c_int);
         // SAFETY: the program's call, and a place for the number.
         unsafe { starting_at(Starts::InChild(number), path, variables, call) }
     };
-    // SAFETY: the program's place for the number, if it has one.
-    unsafe { spawned(pid, start) }
+    // SAFETY: the program's place for the number, if it has one, and its actions.
+    unsafe { spawned(pid, actions, start) }
 }
 
 #[unsafe(no_mangle)]
@@ -243,15 +247,13 @@ unsafe extern "C" fn posix_spawnp(
         set_errno(Errno::FAULT);
         return Errno::FAULT.raw_os_error();
     }
-    // SAFETY: the program's.
-    unsafe { release_standard_error(actions) };
     let start = |number: *mut pid_t| {
         let call = |list| real!(c"posix_spawnp"(number => *mut pid_t, file => *const c_char, actions => Spawn, attributes => Spawn, arguments => Strings, list => Strings) -> c_int);
         // SAFETY: the program's call, and a place for the number.
         unsafe { starting_found(Starts::InChild(number), file, variables, call) }
     };
-    // SAFETY: the program's place for the number, if it has one.
-    unsafe { spawned(pid, start) }
+    // SAFETY: the program's place for the number, if it has one, and its actions.
+    unsafe { spawned(pid, actions, start) }
 }
 
 /// The child of a posix_spawn opens files before it can load us: a file that is buffered now is

@@ -230,11 +230,12 @@ pub(crate) fn session_of_table() -> Option<&'static Session> {
     if word.is_null() || !is_plain(word) && child::is_bare() { None } else { session() }
 }
 
-/// Before `fd` becomes standard error of a vforked child, or after it has: one without a session
-/// takes one where that is a managed file, of which the kernel is to have the offset. Without
-/// memory for it the child goes on.
-pub(crate) fn session_for_standard_error(fd: c_int) {
-    if let Some(parent) = parents_of_bare()
+/// Before `fd` becomes `number` in a vforked child, or after it has: where that is standard error,
+/// one without a session takes one for a managed file, of which the kernel is to have the offset.
+/// Without memory for it the child goes on.
+pub(crate) fn session_for_standard_error(number: c_int, fd: c_int) {
+    if number == libc::STDERR_FILENO
+        && let Some(parent) = parents_of_bare()
         && carries_marker(fd)
     {
         let _ = child::own_session(parent);

@@ -1,6 +1,6 @@
 //! What libc, the loader and runtimes write to standard error, where no call is seen.
 
-use crate::harness::{LAZY, Site, TINY, assert_same_lines, have, skip, works};
+use crate::harness::{LAZY, Setup, Site, TINY, assert_same_lines, have, skip};
 use std::path::Path;
 use std::process::Command;
 
@@ -27,13 +27,17 @@ fn programs(site: &Site) -> bool {
     true
 }
 
+/// Runs a script that uses them with and without Forebay.
+fn same(setup: &Setup, script: &str) {
+    let site = Site::new(setup);
+    if programs(&site) {
+        site.same(script);
+    }
+}
+
 #[test]
 fn messages_that_no_call_is_seen_of_are_where_they_belong() {
     for setup in [&LAZY, &TINY] {
-        let site = Site::new(setup);
-        if !programs(&site) {
-            return;
-        }
         // The shell says of a program that a signal has ended which process that was.
         let script = r#"
             each() {
@@ -57,19 +61,16 @@ fn messages_that_no_call_is_seen_of_are_where_they_belong() {
             done
             $BIN/messages reopened $here/reopened; $BIN/messages received $here/received; cd $here
             for file in *; do sed -i 's/.*line [0-9]*: *[0-9]* Aborted/Aborted/' $file; done"#;
-        site.same(script);
+        same(setup, script);
     }
 }
 
 #[test]
 fn no_line_is_lost_when_a_file_becomes_standard_error() {
     for setup in [&LAZY, &TINY] {
-        let site = Site::new(setup);
-        if !programs(&site) {
-            return;
-        }
         // In the end it is not buffered any more.
-        site.same(
+        same(
+            setup,
             "seq 400000 > seen; $BIN/messages racing raced 5000; $BIN/messages appended appended",
         );
     }
@@ -101,23 +102,18 @@ fn a_kill_while_a_file_becomes_standard_error_leaves_its_offset() {
 
 #[test]
 fn what_the_loader_lists_is_where_it_belongs() {
-    let site = Site::new(&LAZY);
-    if !programs(&site) {
-        return;
-    }
     let script = "
         LD_TRACE_LOADED_OBJECTS=1 $BIN/messages > listed; sed -i 's/ (0x.*//; /forebay/d' listed
         seq 400000 > seen; LD_SHOW_AUXV=1 $BIN/messages > shown; grep -c AT_ shown; rm shown
         LD_DEBUG=help $BIN/messages > helped 2>&1; cat helped | head -c 100k
         LD_DEBUG=libs $BIN/messages raw > debugged 2>&1
         head -c 100M debugged | tr -dc '\\0' | wc -c; rm debugged";
-    site.same(script);
+    same(&LAZY, script);
 }
 
 #[test]
 fn messages_of_programs_that_python_starts_are_where_they_belong() {
-    let site = Site::new(&LAZY);
-    if !programs(&site) || !works(&["python3", "-c", "import subprocess"]) {
+    if !have(&["python3"]) {
         return;
     }
     let script = r#"python3 - <<'END'
@@ -136,5 +132,5 @@ for close in True, False:
             os.waitpid(os.posix_spawn(words[0], words, os.environ, file_actions=actions), 0)
             log.write(b'behind\n')
 END"#;
-    site.same(script);
+    same(&LAZY, script);
 }

@@ -296,16 +296,11 @@ fn a_manager_that_is_killed_while_it_removes_its_pool_leaves_none_that_is_damage
     // RAM overflows to the file tier, which keeps what was drained.
     let site = Site::new(&TINY);
     let mark = site.out.join("killed");
-    let start = || {
-        let mut manager = site.forebay(&["node", "--config", site.config.to_str().unwrap()]);
-        manager.env("FOREBAY_CRASH_ONCE", &mark);
-        manager
-    };
     for point in ["manager.table-gone", "manager.slots-gone", "manager.unmarked"] {
         for next in ["recover", "run", "fsck"] {
             let _ = fs::remove_file(&mark);
-            let mut manager = start();
-            manager.env("FOREBAY_CRASH", format!("{point}:1"));
+            let mut manager = site.forebay(&["node", "--config", site.config.to_str().unwrap()]);
+            manager.env("FOREBAY_CRASH", format!("{point}:1")).env("FOREBAY_CRASH_ONCE", &mark);
             let manager = site.start(manager);
             wait_for("the manager", LIMIT, || {
                 let status = site.end(site.forebay(&["status"])).stdout;

@@ -145,9 +145,6 @@ impl OpenFile<'_> {
     /// that offset.
     pub(super) fn hand_offset_to_kernel(&self) {
         let (fd, flags) = (borrow(self.fd), &self.description.flags);
-        if flags.load(Ordering::Acquire).contains(DescriptionFlags::KERNEL_OFFSET) {
-            return;
-        }
         flags.set(DescriptionFlags::RELEASING, Ordering::AcqRel);
         crash::point("release.begun");
         if self.may(DescriptionFlags::APPEND)

@@ -58,13 +58,13 @@ impl OpenFile<'_> {
             return Ok((start, 0));
         }
         let length = self.allowed(start, length)?;
-        if turns && record.is_written_through() && outgrows_small(start, length) {
+        let outgrows = record.is_written_through() && outgrows_small(start, length);
+        if turns && outgrows {
             drop(inside);
             self.buffer_again();
             return self.append_locked(pieces, false);
         }
-        let turns = record.is_written_through() && outgrows_small(start, length);
-        if is_direct && !turns {
+        if is_direct && !outgrows {
             return inside.append_through(pieces, start, length);
         }
         let written = inside.write_inside(pieces, start, length)?;

@@ -31,7 +31,7 @@ impl OpenFile<'_> {
         offset: Option<u64>,
         bytes: usize,
     ) -> Result<Option<Copied>, Errno> {
-        if !self.takes_copies(offset) {
+        if !self.takes_copies() {
             return Ok(None);
         }
         let (start, copied) = self.session.restarting(|| match offset {
@@ -52,14 +52,11 @@ impl OpenFile<'_> {
         Ok(copied)
     }
 
-    /// Whether the kernel may copy to `offset`, or to the description's, as far as that is seen
-    /// from outside of the file.
-    fn takes_copies(&self, offset: Option<u64>) -> bool {
+    /// Whether the kernel may copy to the file, as far as that is seen from outside of it.
+    fn takes_copies(&self) -> bool {
         let takes = DescriptionFlags::WRITE | DescriptionFlags::APPEND | DescriptionFlags::RECORDED;
         let flags = self.description.flags.load(Ordering::Acquire) & takes;
-        flags == DescriptionFlags::WRITE
-            && self.record.has(FileFlags::DIRECT)
-            && (offset.is_some() || !self.uses_kernel_offset())
+        flags == DescriptionFlags::WRITE && self.record.has(FileFlags::DIRECT)
     }
 
     fn copy_to(

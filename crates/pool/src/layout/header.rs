@@ -245,6 +245,11 @@ pub struct StagedCounts {
 }
 
 impl Header {
+    /// Whether no process may join any more.
+    pub fn is_over(&self) -> bool {
+        self.retired.load(Ordering::SeqCst) >= retirement::GONE
+    }
+
     /// The tiers in use, fastest first.
     #[inline]
     pub fn tiers_in_use(
@@ -464,11 +469,6 @@ pub mod retirement {
     pub const GONE: u32 = 3;
     /// The same, and everything is on the store: what belongs to it is being removed.
     pub const REMOVED: u32 = 4;
-
-    /// Whether no process may join any more.
-    pub fn is_over(state: u32) -> bool {
-        state >= GONE
-    }
 }
 
 pin_size!(Header, 20 * 4096);
