@@ -10,7 +10,7 @@ use crate::clock::now_ms;
 use crate::error::GroupError;
 use crate::faults::Faults;
 use crate::folder::{GroupFolder, Life, OPENING};
-use crate::leases::{LeaseThread, Sharing};
+use crate::leases::{Leases, Sharing};
 use crate::links::{LinkHandler, Links, Post, SendError};
 use crate::packets::{Packets, tag_of};
 use crate::protocol::Protocol;
@@ -276,7 +276,8 @@ impl Group {
         if let Some(sharing) = sharing {
             let desk = sharing.desk.clone();
             shared.set_desk(desk.clone());
-            handler = Box::new(move |post, event| match desk.takes(&event) {
+            let taking = desk.clone();
+            handler = Box::new(move |post, event| match taking.takes(&event) {
                 true => {}
                 false => handler(post, event),
             });
@@ -284,8 +285,8 @@ impl Group {
             let mut sharing = sharing;
             let flushing = std::mem::replace(&mut sharing.flushing, Box::new(|_| {}));
             shared.share(oldest, flushing);
-            let leases = LeaseThread::new(sharing, Arc::clone(&shared), new.me);
-            group.leases = Some(spawn("group-leases", move || leases.run())?);
+            let leases = Leases::new(sharing, Arc::clone(&shared), new.me);
+            group.leases = Some(spawn("group-leases", move || desk.keep(leases))?);
         }
         let links = Links::new(shared.post.clone(), fabric, staging, handler, lost);
         let faults = Faults { loses, ..Faults::default() };

@@ -1,10 +1,12 @@
-//! The directory of leases with a thread of its own: what the node manager asks for and has done
-//! comes in, what it is to do goes out, and messages go between members.
+//! The directory of leases: what the node manager asks for and has done comes in, what it is to do
+//! goes out, and messages go between members. It is a [`Strand`]: an answer does not wait for a
+//! thread that has to be woken.
 
 use crate::clock::now_ms;
 use crate::error::GroupError;
 use crate::group::{Parted, Shared};
 use crate::links::LinkEvent;
+use crate::strand::{Strand, Taker};
 use forebay_directory::{
     Body, Directory, Effect, Facts, Level, Message, Object, Of, Run, Sized, Status, Terms, Tuning,
     Why,
@@ -14,8 +16,8 @@ use forebay_membership::{FileId, GivenUp, Incarnation, Member, Rank};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::time::Duration;
+use std::sync::mpsc::{Sender, channel};
+use std::time::{Duration, Instant};
 
 /// Messages about leases.
 const LEASES: Kind = Kind(1);
@@ -169,50 +171,36 @@ pub enum Flushing {
 /// What is told when a pool may be flushed. Called by the thread "group"; does not wait.
 pub type ToldFlushing = Box<dyn Fn(Flushing) + Send + Sync>;
 
-/// What the thread is told.
-enum Event {
+/// What the directory is told.
+pub(crate) enum Event {
     Command(LeaseCommand),
     /// A message of another member, as it came.
     Message(Member, Vec<u8>),
     /// There may be a newer view, or this node may be another thing in it.
     Look,
     Status(Sender<Status>),
-    Stop,
 }
 
 /// How others reach the directory of this node, also before that begins. May be used by several
 /// threads.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct LeaseDesk {
-    events: Sender<Event>,
+    strand: Arc<Strand<Leases>>,
     /// Messages of peers that wait.
     messages: Arc<AtomicUsize>,
 }
 
-/// What waits for a directory that has not begun.
-pub struct LeaseQueue {
-    events: Receiver<Event>,
-    messages: Arc<AtomicUsize>,
-}
-
 impl LeaseDesk {
-    /// Both halves.
-    pub fn new() -> (LeaseDesk, LeaseQueue) {
-        let (events, queue) = channel();
-        let messages = Arc::<AtomicUsize>::default();
-        let queue = LeaseQueue { events: queue, messages: Arc::clone(&messages) };
-        (LeaseDesk { events, messages }, queue)
-    }
-
-    /// Never waits. After the end it does nothing.
+    /// Never waits, and may call [`Sharing::order`]: the caller is inside no file. After the end it
+    /// does nothing.
     pub fn tell(&self, command: LeaseCommand) {
-        let _ = self.events.send(Event::Command(command));
+        self.strand.dispatch(Event::Command(command));
     }
 
-    /// Counts of leases. `None` if the thread does not answer in a second, or has ended.
+    /// Counts of leases. `None` if the directory does not answer in a second, or has ended.
     pub fn status(&self) -> Option<Status> {
         let (answer, answered) = channel();
-        self.events.send(Event::Status(answer)).ok()?;
+        self.strand.post(Event::Status(answer));
         answered.recv_timeout(Duration::from_secs(1)).ok()
     }
 
@@ -223,7 +211,7 @@ impl LeaseDesk {
                 let is_full = self.messages.load(Ordering::Relaxed) >= MESSAGES_MAX;
                 if !is_full {
                     self.messages.fetch_add(1, Ordering::Relaxed);
-                    let _ = self.events.send(Event::Message(*from, body.to_vec()));
+                    self.strand.dispatch(Event::Message(*from, body.to_vec()));
                 }
                 true
             }
@@ -231,12 +219,18 @@ impl LeaseDesk {
         }
     }
 
+    /// The caller may hold what the group shares.
     pub(crate) fn look(&self) {
-        let _ = self.events.send(Event::Look);
+        self.strand.post(Event::Look);
+    }
+
+    /// The life of the thread "group-leases".
+    pub(crate) fn keep(&self, leases: Leases) {
+        self.strand.keep(leases);
     }
 
     pub(crate) fn stop(&self) {
-        let _ = self.events.send(Event::Stop);
+        self.strand.end();
     }
 }
 
@@ -244,8 +238,6 @@ impl LeaseDesk {
 pub struct Sharing {
     /// How the directory is reached.
     pub desk: LeaseDesk,
-    /// What waits for it: the other half of the desk.
-    pub queue: LeaseQueue,
     /// The life of this node whose pool it goes on with, if it does not begin with an empty one.
     pub oldest: Option<Incarnation>,
     /// Called with the life that begins, before it can be granted anything.
@@ -255,15 +247,19 @@ pub struct Sharing {
     pub flushing: ToldFlushing,
     /// Periods and sizes.
     pub tuning: Tuning,
-    /// Called with each decision, on the directory's thread; does not wait.
+    /// Called with each decision, by the thread that has brought it about, which may be one that
+    /// has told the desk something; does not wait.
     pub order: Box<dyn FnMut(LeaseOrder) + Send>,
 }
 
-/// The thread "group-leases".
-pub(crate) struct LeaseThread {
+/// See the module.
+pub(crate) struct Leases {
     directory: Directory,
     shared: Arc<Shared>,
-    queue: LeaseQueue,
+    /// Messages of peers that wait.
+    messages: Arc<AtomicUsize>,
+    /// All that was found is said.
+    has_begun: bool,
     /// The newest view that the directory knows.
     seen: u32,
     is_fenced: bool,
@@ -276,56 +272,64 @@ pub(crate) struct LeaseThread {
     order: Box<dyn FnMut(LeaseOrder) + Send>,
 }
 
-impl LeaseThread {
-    /// Of a node that has a life in its group.
-    pub fn new(sharing: Sharing, shared: Arc<Shared>, me: Member) -> Self {
-        let Sharing { queue, oldest, begun, tuning, order, .. } = sharing;
-        begun(me.incarnation);
-        let directory = Directory::new(me, oldest.unwrap_or(me.incarnation), tuning);
-        let glimpses = BTreeMap::new();
-        let (is_given_up, forgotten) = (false, BTreeSet::new());
-        let is_fenced = true;
-        Self {
-            directory,
-            shared,
-            queue,
-            seen: 0,
-            is_fenced,
-            is_given_up,
-            forgotten,
-            glimpses,
-            order,
-        }
-    }
+impl Taker for Leases {
+    type Event = Event;
 
-    /// Until the group stops.
-    pub fn run(mut self) {
-        let mut has_begun = false;
-        loop {
-            let event = match self.wait() {
-                None => self.queue.events.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                Some(wait) => self.queue.events.recv_timeout(wait),
-            };
-            // Before what has come: as home it acts only while it may.
-            if has_begun {
+    fn take(&mut self, event: Event) {
+        // Before what has come: as home it acts only while it may.
+        if self.has_begun {
+            self.look();
+        }
+        match event {
+            Event::Command(LeaseCommand::Begin) => {
+                self.has_begun = true;
                 self.look();
             }
-            match event {
-                Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => return self.leave(),
-                Ok(Event::Command(LeaseCommand::Begin)) => {
-                    has_begun = true;
-                    self.look();
-                }
-                Ok(Event::Command(command)) => self.take(command),
-                Ok(Event::Message(from, body)) => {
-                    self.queue.messages.fetch_sub(1, Ordering::Relaxed);
-                    self.message(from, &body);
-                }
-                Ok(Event::Status(answer)) => _ = answer.send(self.directory.status()),
-                Ok(Event::Look) | Err(RecvTimeoutError::Timeout) => {}
+            Event::Command(command) => self.command(command),
+            Event::Message(from, body) => {
+                self.messages.fetch_sub(1, Ordering::Relaxed);
+                self.message(from, &body);
             }
-            self.directory.timer(now_ms());
-            self.carry_out();
+            Event::Status(answer) => _ = answer.send(self.directory.status()),
+            Event::Look => {}
+        }
+        self.directory.timer(now_ms());
+        self.carry_out();
+    }
+
+    fn look_around(&mut self) {
+        if self.has_begun {
+            self.look();
+        }
+        self.directory.timer(now_ms());
+        self.carry_out();
+    }
+
+    fn due(&self) -> Option<Instant> {
+        self.wait().map(|wait| Instant::now() + wait)
+    }
+
+    fn end(&mut self) {
+        self.leave();
+    }
+}
+
+impl Leases {
+    /// Of a node that has a life in its group.
+    pub fn new(sharing: Sharing, shared: Arc<Shared>, me: Member) -> Self {
+        let Sharing { desk, oldest, begun, tuning, order, .. } = sharing;
+        begun(me.incarnation);
+        Self {
+            directory: Directory::new(me, oldest.unwrap_or(me.incarnation), tuning),
+            shared,
+            messages: desk.messages,
+            has_begun: false,
+            seen: 0,
+            is_fenced: true,
+            is_given_up: false,
+            forgotten: BTreeSet::new(),
+            glimpses: BTreeMap::new(),
+            order,
         }
     }
 
@@ -389,7 +393,7 @@ impl LeaseThread {
         }
     }
 
-    fn take(&mut self, command: LeaseCommand) {
+    fn command(&mut self, command: LeaseCommand) {
         let (directory, now_ms) = (&mut self.directory, now_ms());
         match command {
             LeaseCommand::Begin => {}

@@ -7,7 +7,8 @@
 //!   node is fenced in time.
 //! - The thread "group-links" has the links to the other members (`fabric`): messages by
 //!   [`Group::send`], and a [`LinkHandler`] for those that come.
-//! - The thread "group-leases", where files are shared ([`Sharing`]), has the directory of leases.
+//! - The thread "group-leases", where files are shared ([`Sharing`]), has the timers of the
+//!   directory of leases, which is a [`Strand`].
 //!
 //! Packets are signed with the group's secret, which is in the folder; they are not encrypted. They
 //! have lives of nodes, numbers of views and times in them, and no data of files.
@@ -26,6 +27,7 @@ mod packets;
 mod protocol;
 mod remote;
 mod status;
+mod strand;
 mod terms;
 
 pub use error::GroupError;
@@ -37,9 +39,7 @@ pub use forebay_fabric::{Header, Outcome, Region, RemoteSpan};
 #[cfg(feature = "ucx")]
 pub use forebay_fabric::{UCX_LICENSE, begin_ucx};
 pub use group::{Group, GroupConfig, Transport};
-pub use leases::{
-    Flushing, LeaseCommand, LeaseDesk, LeaseOrder, LeaseQueue, Sharing, ToldFlushing,
-};
+pub use leases::{Flushing, LeaseCommand, LeaseDesk, LeaseOrder, Sharing, ToldFlushing};
 pub use links::{LinkEvent, LinkHandler, MESH_MAX, Post, SendError};
 pub use meeting::Meeting;
 pub use protocol::Protocol;
@@ -50,3 +50,4 @@ pub use status::{
     GroupStatus, LinkState, LinkStatus, LookStatus, NodeStatus, PacketCounters, Standing,
     StoreError,
 };
+pub use strand::{Strand, Taker};

@@ -1,6 +1,7 @@
 //! The links of a group: what they carry and tell ([`Post`], [`LinkEvent`]), and the thread
 //! "group-links" that has them ([`thread`]).
 
+mod lull;
 mod post;
 mod thread;
 

@@ -10,8 +10,8 @@ use crate::group::flush_watch::{End, FlushWatch, GIVEN_UP};
 use crate::remote::{RemoteEvent, RemotePost};
 use forebay_cluster::{
     Faults, Flushing, Group, GroupConfig, GroupError, GroupStatus, LeaseDesk, LeaseOrder,
-    LeaseQueue, LinkState, LinkStatus, LookStatus, NodeStatus, PacketCounters, Sharing, Standing,
-    StoreError,
+    LinkState, LinkStatus, LookStatus, NodeStatus, PacketCounters, Sharing, Standing, StoreError,
+    Strand, Taker,
 };
 use forebay_directory::{LOST_NAMED, Level, Object, Status, Tuning};
 use forebay_membership::{FileId as GroupFile, Incarnation, Member, NodeId, Rank, Seat};
@@ -26,7 +26,7 @@ use std::net::ToSocketAddrs;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -42,7 +42,7 @@ const INSIDE_LOOK: (Timer, Timer) = (Timer::ms(100), Timer::seconds(1));
 const NAMES: Timer = Timer::seconds(5);
 const NAMES_MAX: usize = 16;
 
-/// What the thread of leases is told.
+/// What the keeper of leases is told.
 pub(crate) enum LeaseEvent {
     /// Programs of this node wait for more of a file.
     Asked(FileId),
@@ -66,9 +66,11 @@ pub(crate) enum LeaseEvent {
     Order(LeaseOrder),
     /// There is no group, and will be none.
     Alone,
-    /// The manager ends.
-    End,
 }
+
+/// Where events meet what keeps the leases of this node (`manager/leases.rs`). A caller that
+/// dispatches one is inside no file, and holds nothing.
+pub(crate) type LeaseStrand = Strand<Box<dyn Taker<Event = LeaseEvent>>>;
 
 /// See the module. Used by several threads.
 pub(crate) struct Grouping {
@@ -79,7 +81,7 @@ pub(crate) struct Grouping {
     part: Arc<Mutex<Part>>,
     /// Its other end goes with the thread that begins the group.
     beginning: Mutex<Option<Receiver<()>>>,
-    /// Where nodes share files: what goes between the group and the thread of leases.
+    /// Where nodes share files: what goes between the group and the keeper of leases.
     leases: Option<LeasePost>,
     /// There too: what goes between the group and the thread of blocks of other nodes.
     pub remote: Option<RemotePost>,
@@ -113,7 +115,7 @@ pub(crate) struct PoolLife {
     pub at_once: Box<dyn FnMut(LeaseOrder) -> Option<LeaseOrder> + Send>,
 }
 
-/// Questions of programs that wait for the thread of leases at most.
+/// Questions of programs that wait for the keeper of leases at most.
 const ASKED_MAX: usize = 1 << 13;
 
 /// Sizes that other nodes ask for at once at most: those of more are asked for again.
@@ -145,37 +147,26 @@ impl Measures {
 }
 
 /// See [`Grouping`].
+#[derive(Default)]
 struct LeasePost {
     desk: LeaseDesk,
-    events: Sender<LeaseEvent>,
+    strand: Arc<LeaseStrand>,
     measures: Arc<Measures>,
-    /// What programs have asked, and the thread of leases has not taken yet.
+    /// What programs have asked, and the keeper of leases has not taken yet.
     asked: AtomicUsize,
-    /// The other ends, until they are taken.
-    ends: Mutex<(Option<LeaseQueue>, Option<Receiver<LeaseEvent>>)>,
 }
 
 impl LeasePost {
-    fn new() -> Self {
-        let (desk, queue) = LeaseDesk::new();
-        let (events, received) = mpsc::channel();
-        let measures = Arc::default();
-        let asked = AtomicUsize::new(0);
-        Self { desk, events, measures, asked, ends: Mutex::new((Some(queue), Some(received))) }
-    }
-
     /// What a group that begins needs to share files.
-    fn sharing(&self, pool: PoolLife) -> Option<Sharing> {
-        let queue = lock(&self.ends).0.take()?;
+    fn sharing(&self, pool: PoolLife) -> Sharing {
         let PoolLife { oldest, begun, mut at_once, flushing, .. } = pool;
         let flushing = Box::new(move |until| flushing(until));
-        let events = self.events.clone();
-        // It has ended only if the manager does.
+        let strand = Arc::clone(&self.strand);
         let order = Box::new(move |order| {
-            let _ = at_once(order).map(|order| events.send(LeaseEvent::Order(order)));
+            let _ = at_once(order).map(|order| strand.dispatch(LeaseEvent::Order(order)));
         });
         let (desk, tuning) = (self.desk.clone(), Tuning::default());
-        Some(Sharing { desk, queue, oldest, begun, flushing, tuning, order })
+        Sharing { desk, oldest, begun, flushing, tuning, order }
     }
 }
 
@@ -208,7 +199,7 @@ impl Grouping {
             folder: config.group_folder(),
             part: Arc::new(Mutex::new(part)),
             beginning: Mutex::default(),
-            leases: config.shares_files().then(LeasePost::new),
+            leases: config.shares_files().then(LeasePost::default),
             remote: config.shares_files().then(|| RemotePost::new(config.bucket_size() as usize)),
             nameless: Arc::default(),
             lost_paths: Mutex::default(),
@@ -216,25 +207,24 @@ impl Grouping {
         }
     }
 
-    /// What the thread of leases needs, if there is to be one. Once.
-    pub fn lease_ends(&self) -> Option<(Receiver<LeaseEvent>, LeaseDesk)> {
+    /// What the keeper of leases needs, if there is to be one.
+    pub fn leases(&self) -> Option<(Arc<LeaseStrand>, LeaseDesk)> {
         let leases = self.leases.as_ref()?;
-        let received = lock(&leases.ends).1.take()?;
-        Some((received, leases.desk.clone()))
+        Some((Arc::clone(&leases.strand), leases.desk.clone()))
     }
 
-    /// The same of what programs ask, of which so much waits at most: more is dropped, and asked
-    /// again.
+    /// Tells the keeper of leases what programs ask, of which so much waits at most: more is
+    /// dropped, and asked again. The caller is inside no file, and holds nothing.
     pub fn ask_leases(&self, event: LeaseEvent) {
         let Some(leases) = &self.leases else { return };
         if leases.asked.fetch_add(1, Ordering::Relaxed) < ASKED_MAX {
-            let _ = leases.events.send(event);
+            leases.strand.dispatch(event);
         } else {
             leases.asked.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
-    /// The thread of leases has what programs have asked.
+    /// The keeper of leases has what programs have asked.
     pub fn note_asked(&self) {
         if let Some(leases) = &self.leases {
             leases.asked.fetch_sub(1, Ordering::Relaxed);
@@ -247,11 +237,17 @@ impl Grouping {
         Some((leases.desk.clone(), Arc::clone(&leases.measures)))
     }
 
-    /// Tells the thread of leases, where there is one.
+    /// Tells the keeper of leases, where there is one. The caller may hold anything.
     pub fn tell_leases(&self, event: LeaseEvent) {
         if let Some(leases) = &self.leases {
-            // It has ended only if the manager does.
-            let _ = leases.events.send(event);
+            leases.strand.post(event);
+        }
+    }
+
+    /// The manager ends.
+    pub fn end_leases(&self) {
+        if let Some(leases) = &self.leases {
+            leases.strand.end();
         }
     }
 
@@ -282,8 +278,8 @@ impl Grouping {
         let Hosts { list, node, .. } = hosts;
         let of = GroupConfig::of(list.clone(), *node, hosts.own_name(), folder);
         let tell = |text: &str| eprintln!("{text}");
-        let sharing = self.leases.as_ref().and_then(|leases| leases.sharing(pool));
-        let alone = self.leases.as_ref().map(|leases| leases.events.clone());
+        let sharing = self.leases.as_ref().map(|leases| leases.sharing(pool));
+        let alone = self.leases.as_ref().map(|leases| Arc::clone(&leases.strand));
         let remote = self.remote.as_ref().map(RemotePost::ends);
         let (staging, handler, told) = match remote {
             Some((staging, handler, begun)) => (Some(staging), handler, Some(begun)),
@@ -320,7 +316,7 @@ impl Grouping {
                 };
                 let what = if is_given_up { "flushes nothing" } else { "goes on alone" };
                 eprintln!("no group: {error}; this node {what}");
-                let _ = alone.as_ref().map(|leases| leases.send(event));
+                let _ = alone.as_ref().map(|leases| leases.post(event));
                 std::mem::replace(part, Part::Failed(error))
             };
             let watch_alone = |watch: Option<FlushWatch>| {

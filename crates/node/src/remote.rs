@@ -1,17 +1,16 @@
 //! Blocks that other nodes have in memory: how the parts of the manager reach what brings them here
 //! and gives them away (`manager/remote.rs`), and what it counts.
 
-use forebay_cluster::{LinkEvent, LinkHandler, Outcome, Post, REMOTE, Staging};
+use forebay_cluster::{LinkEvent, LinkHandler, Outcome, Post, REMOTE, Staging, Strand, Taker};
 use forebay_membership::{FileId as GroupFile, Member, NodeId, Rank};
 use forebay_pool::clock::Timer;
 use forebay_pool::{BucketId, FileId};
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Sender};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Blocks that may be on their way to this node at once, and as many away from it.
 pub(crate) const SLOTS: usize = 16;
@@ -27,8 +26,6 @@ const EPOCHS: usize = 256;
 const PULLED: usize = 1 << 16;
 /// How long a stager waits for what the group has to say.
 const PLACED: Timer = Timer::ms(1_500);
-/// Events that a thread takes for others before it leaves them to the thread "remote".
-const TURN: usize = 64;
 
 /// What happens.
 pub(crate) enum RemoteEvent {
@@ -52,21 +49,13 @@ pub(crate) enum RemoteEvent {
     Down(Member),
 }
 
-/// What brings blocks here and gives them away. One thread at a time is at it.
-pub(crate) trait Bringer: Send {
-    /// Does what an event asks for. Waits for nothing but, a moment, for threads inside files.
-    fn take(&mut self, event: RemoteEvent);
-    /// Does what is due.
-    fn look_around(&mut self);
-    /// When something is.
-    fn due(&self) -> Option<Instant>;
-    /// The manager ends: what is under way does not come.
-    fn end(&mut self);
-}
+/// Where events meet what brings blocks here and gives them away (`manager/remote.rs`). A caller
+/// that dispatches one is inside no file, and holds nothing.
+pub(crate) type RemoteStrand = Strand<Box<dyn Taker<Event = RemoteEvent>>>;
 
 /// How much waits to be taken.
 #[derive(Default)]
-struct Waiting {
+pub(crate) struct Waiting {
     messages: AtomicUsize,
     fetches: AtomicUsize,
 }
@@ -82,7 +71,7 @@ impl Waiting {
     }
 
     /// This is taken.
-    fn taken(&self, event: &RemoteEvent) {
+    pub fn taken(&self, event: &RemoteEvent) {
         let count = match event {
             RemoteEvent::Message(..) => &self.messages,
             RemoteEvent::Fetch { .. } => &self.fetches,
@@ -92,122 +81,8 @@ impl Waiting {
     }
 }
 
-/// Where events meet the [`Bringer`]. Each is taken on the thread that brings it, so that no other
-/// one has to be woken, which takes longer than most of them; what comes while a thread is at it,
-/// that one takes, too.
-#[derive(Default)]
-pub(crate) struct Desk {
-    /// Locked before `book` where both are.
-    bringer: Mutex<Option<Box<dyn Bringer>>>,
-    book: Mutex<Book>,
-    waiting: Waiting,
-    wakes: Condvar,
-}
-
-#[derive(Default)]
-struct Book {
-    events: VecDeque<RemoteEvent>,
-    /// When the thread "remote" looks; `None`: when it is woken.
-    looks_at: Option<Instant>,
-    ends: bool,
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Desk {
-    /// Something has happened. The caller is inside no file, and holds nothing.
-    fn tell(&self, event: RemoteEvent) {
-        self.put(event);
-        self.take_all();
-    }
-
-    fn put(&self, event: RemoteEvent) {
-        let mut book = lock(&self.book);
-        if !book.ends {
-            book.events.push_back(event);
-        }
-    }
-
-    fn next(&self) -> Option<RemoteEvent> {
-        let event = lock(&self.book).events.pop_front();
-        event.inspect(|event| self.waiting.taken(event))
-    }
-
-    /// Takes what there is, unless another thread is at it.
-    fn take_all(&self) {
-        let mut left = TURN;
-        // What is told while this thread still has the bringer, is left to it.
-        while !lock(&self.book).events.is_empty() {
-            let mut bringer = match self.bringer.try_lock() {
-                Ok(bringer) => bringer,
-                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) => return,
-            };
-            // They wait until the thread "remote" has begun.
-            let Some(bringer) = bringer.as_mut() else { return };
-            while left > 0
-                && let Some(event) = self.next()
-            {
-                bringer.take(event);
-                left -= 1;
-            }
-            let due = if left == 0 { Some(Instant::now()) } else { bringer.due() };
-            let mut book = lock(&self.book);
-            if due.is_some_and(|due| book.looks_at.is_none_or(|at| due < at)) {
-                book.looks_at = due;
-                self.wakes.notify_one();
-            }
-            if left == 0 {
-                return;
-            }
-        }
-    }
-
-    /// The life of the thread "remote": it looks when something is due, until the manager ends.
-    pub fn keep(&self, bringer: Box<dyn Bringer>) {
-        *lock(&self.bringer) = Some(bringer);
-        loop {
-            if let Some(bringer) = lock(&self.bringer).as_mut() {
-                while let Some(event) = self.next() {
-                    bringer.take(event);
-                }
-                bringer.look_around();
-                let due = bringer.due();
-                lock(&self.book).looks_at = due;
-            }
-            // What came meanwhile was left to this thread.
-            self.take_all();
-            let mut book = lock(&self.book);
-            while !book.ends {
-                let left = book.looks_at.map(|at| at.saturating_duration_since(Instant::now()));
-                book = match left {
-                    Some(Duration::ZERO) => break,
-                    Some(left) => {
-                        let woken = self.wakes.wait_timeout(book, left);
-                        woken.unwrap_or_else(PoisonError::into_inner).0
-                    }
-                    None => self.wakes.wait(book).unwrap_or_else(PoisonError::into_inner),
-                };
-            }
-            if book.ends {
-                break;
-            }
-        }
-        let bringer = lock(&self.bringer).take();
-        if let Some(mut bringer) = bringer {
-            while let Some(event) = self.next() {
-                bringer.take(event);
-            }
-            bringer.end();
-        }
-    }
-
-    fn end(&self) {
-        lock(&self.book).ends = true;
-        self.wakes.notify_one();
-    }
 }
 
 /// Who waits for blocks.
@@ -251,7 +126,8 @@ impl RemoteCounts {
 
 /// See the module. Used by several threads.
 pub(crate) struct RemotePost {
-    desk: Arc<Desk>,
+    strand: Arc<RemoteStrand>,
+    pub waiting: Arc<Waiting>,
     pub staging: Arc<Staging>,
     epochs: [AtomicU32; EPOCHS],
     /// Blocks that are wanted from other nodes, and not here yet.
@@ -270,7 +146,8 @@ impl RemotePost {
     /// For blocks of so many bytes at most.
     pub fn new(block_bytes: usize) -> Self {
         Self {
-            desk: Arc::default(),
+            strand: Arc::default(),
+            waiting: Arc::default(),
             staging: Arc::new(Staging::new(2 * SLOTS, block_bytes)),
             epochs: std::array::from_fn(|_| AtomicU32::new(0)),
             coming: AtomicU32::new(0),
@@ -282,11 +159,11 @@ impl RemotePost {
     /// What a group that begins needs: memory, what is told of links, and how to say that there is
     /// one.
     pub fn ends(&self) -> (Arc<Staging>, LinkHandler, impl Fn(RemoteEvent) + Send + 'static) {
-        let desk = self.desk();
+        let (strand, waiting) = (self.strand(), Arc::clone(&self.waiting));
         let handler: LinkHandler = Box::new(move |_, event| {
             let event = match event {
                 LinkEvent::Message { from, header, body } if header.kind == REMOTE => {
-                    if !Waiting::takes(&desk.waiting.messages, MESSAGES_MAX) {
+                    if !Waiting::takes(&waiting.messages, MESSAGES_MAX) {
                         return;
                     }
                     RemoteEvent::Message(from, body.to_vec())
@@ -295,15 +172,15 @@ impl RemotePost {
                 LinkEvent::Down(member) => RemoteEvent::Down(member),
                 _ => return,
             };
-            desk.tell(event);
+            strand.dispatch(event);
         });
-        let desk = self.desk();
-        (Arc::clone(&self.staging), handler, move |event| desk.tell(event))
+        let strand = self.strand();
+        (Arc::clone(&self.staging), handler, move |event| strand.dispatch(event))
     }
 
     /// Where events meet what takes them.
-    pub fn desk(&self) -> Arc<Desk> {
-        Arc::clone(&self.desk)
+    pub fn strand(&self) -> Arc<RemoteStrand> {
+        Arc::clone(&self.strand)
     }
 
     /// Wants blocks of a file; `generation` is that of its record. Gives the question back if too
@@ -318,10 +195,10 @@ impl RemotePost {
         blocks: Vec<u64>,
         wanted: Wanted,
     ) -> Result<(), Wanted> {
-        if !Waiting::takes(&self.desk.waiting.fetches, FETCHES_MAX) {
+        if !Waiting::takes(&self.waiting.fetches, FETCHES_MAX) {
             return Err(wanted);
         }
-        self.desk.tell(RemoteEvent::Fetch { file, generation, blocks, wanted });
+        self.strand.dispatch(RemoteEvent::Fetch { file, generation, blocks, wanted });
         Ok(())
     }
 
@@ -336,19 +213,19 @@ impl RemotePost {
     /// This node has written these bytes of a file, which are clean now, and keeps them: others
     /// that read them are sent here. The caller is inside no file.
     pub fn kept(&self, file: FileId, bytes: Range<u64>) {
-        self.desk.tell(RemoteEvent::Kept { file, bytes });
+        self.strand.dispatch(RemoteEvent::Kept { file, bytes });
     }
 
     /// A program of this node, which was to read a block from the store for other nodes, too, keeps
     /// none of it. The caller is inside no file.
     pub fn unkept(&self, file: FileId, generation: u32, block: u64) {
-        self.desk.tell(RemoteEvent::Unkept { file, generation, block });
+        self.strand.dispatch(RemoteEvent::Unkept { file, generation, block });
     }
 
     /// Another member may read a file from now on, of which this node is the home: it is told what
     /// this node knows of who has its blocks. The caller is inside no file.
     pub fn granted(&self, file: GroupFile, to: Member) {
-        self.desk.tell(RemoteEvent::Granted { file, to });
+        self.strand.dispatch(RemoteEvent::Granted { file, to });
     }
 
     /// A block has come from another node, which goes on having it.
@@ -367,7 +244,7 @@ impl RemotePost {
 
     /// A read of a file tier for another node has ended; whether all of it is there.
     pub fn slot_read(&self, number: u64, is_read: bool) {
-        self.desk.tell(RemoteEvent::SlotRead(number, is_read));
+        self.strand.dispatch(RemoteEvent::SlotRead(number, is_read));
     }
 
     /// Bytes were read from the store ahead of programs.
@@ -389,7 +266,7 @@ impl RemotePost {
 
     /// The thread is to end.
     pub fn end(&self) {
-        self.desk.end();
+        self.strand.end();
     }
 
     /// What was counted, for people and programs.
@@ -421,70 +298,5 @@ impl RemotePost {
             "staged_bytes": of(staged),
             "nodes": each.collect::<Vec<_>>(),
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::thread;
-
-    /// Counts what it is told, and is asked to look once after each event.
-    struct Counter {
-        taken: Arc<AtomicU64>,
-        looked: Arc<AtomicU64>,
-        due: Option<Instant>,
-    }
-
-    impl Bringer for Counter {
-        fn take(&mut self, event: RemoteEvent) {
-            assert!(matches!(event, RemoteEvent::Pulled(..)));
-            // Not in one step: only one thread at a time is here.
-            let taken = self.taken.load(Ordering::Relaxed);
-            thread::yield_now();
-            self.taken.store(taken + 1, Ordering::Relaxed);
-            self.due = Some(Instant::now());
-        }
-
-        fn look_around(&mut self) {
-            if self.due.take().is_some() {
-                self.looked.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-
-        fn due(&self) -> Option<Instant> {
-            self.due
-        }
-
-        fn end(&mut self) {
-            self.taken.fetch_add(1_000_000, Ordering::Relaxed);
-        }
-    }
-
-    #[test]
-    fn each_event_is_taken_by_one_thread_or_another() {
-        const EACH: u64 = 2_000;
-        let desk = Desk::default();
-        let [taken, looked] = [(); 2].map(|()| Arc::new(AtomicU64::new(0)));
-        let tell = || (0..EACH).for_each(|n| desk.tell(RemoteEvent::Pulled(n, Outcome::Ok)));
-        // Before the thread begins, too.
-        tell();
-        let counter = Counter { taken: Arc::clone(&taken), looked: Arc::clone(&looked), due: None };
-        thread::scope(|scope| {
-            scope.spawn(|| desk.keep(Box::new(counter)));
-            thread::scope(|scope| (0..3).for_each(|_| drop(scope.spawn(tell))));
-            let is_done = || {
-                let seen = looked.load(Ordering::Relaxed);
-                seen > 0 && taken.load(Ordering::Relaxed) == 4 * EACH
-            };
-            while !is_done() {
-                thread::yield_now();
-            }
-            desk.end();
-        });
-        assert_eq!(taken.load(Ordering::Relaxed), 1_000_000 + 4 * EACH);
-        // Nothing is kept of what comes later.
-        desk.tell(RemoteEvent::Pulled(0, Outcome::Ok));
-        assert!(lock(&desk.book).events.is_empty());
     }
 }

@@ -144,6 +144,12 @@ pub(crate) struct Shown {
     pub last_down: Option<(u64, Down)>,
 }
 
+impl Book {
+    fn has_news(&self) -> bool {
+        self.has_changed || self.has_mail || self.stops
+    }
+}
+
 impl Waiting {
     fn bytes(&self) -> usize {
         HEADER_BYTES + self.body.len()
@@ -250,12 +256,21 @@ impl Post {
         }
     }
 
+    /// Whether there is anything for the thread to do.
+    pub(crate) fn has_news(&self) -> bool {
+        self.book().has_news()
+    }
+
     /// Whether the thread may sleep: what it was woken for is gone, and nothing has come since.
     pub(crate) fn may_sleep(&self) -> bool {
         let mut book = self.book();
-        let is_news = book.has_changed || book.has_mail || book.stops;
-        book.sleeps = !is_news;
-        !is_news
+        book.sleeps = !book.has_news();
+        book.sleeps
+    }
+
+    /// The thread does not sleep any more: what it sends itself needs no wake.
+    pub(crate) fn is_awake(&self) {
+        self.book().sleeps = false;
     }
 
     /// These are the other members now, and where they are.
@@ -377,8 +392,9 @@ mod tests {
         let peer = Member::new(1, 1);
         assert!(post.may_sleep());
         post.set_members(vec![(peer, None)]);
-        assert!(!post.may_sleep());
+        assert!(post.has_news() && !post.may_sleep());
         post.book().has_changed = false;
+        assert!(!post.has_news());
         assert!(post.may_sleep());
         post.send(peer, &header(1), b"").unwrap();
         let mut count = [0; 8];
@@ -386,5 +402,9 @@ mod tests {
         assert!(!post.may_sleep());
         post.book().has_mail = false;
         assert!(post.may_sleep());
+        // Woken by something else, it needs no wake.
+        post.is_awake();
+        post.send(peer, &header(1), b"").unwrap();
+        assert_eq!(rustix::io::read(post.wake_fd(), &mut count), Err(rustix::io::Errno::AGAIN));
     }
 }

@@ -1,6 +1,7 @@
 //! The thread "group-links": it owns the fabric, makes links to members, and closes those to
 //! nodes that are none.
 
+use super::lull::{After, Lulls};
 use super::post::{Pull, Shown, Waiting};
 use super::{LinkEvent, LinkHandler, MESH_MAX, Post, TICK};
 use crate::clock::now_ms;
@@ -14,6 +15,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::thread;
+use std::time::Instant;
 
 /// A connection that failed is tried again after this time, then after twice as long, and so on.
 const BACKOFF_MIN_MS: u64 = 100;
@@ -51,6 +54,7 @@ pub(crate) struct Links {
     is_mesh: bool,
     /// Since when something is sent or comes that was not counted, and when it is to be.
     used_ms: Option<u64>,
+    lulls: Lulls,
 }
 
 /// One that a link leads to.
@@ -96,6 +100,7 @@ impl Links {
             owners: BTreeMap::new(),
             is_mesh: false,
             used_ms: None,
+            lulls: Lulls::new(Instant::now()),
         }
     }
 
@@ -104,9 +109,11 @@ impl Links {
         let mut events = Vec::new();
         loop {
             self.fabric.poll(&mut events);
+            let came = (!events.is_empty()).then_some(After::Came);
             for event in events.drain(..) {
                 self.on_event(event);
             }
+            let sent = self.post.has_news().then_some(After::Sent);
             if self.post.book().stops {
                 return;
             }
@@ -114,10 +121,26 @@ impl Links {
             self.pull();
             let due_ms = self.drive();
             let due_ms = due_ms.min(self.show());
-            if self.fabric.arm() && self.post.may_sleep() {
+            if let Some(what) = came.or(sent) {
+                self.lulls.note(Instant::now(), what);
+            }
+            if !self.looks(&mut events) && self.fabric.arm() && self.post.may_sleep() {
                 self.sleep(due_ms);
             }
         }
+    }
+
+    /// Looks for what may come soon, and lets other threads have the processor meanwhile. Whether
+    /// something has come.
+    fn looks(&mut self, events: &mut Vec<Event>) -> bool {
+        let Some(until) = self.lulls.looks_until() else { return false };
+        while Instant::now() < until {
+            if self.fabric.poll(events) > 0 || self.post.has_news() {
+                return true;
+            }
+            thread::yield_now();
+        }
+        false
     }
 
     /// Waits for the fabric, for another thread, or for a moment.
@@ -132,6 +155,7 @@ impl Links {
             [PollFd::from_borrowed_fd(carries, PollFlags::IN), PollFd::new(wake, PollFlags::IN)];
         // A signal that interrupts it makes one more round.
         let _ = poll(&mut fds, Some(&wait));
+        self.post.is_awake();
         if !fds[1].revents().is_empty() {
             let _ = rustix::io::read(wake, &mut [0; 8]);
         }

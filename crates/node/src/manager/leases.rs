@@ -1,14 +1,16 @@
 //! Does to the records of files what the group has decided about them, and tells the group what
-//! programs ask for. One thread: what a program holds up is tried again, and stops no other file.
+//! programs ask for. It is a [`Strand`](forebay_cluster::Strand): what is asked and granted is done
+//! on the thread that brings it, and what is to be given back on the thread "leases". What a
+//! program holds up is tried again, and stops no other file.
 
 use crate::drain::Flusher;
-use crate::group::LeaseEvent;
 use crate::group::records::{group_file, with_record};
+use crate::group::{LeaseEvent, LeaseStrand};
 use crate::manager::asks::errno_of;
 use crate::manager::clean::{Asked, Left, Outcome, clean_held, clean_part, is_clean, while_held};
 use crate::manager::lend::is_worth_lending;
 use crate::node::Node;
-use forebay_cluster::{LeaseCommand, LeaseDesk, LeaseOrder};
+use forebay_cluster::{LeaseCommand, LeaseDesk, LeaseOrder, Taker};
 use forebay_directory::{AHEAD_MAX, Facts, Level, Object, Of, PART_BYTES, Terms, Why};
 use forebay_membership::FileId as GroupFile;
 use forebay_pool::clock::Timer;
@@ -21,7 +23,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 /// A file that could not be given back is tried again after this, doubled each time up to the
@@ -54,7 +55,6 @@ struct Reducing {
 /// See the module.
 pub(crate) struct LeaseKeeper {
     node: Arc<Node>,
-    events: Receiver<LeaseEvent>,
     desk: LeaseDesk,
     flusher: Flusher,
     owner: Owner,
@@ -73,11 +73,72 @@ pub(crate) struct LeaseKeeper {
     is_given_up: bool,
 }
 
+impl Taker for LeaseKeeper {
+    type Event = LeaseEvent;
+
+    fn take(&mut self, event: LeaseEvent) {
+        match event {
+            LeaseEvent::Alone => self.go_alone(),
+            LeaseEvent::Asked(file) => {
+                self.node.group.note_asked();
+                self.ask(file);
+            }
+            LeaseEvent::Part { file, part, level, ahead } => {
+                self.node.group.note_asked();
+                self.ask_part(file, part, level, ahead);
+            }
+            LeaseEvent::Removed(file) => self.release(file),
+            LeaseEvent::Unlend(file) => self.unlend(file),
+            LeaseEvent::Order(order) => self.order(order),
+        }
+    }
+
+    fn look_around(&mut self) {
+        self.go_on();
+    }
+
+    fn due(&self) -> Option<Instant> {
+        let next = self.reducing.values().map(|reducing| reducing.next);
+        let waits = !self.borrowing.is_empty() || !self.without_place.is_empty();
+        next.chain(waits.then(|| Instant::now() + RETRY.0.as_duration())).min()
+    }
+
+    /// The manager ends: what is clean is given back, the rest a next one goes on with.
+    fn end(&mut self) {
+        let node = Arc::clone(&self.node);
+        for file in node.segment.files().live() {
+            // No manager comes that could say that it is sure.
+            node.segment.file(file).lease.trust();
+            let mut given_back = None;
+            let give_back = |record: &FileRecord| {
+                if !is_clean(&node, file) {
+                    return Outcome::Refused;
+                }
+                void_pulls(&node, file);
+                let held = record.lease.load().held();
+                // Programs that go on use it through the kernel, for which nothing is asked.
+                record.reduce_lease(match record.has(FileFlags::DIRECT) {
+                    true => Lease::Direct,
+                    false => Lease::Nothing,
+                });
+                if held == Lease::Shared {
+                    node.segment.part_leases().remove_all(file);
+                }
+                given_back = Some(Object::whole(group_file(record)));
+                Outcome::Done
+            };
+            while_held(&node, file, self.owner, give_back);
+            if let Some(object) = given_back {
+                self.desk.tell(LeaseCommand::Release { object });
+            }
+        }
+    }
+}
+
 impl LeaseKeeper {
-    pub fn new(node: &Arc<Node>, events: Receiver<LeaseEvent>, desk: LeaseDesk) -> LeaseKeeper {
+    pub fn new(node: &Arc<Node>, desk: LeaseDesk) -> LeaseKeeper {
         LeaseKeeper {
             node: Arc::clone(node),
-            events,
             desk,
             flusher: Flusher::new(node),
             owner: Node::new_owner(),
@@ -91,36 +152,11 @@ impl LeaseKeeper {
         }
     }
 
-    /// Runs until the manager ends. First the group is told what a pool that was found holds.
-    pub fn run(mut self) {
+    /// The life of the thread "leases", until the manager ends. First the group is told what a pool
+    /// that was found holds.
+    pub fn run(mut self, strand: &LeaseStrand) {
         self.adopt();
-        loop {
-            let next = self.reducing.values().map(|reducing| reducing.next).min();
-            let soon = || Instant::now() + RETRY.0.as_duration();
-            let borrows = (!self.borrowing.is_empty()).then(soon);
-            let next = next.into_iter().chain(borrows).min();
-            let event = match next {
-                None => self.events.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                Some(at) => self.events.recv_timeout(at.saturating_duration_since(Instant::now())),
-            };
-            match event {
-                Ok(LeaseEvent::Alone) => self.go_alone(),
-                Ok(LeaseEvent::End) | Err(RecvTimeoutError::Disconnected) => return self.end(),
-                Ok(LeaseEvent::Asked(file)) => {
-                    self.node.group.note_asked();
-                    self.ask(file);
-                }
-                Ok(LeaseEvent::Part { file, part, level, ahead }) => {
-                    self.node.group.note_asked();
-                    self.ask_part(file, part, level, ahead);
-                }
-                Ok(LeaseEvent::Removed(file)) => self.release(file),
-                Ok(LeaseEvent::Unlend(file)) => self.unlend(file),
-                Ok(LeaseEvent::Order(order)) => self.take(order),
-                Err(RecvTimeoutError::Timeout) => {}
-            }
-            self.go_on();
-        }
+        strand.keep(Box::new(self));
     }
 
     fn adopt(&mut self) {
@@ -155,34 +191,6 @@ impl LeaseKeeper {
             self.desk.tell(LeaseCommand::Adopt { object, level });
         }
         self.desk.tell(LeaseCommand::Begin);
-    }
-
-    /// The manager ends: what is clean is given back, the rest a next one goes on with.
-    fn end(&mut self) {
-        let node = Arc::clone(&self.node);
-        for file in node.segment.files().live() {
-            // No manager comes that could say that it is sure.
-            node.segment.file(file).lease.trust();
-            let give_back = |record: &FileRecord| {
-                if !is_clean(&node, file) {
-                    return Outcome::Refused;
-                }
-                void_pulls(&node, file);
-                let held = record.lease.load().held();
-                // Programs that go on use it through the kernel, for which nothing is asked.
-                record.reduce_lease(match record.has(FileFlags::DIRECT) {
-                    true => Lease::Direct,
-                    false => Lease::Nothing,
-                });
-                if held == Lease::Shared {
-                    node.segment.part_leases().remove_all(file);
-                }
-                let object = Object::whole(group_file(record));
-                self.desk.tell(LeaseCommand::Release { object });
-                Outcome::Done
-            };
-            while_held(&node, file, self.owner, give_back);
-        }
     }
 
     /// There is no group: this node has everything.
@@ -354,7 +362,7 @@ impl LeaseKeeper {
         self.reducing.retain(|object, _| is_other(object));
     }
 
-    fn take(&mut self, order: LeaseOrder) {
+    fn order(&mut self, order: LeaseOrder) {
         match order {
             LeaseOrder::Granted { object, level, facts } => match part_of(object) {
                 None => self.grant(object.file, level, facts),

@@ -1,10 +1,10 @@
 //! Brings blocks that programs miss from the memory of other nodes, and gives other nodes what this
 //! one has. docs/design/nodes.md has the protocol, and why it is right.
 //!
-//! Each event is taken on the thread that brings it ([`crate::remote::Desk`]), and waits for no
-//! other one: what lies on a file tier, another thread reads (`slots`). The thread "remote" looks
-//! when something is due. A block that is wanted ends, one way or the other, within [`FETCH`]; then
-//! it is read from the store.
+//! It is a [`Strand`](forebay_cluster::Strand): each event is taken on the thread that brings it,
+//! and waits for no other one: what lies on a file tier, another thread reads (`slots`). The thread
+//! "remote" looks when something is due. A block that is wanted ends, one way or the other, within
+//! [`FETCH`]; then it is read from the store.
 
 mod slots;
 
@@ -12,10 +12,10 @@ use crate::group::records::{group_file, with_record};
 use crate::manager::lend::{LINK_BANDWIDTH, LINK_LATENCY_NS};
 use crate::node::Node;
 use crate::organize::stage::{claim_block, fill_block};
-use crate::remote::{Bringer, RemoteCounts, RemoteEvent, RemotePost, SLOTS, Wanted};
+use crate::remote::{RemoteCounts, RemoteEvent, RemotePost, SLOTS, Wanted};
 use forebay_cluster::{
     Finder, Header, Hints, Holders, INLINE_MAX, Outcome, Post, REMOTE, RUN_BLOCKS, Region,
-    RemoteMessage, RemoteSpan, Staging, holder_of,
+    RemoteMessage, RemoteSpan, Staging, Taker, holder_of,
 };
 use forebay_membership::{FileId as GroupFile, Member, NodeId, Places, Rank};
 use forebay_placement::cost::{Pace, Speeds, peer_budget_ns, peer_gives};
@@ -297,8 +297,13 @@ impl Remote {
     }
 }
 
-impl Bringer for Remote {
+impl Taker for Remote {
+    type Event = RemoteEvent;
+
     fn take(&mut self, event: RemoteEvent) {
+        if let Some(post) = self.post() {
+            post.waiting.taken(&event);
+        }
         match event {
             RemoteEvent::Begun(post, rank) => {
                 self.group = self.node.group.number().map(|me| {

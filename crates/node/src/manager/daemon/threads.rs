@@ -3,7 +3,6 @@
 use crate::config::Rule;
 use crate::drain::{CapKeeper, Elevator, Flusher};
 use crate::encoded::{DESK_THREADS, Desk, DeskThread};
-use crate::group::LeaseEvent;
 use crate::manager::asks::Asks;
 use crate::manager::leases::LeaseKeeper;
 use crate::manager::registrar::Registrar;
@@ -83,7 +82,7 @@ pub(super) fn end_workers(
     requests.end();
     orders.end();
     desk.end();
-    node.group.tell_leases(LeaseEvent::End);
+    node.group.end_leases();
     if let Some(remote) = &node.group.remote {
         remote.end();
     }
@@ -172,18 +171,18 @@ pub(super) fn start_workers(
     }
     let registrar = Registrar::new(node);
     workers.push(start("register".into(), Box::new(move || registrar.run()))?);
-    if let Some((events, desk)) = node.group.lease_ends() {
-        let keeper = LeaseKeeper::new(node, events, desk);
-        workers.push(start("leases".into(), Box::new(move || keeper.run()))?);
+    if let Some((strand, desk)) = node.group.leases() {
+        let keeper = LeaseKeeper::new(node, desk);
+        workers.push(start("leases".into(), Box::new(move || keeper.run(&strand)))?);
     }
     if let Some((desk, measures)) = node.group.asks() {
         let asks = Asks::new(node, desk, measures);
         workers.push(start("asks".into(), Box::new(move || asks.run()))?);
     }
     if let Some((remote, readers)) = Remote::of(node)
-        && let Some(desk) = node.group.remote.as_ref().map(RemotePost::desk)
+        && let Some(strand) = node.group.remote.as_ref().map(RemotePost::strand)
     {
-        workers.push(start("remote".into(), Box::new(move || desk.keep(Box::new(remote))))?);
+        workers.push(start("remote".into(), Box::new(move || strand.keep(Box::new(remote))))?);
         for reader in readers {
             let name = format!("remote {}", node.tier_name(reader.tier()));
             workers.push(start(name, Box::new(move || reader.run()))?);
