@@ -232,6 +232,11 @@ impl LeaseDesk {
     pub(crate) fn stop(&self) {
         self.strand.end();
     }
+
+    /// There is no group, and will be none: what waits for it is dropped.
+    pub fn abandon(&self) {
+        self.strand.abandon();
+    }
 }
 
 /// What a group needs to share files.
@@ -260,6 +265,8 @@ pub(crate) struct Leases {
     messages: Arc<AtomicUsize>,
     /// All that was found is said.
     has_begun: bool,
+    /// The thread "group-leases" is to look at once.
+    looks: bool,
     /// The newest view that the directory knows.
     seen: u32,
     is_fenced: bool,
@@ -275,11 +282,64 @@ pub(crate) struct Leases {
 impl Taker for Leases {
     type Event = Event;
 
+    fn take_at_once(&mut self, event: Event) -> Option<Event> {
+        let is_long = matches!(event, Event::Command(LeaseCommand::Begin) | Event::Status(_));
+        if is_long || !self.is_as_seen() {
+            return Some(event);
+        }
+        self.take_seen(event);
+        None
+    }
+
     fn take(&mut self, event: Event) {
         // Before what has come: as home it acts only while it may.
         if self.has_begun {
             self.look();
         }
+        self.take_seen(event);
+    }
+
+    fn look_around(&mut self) {
+        if self.has_begun {
+            self.look();
+        }
+        self.looks = false;
+        self.directory.timer(now_ms());
+        self.carry_out();
+    }
+
+    fn due(&self) -> Option<Instant> {
+        let wait = if self.looks { Some(Duration::ZERO) } else { self.wait() };
+        wait.map(|wait| Instant::now() + wait)
+    }
+
+    fn end(&mut self) {
+        self.leave();
+    }
+}
+
+impl Leases {
+    /// Whether this node is in its group what it was at the last look, and nothing is awaited. What
+    /// has changed may be about all files, and what the thread "group" has at this moment it may
+    /// have for long.
+    fn is_as_seen(&mut self) -> bool {
+        if !self.has_begun {
+            return true;
+        }
+        let is_fenced = self.shared.rank() != Rank::Inside;
+        if is_fenced != self.is_fenced
+            || self.shared.is_given_up() != self.is_given_up
+            || !self.directory.awaited().is_empty()
+        {
+            return false;
+        }
+        let Some(state) = self.shared.try_lock() else { return false };
+        // What has come back of them is seen by a look behind this event.
+        self.looks |= state.views.lost().next().is_some();
+        state.views.view().is_none_or(|view| view.number <= self.seen)
+    }
+
+    fn take_seen(&mut self, event: Event) {
         match event {
             Event::Command(LeaseCommand::Begin) => {
                 self.has_begun = true;
@@ -297,24 +357,6 @@ impl Taker for Leases {
         self.carry_out();
     }
 
-    fn look_around(&mut self) {
-        if self.has_begun {
-            self.look();
-        }
-        self.directory.timer(now_ms());
-        self.carry_out();
-    }
-
-    fn due(&self) -> Option<Instant> {
-        self.wait().map(|wait| Instant::now() + wait)
-    }
-
-    fn end(&mut self) {
-        self.leave();
-    }
-}
-
-impl Leases {
     /// Of a node that has a life in its group.
     pub fn new(sharing: Sharing, shared: Arc<Shared>, me: Member) -> Self {
         let Sharing { desk, oldest, begun, tuning, order, .. } = sharing;
@@ -324,6 +366,7 @@ impl Leases {
             shared,
             messages: desk.messages,
             has_begun: false,
+            looks: false,
             seen: 0,
             is_fenced: true,
             is_given_up: false,
@@ -338,7 +381,8 @@ impl Leases {
         let due_ms = self.directory.next_timer().map(|at_ms| at_ms.saturating_sub(now_ms()));
         let due = due_ms.map(Duration::from_millis);
         // Time alone ends these.
-        let gives_up = self.shared.lock().views.is_giving_up(now_ms());
+        let gives_up =
+            self.shared.try_lock().is_none_or(|state| state.views.is_giving_up(now_ms()));
         let looks = self.is_fenced || gives_up || !self.directory.awaited().is_empty();
         let fence = self.shared.acts_until_ms().map(|at_ms| at_ms.saturating_sub(now_ms()));
         let fence = fence.filter(|_| !looks).map(Duration::from_millis);

@@ -1,20 +1,28 @@
 //! A strand: events that are taken one at a time, each on the thread that brings it, so that no
 //! other one has to be woken, which takes longer than most of them. What comes while a thread is at
-//! it, that one takes, too. A thread of its own does what is due at some moment.
+//! it, that one takes, too. A thread of its own does what is due at some moment, and takes what may
+//! take longer, with all that has come after it.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-/// Events that a thread takes for others before it leaves them to the strand's own.
+/// Events that a thread takes for others before it leaves them to the strand's own, and that one
+/// before it looks around.
 const TURN: usize = 64;
+/// Room for so many events stays when none waits.
+const KEPT: usize = 1024;
 
 /// What takes the events of a [`Strand`]. One thread at a time is at it.
 pub trait Taker: Send {
     /// What happens.
     type Event: Send;
 
-    /// Does what an event asks for, on any thread that brings one: it does not wait.
+    /// Does what an event asks for, on any thread that brings one, if that waits for nothing and is
+    /// soon over. Else gives it back, for [`Taker::take`].
+    fn take_at_once(&mut self, event: Self::Event) -> Option<Self::Event>;
+
+    /// Does what an event asks for, on the strand's own thread.
     fn take(&mut self, event: Self::Event);
 
     /// Does what is due, on the strand's own thread, which may wait.
@@ -29,6 +37,10 @@ pub trait Taker: Send {
 
 impl<T: Taker + ?Sized> Taker for Box<T> {
     type Event = T::Event;
+
+    fn take_at_once(&mut self, event: T::Event) -> Option<T::Event> {
+        (**self).take_at_once(event)
+    }
 
     fn take(&mut self, event: T::Event) {
         (**self).take(event);
@@ -62,6 +74,12 @@ struct Book<E> {
     ends: bool,
 }
 
+/// A taker has panicked, and may have done half of something: what it would do next is not known.
+fn torn() -> ! {
+    eprintln!("a part of the group's threads has failed: this process ends");
+    std::process::abort();
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -82,8 +100,8 @@ impl<T: Taker> Strand<T> {
         }
     }
 
-    /// An event for the strand's own thread, or one that is at it: the caller may hold anything.
-    /// After the end it is dropped.
+    /// An event that is not taken on this thread, which may hold anything: the strand's own is
+    /// woken, and takes it if no other one has before. After the end it is dropped.
     pub fn post(&self, event: T::Event) {
         if self.put(event) {
             self.look_at(Instant::now());
@@ -99,7 +117,24 @@ impl<T: Taker> Strand<T> {
     }
 
     fn next(&self) -> Option<T::Event> {
-        lock(&self.book).events.pop_front()
+        let mut book = lock(&self.book);
+        if book.events.is_empty() && book.events.capacity() > KEPT {
+            book.events = VecDeque::new();
+        }
+        book.events.pop_front()
+    }
+
+    /// Locks the taker, if no thread is at it.
+    fn try_taker(&self) -> Option<MutexGuard<'_, Option<T>>> {
+        match self.taker.try_lock() {
+            Ok(taker) => Some(taker),
+            Err(TryLockError::WouldBlock) => None,
+            Err(TryLockError::Poisoned(_)) => torn(),
+        }
+    }
+
+    fn own_taker(&self) -> MutexGuard<'_, Option<T>> {
+        self.taker.lock().unwrap_or_else(|_| torn())
     }
 
     fn look_at(&self, due: Instant) {
@@ -115,18 +150,18 @@ impl<T: Taker> Strand<T> {
         let mut left = TURN;
         // What comes while this thread still has the taker, is left to it.
         while !lock(&self.book).events.is_empty() {
-            let mut taker = match self.taker.try_lock() {
-                Ok(taker) => taker,
-                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) => return,
-            };
+            let Some(mut taker) = self.try_taker() else { return };
             // They wait until the strand's own thread has begun.
             let Some(taker) = taker.as_mut() else { return };
             while left > 0
                 && let Some(event) = self.next()
             {
-                taker.take(event);
                 left -= 1;
+                if let Some(event) = taker.take_at_once(event) {
+                    // Before what has come since: in their order.
+                    lock(&self.book).events.push_front(event);
+                    left = 0;
+                }
             }
             let due = if left == 0 { Some(Instant::now()) } else { taker.due() };
             due.into_iter().for_each(|due| self.look_at(due));
@@ -138,15 +173,20 @@ impl<T: Taker> Strand<T> {
 
     /// The life of the strand's own thread: it looks when something is due, until the end. Once.
     pub fn keep(&self, taker: T) {
-        *lock(&self.taker) = Some(taker);
+        *self.own_taker() = Some(taker);
         loop {
-            if let Some(taker) = lock(&self.taker).as_mut() {
-                while let Some(event) = self.next() {
+            if let Some(taker) = self.own_taker().as_mut() {
+                let mut left = TURN;
+                while left > 0
+                    && let Some(event) = self.next()
+                {
                     taker.take(event);
+                    left -= 1;
                 }
                 taker.look_around();
                 let due = taker.due();
-                lock(&self.book).looks_at = due;
+                let mut book = lock(&self.book);
+                book.looks_at = if book.events.is_empty() { due } else { Some(Instant::now()) };
             }
             // What came meanwhile was left to this thread.
             self.take_all();
@@ -166,7 +206,7 @@ impl<T: Taker> Strand<T> {
                 break;
             }
         }
-        let taker = lock(&self.taker).take();
+        let taker = self.own_taker().take();
         if let Some(mut taker) = taker {
             while let Some(event) = self.next() {
                 taker.take(event);
@@ -179,6 +219,13 @@ impl<T: Taker> Strand<T> {
     pub fn end(&self) {
         lock(&self.book).ends = true;
         self.wakes.notify_one();
+    }
+
+    /// There will be no taker: what waits for one is dropped.
+    pub fn abandon(&self) {
+        let mut book = lock(&self.book);
+        book.ends = true;
+        book.events = VecDeque::new();
     }
 }
 
@@ -198,6 +245,14 @@ mod tests {
 
     impl Taker for Counter {
         type Event = u64;
+
+        fn take_at_once(&mut self, event: u64) -> Option<u64> {
+            if event % 7 == 3 {
+                return Some(event);
+            }
+            self.take(event);
+            None
+        }
 
         fn take(&mut self, _: u64) {
             // Not in one step: only one thread at a time is here.
@@ -250,6 +305,8 @@ mod tests {
         assert!(lock(&strand.book).events.is_empty());
     }
 
+    const LONG: u64 = 9;
+
     /// Tells where each event is taken, and itself of another one for each 1.
     struct Echo {
         strand: Arc<Strand<Echo>>,
@@ -258,6 +315,14 @@ mod tests {
 
     impl Taker for Echo {
         type Event = u64;
+
+        fn take_at_once(&mut self, event: u64) -> Option<u64> {
+            if event == LONG {
+                return Some(event);
+            }
+            self.take(event);
+            None
+        }
 
         fn take(&mut self, event: u64) {
             lock(&self.taken).push((event, thread::current().id()));
@@ -294,14 +359,30 @@ mod tests {
                 std::mem::take(&mut *lock(&taken)) == [(1, here), (2, here)]
             };
             assert!((0..1000).any(|_| is_taken_here()));
-            strand.post(3);
-            while lock(&taken).is_empty() {
-                thread::yield_now();
-            }
+            let told = |events: &[u64], by: fn(&Strand<Echo>, u64)| {
+                events.iter().for_each(|event| by(&strand, *event));
+                while lock(&taken).len() < events.len() {
+                    thread::yield_now();
+                }
+                std::mem::take(&mut *lock(&taken))
+            };
+            assert_eq!(told(&[3], Strand::post), [(3, there)]);
+            // What takes long, too, and what has come after it stays behind it.
+            let order = told(&[LONG, 4, 5], Strand::dispatch);
+            assert_eq!(order.iter().map(|(event, _)| *event).collect::<Vec<_>>(), [LONG, 4, 5]);
+            assert_eq!(order[0].1, there);
             strand.end();
             (here, there)
         });
         assert_ne!(here, there);
-        assert_eq!(*lock(&taken), [(3, there)]);
+    }
+
+    #[test]
+    fn nothing_is_kept_for_a_taker_that_never_comes() {
+        let strand = Strand::<Counter>::default();
+        strand.dispatch(0);
+        strand.abandon();
+        strand.dispatch(1);
+        assert_eq!(lock(&strand.book).events.capacity(), 0);
     }
 }

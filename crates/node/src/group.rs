@@ -280,6 +280,7 @@ impl Grouping {
         let tell = |text: &str| eprintln!("{text}");
         let sharing = self.leases.as_ref().map(|leases| leases.sharing(pool));
         let alone = self.leases.as_ref().map(|leases| Arc::clone(&leases.strand));
+        let desk = self.leases.as_ref().map(|leases| leases.desk.clone());
         let remote = self.remote.as_ref().map(RemotePost::ends);
         let (staging, handler, told) = match remote {
             Some((staging, handler, begun)) => (Some(staging), handler, Some(begun)),
@@ -347,6 +348,7 @@ impl Grouping {
                 (Part::Beginning, Err(error)) => {
                     drop(go_alone(&mut now, error));
                     drop(now);
+                    let _ = desk.map(|desk| desk.abandon());
                     watch_alone(None);
                 }
                 (_, Ok(group)) => {
@@ -361,6 +363,7 @@ impl Grouping {
             Err(error) => {
                 *lock(&self.part) = Part::Failed(GroupError::System(format!("no thread: {error}")));
                 self.tell_leases(LeaseEvent::Alone);
+                let _ = self.leases.as_ref().map(|leases| leases.desk.abandon());
             }
         }
     }

@@ -76,6 +76,19 @@ impl Segment {
         Ok(act(chain.find(identity)))
     }
 
+    /// [`Segment::with_file`] by a thread that others wait for: `None`, and `act` was not called,
+    /// if another thread is at the table there, which may be stopped. The caller is in the table.
+    pub fn with_file_at_once<R>(
+        &self,
+        identity: Identity,
+        owner: Owner,
+        act: impl FnOnce(Option<FileId>) -> R,
+    ) -> Option<R> {
+        let chain = self.chain_of(identity);
+        let chain = self.lock_chain_within(chain, owner, &mut Backoff::spent()).ok()?;
+        Some(act(chain.find(identity)))
+    }
+
     /// [`Segment::open_file`] of a file of which nothing is known.
     pub fn with_file_or_new<R>(
         &self,

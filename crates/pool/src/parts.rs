@@ -201,7 +201,8 @@ impl PartLease {
     }
 }
 
-/// The table. Any thread may look at it; the node manager's thread of leases alone changes it.
+/// The table. Any thread may look at it; the node manager's keeper of leases alone
+/// changes it, one thread at a time.
 #[derive(Clone, Copy)]
 pub struct PartLeases<'s> {
     places: &'s [PartLease],

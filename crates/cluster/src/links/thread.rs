@@ -124,7 +124,8 @@ impl Links {
             if let Some(what) = came.or(sent) {
                 self.lulls.note(Instant::now(), what);
             }
-            if !self.looks(&mut events) && self.fabric.arm() && self.post.may_sleep() {
+            let looks = now_ms() < due_ms && self.looks(&mut events);
+            if !looks && self.fabric.arm() && self.post.may_sleep() {
                 self.sleep(due_ms);
             }
         }

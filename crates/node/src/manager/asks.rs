@@ -104,7 +104,7 @@ fn ahead_of_store(record: &FileRecord) -> Option<Facts> {
     is_ahead.then(|| Facts { size: goal.unwrap_or(facts.size), ..facts })
 }
 
-/// Does on the thread of the group what waits for nothing, and returns the rest.
+/// Does what waits for nothing on the thread that has brought it about, and returns the rest.
 pub(super) fn at_once(
     node: &Arc<Node>,
     measures: &Arc<Measures>,

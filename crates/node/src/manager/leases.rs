@@ -4,7 +4,7 @@
 //! program holds up is tried again, and stops no other file.
 
 use crate::drain::Flusher;
-use crate::group::records::{group_file, with_record};
+use crate::group::records::{find_at_once, group_file, with_record};
 use crate::group::{LeaseEvent, LeaseStrand};
 use crate::manager::asks::errno_of;
 use crate::manager::clean::{Asked, Left, Outcome, clean_held, clean_part, is_clean, while_held};
@@ -76,6 +76,39 @@ pub(crate) struct LeaseKeeper {
 impl Taker for LeaseKeeper {
     type Event = LeaseEvent;
 
+    fn take_at_once(&mut self, event: LeaseEvent) -> Option<LeaseEvent> {
+        let file = match &event {
+            // About all files.
+            LeaseEvent::Alone
+            | LeaseEvent::Order(
+                LeaseOrder::GivenUp | LeaseOrder::Unsure | LeaseOrder::Sure { .. },
+            ) => return Some(event),
+            // A program that is inside the file may be waited for, or a large table is looked
+            // through.
+            LeaseEvent::Order(LeaseOrder::Granted {
+                object: Object { of: Of::Whole, .. },
+                level: Level::Borrowed | Level::Shared | Level::Direct,
+                ..
+            }) => return Some(event),
+            LeaseEvent::Removed(file) | LeaseEvent::Order(LeaseOrder::Ahead { file, .. }) => *file,
+            LeaseEvent::Order(
+                LeaseOrder::Granted { object, .. }
+                | LeaseOrder::Refused { object, .. }
+                | LeaseOrder::Lost { object },
+            ) => object.file,
+            _ => {
+                self.take(event);
+                return None;
+            }
+        };
+        // A program may be stopped where the file's record is looked for.
+        if find_at_once(&self.node.segment, self.owner, file).is_err() {
+            return Some(event);
+        }
+        self.take(event);
+        None
+    }
+
     fn take(&mut self, event: LeaseEvent) {
         match event {
             LeaseEvent::Alone => self.go_alone(),
@@ -99,7 +132,9 @@ impl Taker for LeaseKeeper {
 
     fn due(&self) -> Option<Instant> {
         let next = self.reducing.values().map(|reducing| reducing.next);
-        let waits = !self.borrowing.is_empty() || !self.without_place.is_empty();
+        // What is given back makes a place.
+        let has_no_place = !self.without_place.is_empty() && self.reducing.is_empty();
+        let waits = !self.borrowing.is_empty() || has_no_place;
         next.chain(waits.then(|| Instant::now() + RETRY.0.as_duration())).min()
     }
 

@@ -8,7 +8,7 @@
 
 mod slots;
 
-use crate::group::records::{group_file, with_record};
+use crate::group::records::{Busy, find_at_once, group_file};
 use crate::manager::lend::{LINK_BANDWIDTH, LINK_LATENCY_NS};
 use crate::node::Node;
 use crate::organize::stage::{claim_block, fill_block};
@@ -299,6 +299,11 @@ impl Remote {
 
 impl Taker for Remote {
     type Event = RemoteEvent;
+
+    fn take_at_once(&mut self, event: RemoteEvent) -> Option<RemoteEvent> {
+        self.take(event);
+        None
+    }
 
     fn take(&mut self, event: RemoteEvent) {
         if let Some(post) = self.post() {
@@ -684,7 +689,8 @@ impl Remote {
 
     /// The one that knows who has blocks of a file has said it, as this node may read that now.
     fn take_hints(&mut self, from: Member, (file, run): (GroupFile, u64), holders: Holders) {
-        let found = with_record(&self.node.segment, self.owner, file, |found, _| found);
+        // They are hints: those of a file at which another thread is are not missed.
+        let found = find_at_once(&self.node.segment, self.owner, file).ok().flatten();
         let is_it = matches!(self.finder_of(file, run), Some(Ok(finder)) if finder == from);
         let epoch = found.filter(|_| is_it).zip(self.post());
         if let Some(epoch) = epoch.map(|(id, post)| post.epoch(id).load(Ordering::Acquire)) {
@@ -1114,8 +1120,10 @@ impl Remote {
     fn look(&self, parked: &Parked, to: *mut u8) -> Found {
         let &Parked { file, block, budget_ns, .. } = parked;
         let segment = &self.node.segment;
-        let Some(id) = with_record(segment, self.owner, file, |found, _| found) else {
-            return Found::No;
+        let id = match find_at_once(segment, self.owner, file) {
+            Ok(Some(id)) => id,
+            Ok(None) => return Found::No,
+            Err(Busy) => return Found::Busy,
         };
         let Some(_inside) = self.enter(segment, id) else { return Found::Busy };
         let record = segment.file(id);

@@ -209,6 +209,26 @@ fn a_record_is_found_by_identity_until_it_is_removed() {
 }
 
 #[test]
+fn a_thread_that_others_wait_for_does_not_wait_for_one_in_the_table() {
+    let (segment, _file) = anonymous(&Geometry::for_tiers(4096, &[64 << 18])).unwrap();
+    let (program, manager) = (Owner::new(1, 0), Owner::new(2, 0));
+    let process = segment.client(1);
+    segment.clients().taken.set(1);
+    process.pid.store(std::process::id(), Ordering::Relaxed);
+    process.state.store(slot_state::LIVE, Ordering::Release);
+    let [_of_program, _of_manager] = [program, manager].map(|owner| segment.enter_table(owner));
+    let id = Identity { device: 1, inode: 7 };
+    let found = || segment.with_file_at_once(id, manager, |file| file);
+    assert_eq!(found(), Some(None));
+    let made = segment.with_file_or_new(id, program, |file, _| {
+        // It is stopped here, perhaps.
+        assert_eq!(found(), None);
+        file
+    });
+    assert_eq!(found(), Some(made));
+}
+
+#[test]
 fn a_sync_of_a_file_that_loses_its_record_is_not_waited_for() {
     let (segment, _file) = anonymous(&Geometry::for_tiers(4096, &[64 << 18])).unwrap();
     let me = Owner::new(1, 0);
