@@ -99,7 +99,8 @@ impl OpenFile<'_> {
             return;
         }
         crash::point("register.marked");
-        if is_inside && self.have_found() {
+        // Other nodes may remove the name while this one has what they read then.
+        if is_inside && !self.session.shares_files() && self.have_found() {
             return;
         }
         // It keeps no process from executing the file, and holds no lock.

@@ -286,7 +286,9 @@ impl Session {
             })
         };
         let found = twice(&mut open);
-        let fresh = before.is_fresh(seen);
+        // Another node may have made it in the same tick of the clock, and have its bytes.
+        let created = flags.contains(OFlags::CREATE | OFlags::EXCL);
+        let fresh = created || !self.shares_files() && before.is_fresh(seen);
         let Some(marker) = self.described(found)? else { return Ok(fresh) };
         if !self.mark(fd, marker) {
             self.segment.descriptions().release(self.slot(), marker.description);
@@ -320,7 +322,6 @@ impl Session {
         }
         file.refresh(stat.st_size as u64, mtime_ns(stat))?;
         // Only the kernel can say that no process was faster.
-        let created = flags.contains(OFlags::CREATE | OFlags::EXCL);
         let is_empty = is_new && (stat.st_size == 0 || flags.contains(OFlags::TRUNC));
         let is_ruled = file.find_rule(created, is_empty);
         if is_empty && !is_ruled {

@@ -238,8 +238,12 @@ impl Session {
         let writes = flags & OpenFlags::RWMODE != OpenFlags::RDONLY;
         let ours = flags.contains(OpenFlags::TRUNC) && writes;
         let kernel = if ours { flags - OpenFlags::TRUNC } else { flags };
-        let fd = call(kernel | OpenFlags::NOFOLLOW)?;
-        let opened = self.opened_as(fd, flags, Before::of(known));
+        let made = if ours { self.make(flags, &call) } else { None };
+        let (fd, noted) = match made {
+            Some(fd) => (fd, flags | OpenFlags::EXCL),
+            None => (call(kernel | OpenFlags::NOFOLLOW)?, flags),
+        };
+        let opened = self.opened_as(fd, noted, Before::of(known));
         // What is managed has a flag for it.
         let unmanaged = self.table.load(fd as usize) == 0;
         note_no_follow(fd, unmanaged && !flags.contains(OpenFlags::NOFOLLOW));
@@ -257,7 +261,9 @@ impl Session {
         if added { flags - OpenFlags::NOFOLLOW } else { flags }
     }
 
-    /// Where a file that did not exist would be scratch: makes it, if there is none.
+    /// Where it has to be known whether this call makes a file, makes it, if there is none: one
+    /// that did not exist would be scratch, or need not be truncated. Of one that another node has
+    /// just made, times do not tell.
     fn make(
         &self,
         flags: OpenFlags,
@@ -265,7 +271,9 @@ impl Session {
     ) -> Option<RawFd> {
         let asks = flags.contains(OpenFlags::CREATE)
             && !flags.intersects(OpenFlags::EXCL | OpenFlags::PATH);
-        if asks && self.makes_scratch() { call(flags | OpenFlags::EXCL).ok() } else { None }
+        let truncates = || flags.contains(OpenFlags::TRUNC) && self.shares_files();
+        let has_to = asks && (self.makes_scratch() || truncates());
+        if has_to { call(flags | OpenFlags::EXCL).ok() } else { None }
     }
 
     /// Truncates a file that was just opened with O_TRUNC, of which the kernel was not told.

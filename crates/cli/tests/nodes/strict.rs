@@ -149,6 +149,47 @@ fn sizes_that_others_see_are_not_behind_what_the_writer_was_told() {
     }
 }
 
+/// One node truncates, opens, removes and replaces what another one has made a moment ago, which
+/// has all of it in memory.
+#[test]
+fn names_of_files_that_another_node_has_just_made() {
+    let Some(nodes) = Nodes::new(2) else { return };
+    relay(&nodes, "names", &[200, 200]);
+    assert_eq!(fs::read_dir(&nodes.store).unwrap().flatten().filter(is_file).count(), 0);
+}
+
+/// What a stat says is there can be read, also while programs of several nodes append.
+#[test]
+fn the_end_of_a_log_that_several_nodes_append_to_is_read() {
+    let Some(nodes) = Nodes::new(2) else { return };
+    relay(&nodes, "log", &[60_000, 60_000, 0]);
+    let log = fs::read(nodes.store.join("log")).unwrap();
+    let of = |letter: u8| log.iter().filter(|&&byte| byte == letter).count();
+    assert_eq!([b'a', b'b'].map(of), [60_000 * 64; 2]);
+    assert_eq!(log.len(), 120_000 * 64);
+}
+
+/// Runs `relay.c`, a program for each count, on one node and the other in turn.
+fn relay(nodes: &Nodes, kind: &str, counts: &[u32]) {
+    if !harness::compile_into(&nodes.out, "relay.c", &[]) {
+        return;
+    }
+    let config = strict(nodes, 2);
+    let run = |(role, count): (usize, &u32)| {
+        let script = format!("$OUT/relay {kind} $OUT/turns {role} {count}");
+        nodes[role % 2].spawn_buffered(&config, &[], &script)
+    };
+    let runs: Vec<_> = counts.iter().enumerate().map(run).collect();
+    for run in runs {
+        let ran = run.end().expect(0);
+        assert_eq!(ran.stdout, "ok\n", "{ran:?}");
+    }
+}
+
+fn is_file(entry: &fs::DirEntry) -> bool {
+    entry.file_type().is_ok_and(|kind| kind.is_file())
+}
+
 /// A stat takes nothing from the node that writes a file, and says what that has, also of a file
 /// that no program of its own node has ever opened.
 #[test]

@@ -163,6 +163,12 @@ impl EnteredFile<'_> {
         if through {
             return self.read_around(&mut cursor, offset, length);
         }
+        if offset + length as u64 > record.size.load(Ordering::Acquire)
+            && self.direct_part(offset).is_some()
+        {
+            // A program of this node may be writing there, of which `stat` tells already.
+            self.learn_stored_size()?;
+        }
         let size = record.size.load(Ordering::Acquire);
         let mut length = (length as u64).min(size.saturating_sub(offset)) as usize;
         let mut done = 0;

@@ -873,9 +873,9 @@ impl LeaseKeeper {
     }
 }
 
-/// Has the flushers bring to the store what there is of a file of which another node wants a part:
-/// it will want the next ones, too.
-fn flush_the_rest(node: &Node, file: FileId) {
+/// Has the flushers bring to the store what there is of a file of which another node wants a part,
+/// and will want the next ones, too, or which it may have open without a name.
+pub(super) fn flush_the_rest(node: &Node, file: FileId) {
     let record = node.segment.file(file);
     if record.has(FileFlags::DIRTY) && !record.has(FileFlags::TO_FLUSH) {
         node.segment.request_sync(file, None, false);

@@ -5,6 +5,7 @@ use crate::drain::reconcile;
 use crate::group::LeaseEvent;
 use crate::group::records::group_file;
 use crate::manager::jobs;
+use crate::manager::leases::flush_the_rest;
 use crate::store::descriptors;
 use forebay_placement::schema::Lifetime;
 use forebay_placement::staged::Stage;
@@ -235,7 +236,10 @@ impl Housekeeper {
             }
         } else if self.is_to_be_flushed_for_others(file) && nameless() {
             // They have it open, perhaps, and read on from here or from there.
-            self.node.group.tell_leases(LeaseEvent::Unlend(file));
+            match record.lease.load().held() {
+                Lease::Lent => self.node.group.tell_leases(LeaseEvent::Unlend(file)),
+                _ => flush_the_rest(&self.node, file),
+            }
             return Outcome::Again;
         } else if nameless()
             && !self.may_be_being_opened(file, awaited)
@@ -302,11 +306,16 @@ impl Housekeeper {
         Outcome::Removed
     }
 
-    /// Whether other nodes read a file from here, of which the store has not all yet, and can get
-    /// it.
+    /// Whether other nodes may have a file open of which the store has not all yet, and can get it.
+    /// What one has open, it asks for when it reads or writes it.
     fn is_to_be_flushed_for_others(&self, file: FileId) -> bool {
         let record = self.node.segment.file(file);
-        record.lease.load().held() == Lease::Lent
+        let is_lent = record.lease.load().held() == Lease::Lent;
+        let is_open_there = || {
+            self.node.header().shares_files.load(Ordering::Acquire) != 0
+                && !record.has(FileFlags::SCRATCH)
+        };
+        (is_lent || is_open_there())
             && !self.ends
             && !record.has(FileFlags::FAILING)
             && self.node.descriptors.has(&self.node.segment, file)
