@@ -265,8 +265,6 @@ pub(crate) struct Leases {
     messages: Arc<AtomicUsize>,
     /// All that was found is said.
     has_begun: bool,
-    /// The thread "group-leases" is to look at once.
-    looks: bool,
     /// The newest view that the directory knows.
     seen: u32,
     is_fenced: bool,
@@ -283,12 +281,14 @@ impl Taker for Leases {
     type Event = Event;
 
     fn take_at_once(&mut self, event: Event) -> Option<Event> {
-        let is_long = matches!(event, Event::Command(LeaseCommand::Begin) | Event::Status(_));
-        if is_long || !self.is_as_seen() {
-            return Some(event);
+        match event {
+            Event::Look | Event::Status(_) | Event::Command(LeaseCommand::Begin) => Some(event),
+            _ if !self.is_as_seen() => Some(event),
+            _ => {
+                self.take_seen(event);
+                None
+            }
         }
-        self.take_seen(event);
-        None
     }
 
     fn take(&mut self, event: Event) {
@@ -303,14 +303,12 @@ impl Taker for Leases {
         if self.has_begun {
             self.look();
         }
-        self.looks = false;
         self.directory.timer(now_ms());
         self.carry_out();
     }
 
     fn due(&self) -> Option<Instant> {
-        let wait = if self.looks { Some(Duration::ZERO) } else { self.wait() };
-        wait.map(|wait| Instant::now() + wait)
+        self.wait().map(|wait| Instant::now() + wait)
     }
 
     fn end(&mut self) {
@@ -319,10 +317,9 @@ impl Taker for Leases {
 }
 
 impl Leases {
-    /// Whether this node is in its group what it was at the last look, and nothing is awaited. What
-    /// has changed may be about all files, and what the thread "group" has at this moment it may
-    /// have for long.
-    fn is_as_seen(&mut self) -> bool {
+    /// Whether a look would find nothing new: what has changed may be about all files. Not where
+    /// the thread "group" is at it, which may take long.
+    fn is_as_seen(&self) -> bool {
         if !self.has_begun {
             return true;
         }
@@ -334,9 +331,8 @@ impl Leases {
             return false;
         }
         let Some(state) = self.shared.try_lock() else { return false };
-        // What has come back of them is seen by a look behind this event.
-        self.looks |= state.views.lost().next().is_some();
         state.views.view().is_none_or(|view| view.number <= self.seen)
+            && state.views.lost().all(|seat| self.directory.has_gone(seat))
     }
 
     fn take_seen(&mut self, event: Event) {
@@ -366,7 +362,6 @@ impl Leases {
             shared,
             messages: desk.messages,
             has_begun: false,
-            looks: false,
             seen: 0,
             is_fenced: true,
             is_given_up: false,
