@@ -172,8 +172,11 @@ impl Session {
         call: impl Fn(OpenFlags) -> Result<RawFd, Errno>,
     ) -> Result<RawFd, Errno> {
         let elsewhere = flags.intersects(OpenFlags::PATH | OpenFlags::DIRECTORY);
-        // Where new files would be scratch, it has to be known which are new.
-        let fast = !elsewhere && !self.makes_scratch();
+        let truncates = flags.contains(OpenFlags::TRUNC) && !flags.contains(OpenFlags::PATH);
+        let writes = flags & OpenFlags::RWMODE != OpenFlags::RDONLY;
+        // Where new files would be scratch, it has to be known which are new; of a file that is
+        // truncated and not written, whether it is known, as the kernel may have to do it.
+        let fast = !elsewhere && !self.makes_scratch() && (writes || !truncates);
         let is_absolute = fast && at.path.is_absolute();
         let path = if is_absolute { at.path.get() } else { None };
         if let Some(known) = path.and_then(|path| self.in_known_folder(path)) {
@@ -183,11 +186,9 @@ impl Session {
                 return opened;
             }
         }
-        let truncates = flags.contains(OpenFlags::TRUNC) && !flags.contains(OpenFlags::PATH);
         let made = self.make(flags, &call);
         // One that is opened to be written can be truncated afterwards: then it is seen whether it
         // is known, or was only made by this call.
-        let writes = flags & OpenFlags::RWMODE != OpenFlags::RDONLY;
         // Another node may have what is not known here.
         let is_known = || {
             let stat = self.stat_at(at, AtFlags::empty());
@@ -226,8 +227,8 @@ impl Session {
     }
 
     /// The same for a path in a folder of which is known whether it is managed: the file is
-    /// truncated when it is seen that there is something to truncate, and no symbolic link is
-    /// followed.
+    /// truncated, if it is opened to be written, when it is seen that there is something to
+    /// truncate, and no symbolic link is followed.
     #[inline]
     fn open_known(
         &self,
@@ -235,8 +236,7 @@ impl Session {
         flags: OpenFlags,
         call: impl Fn(OpenFlags) -> Result<RawFd, Errno>,
     ) -> Result<RawFd, Errno> {
-        let writes = flags & OpenFlags::RWMODE != OpenFlags::RDONLY;
-        let ours = flags.contains(OpenFlags::TRUNC) && writes;
+        let ours = flags.contains(OpenFlags::TRUNC);
         let kernel = if ours { flags - OpenFlags::TRUNC } else { flags };
         let made = if ours { self.make(flags, &call) } else { None };
         let (fd, noted) = match made {

@@ -63,6 +63,8 @@ pub enum LeaseCommand {
         /// Of what.
         object: Object,
     },
+    /// Nothing is kept of any file, and nothing wanted.
+    ReleaseAll,
     /// A program waits for the size of a file that this node may not have. The answer is
     /// [`LeaseOrder::Glimpsed`], once, however often it is asked meanwhile.
     Glimpse {
@@ -444,6 +446,7 @@ impl Leases {
                 directory.reduced(object, level, facts, now_ms);
             }
             LeaseCommand::Release { object } => directory.release(object, now_ms),
+            LeaseCommand::ReleaseAll => directory.release_everything(now_ms),
             LeaseCommand::Sized { object, token, facts } => {
                 directory.sized(object, token, facts, now_ms);
             }

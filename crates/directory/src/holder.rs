@@ -6,6 +6,7 @@ use crate::message::Body;
 use crate::object::{Ahead, Object, Of, Run, Terms};
 use forebay_membership::{FileId, Member};
 use std::collections::BTreeMap;
+use std::ops::RangeBounds;
 
 /// What this node has, or wants.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -142,6 +143,9 @@ impl Directory {
     /// same goes with the first, and has its deadline; a higher one replaces it, and so does one
     /// that does not share.
     ///
+    /// With the want of a whole, what this node has of other files that have had its inode is
+    /// [released](Directory::release): they are gone, and their record is this one's.
+    ///
     /// A part, or the size, has a lease of its own only while this node shares the whole, or writes
     /// it and is asked to share it. Where it has the whole at another level, that is the answer, at
     /// once; else it is [`Why::Unshared`]. That is the answer, too, when the whole is taken away
@@ -149,6 +153,11 @@ impl Directory {
     pub fn want(&mut self, object: Object, level: Level, terms: Terms, now_ms: u64) {
         if level == Level::None {
             return;
+        }
+        if object.is_whole() {
+            for namesakes in Object::of_namesakes(object.file) {
+                self.release_all(namesakes, now_ms);
+            }
         }
         let mut level = level;
         if !(object.is_whole() || object.may_have(level) && self.has_parts(object)) {
@@ -604,6 +613,17 @@ impl Directory {
     pub fn release(&mut self, object: Object, now_ms: u64) {
         self.end_want(object);
         self.reduced(object, Level::None, None, now_ms);
+    }
+
+    /// [Releases](Directory::release) all that this node has: it keeps nothing of any file.
+    pub fn release_everything(&mut self, now_ms: u64) {
+        self.release_all(.., now_ms);
+    }
+
+    fn release_all(&mut self, of: impl RangeBounds<Object>, now_ms: u64) {
+        // A whole comes before what goes with it.
+        let found: Vec<Object> = self.held.range(of).map(|(object, _)| *object).collect();
+        found.into_iter().for_each(|object| self.release(object, now_ms));
     }
 
     /// A pool that this node's manager goes on with has this, from an earlier life. To be called

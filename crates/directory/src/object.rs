@@ -84,6 +84,13 @@ impl Object {
     pub(crate) fn below(file: FileId) -> std::ops::RangeInclusive<Self> {
         Self::size(file)..=Self::part(file, u32::MAX)
     }
+
+    /// All of other files that have had the inode of this one: before it, and after it.
+    pub(crate) fn of_namesakes(file: FileId) -> [std::ops::Range<Self>; 2] {
+        let with = |generation| FileId { generation, ..file };
+        let last = Self::part(with(u32::MAX), u32::MAX);
+        [Self::whole(with(0))..Self::whole(file), Self::part(file, u32::MAX)..last]
+    }
 }
 
 /// What a want says besides its level. The default says nothing more.

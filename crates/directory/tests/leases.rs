@@ -708,13 +708,34 @@ fn a_fenced_home_grants_nothing_and_a_fenced_reader_reads_nothing() {
     assert_eq!(group.seen[1], [granted(file, Level::Write)]);
 }
 
+/// The record of a file that was removed is taken by the next one with its inode, and no call tells
+/// of that.
+#[test]
+fn what_a_node_has_of_a_removed_file_goes_when_the_inode_is_used_again() {
+    let mut group = Group::of(2);
+    let of = |inode, generation| FileId { store: 0, inode, generation };
+    let others = [of(6, 1), of(8, 1)];
+    for file in others {
+        group.want(1, Object::whole(file), Level::Write);
+    }
+    for generation in 1..5 {
+        let file = Object::whole(of(7, generation));
+        assert_eq!(group.want(1, file, Level::Write), [granted(file, Level::Write)]);
+        assert_eq!(group.nodes[1].status().held, counts(&[(Level::Write, 3)]));
+        assert_eq!(group.want(0, Object::whole(of(7, generation - 1)), Level::Write).len(), 1);
+    }
+    // The other node has the last one but one by then.
+    assert_eq!(group.nodes[0].status().held, counts(&[(Level::Write, 1)]));
+}
+
 #[test]
 fn who_leaves_with_nothing_is_not_waited_for() {
     let mut group = Group::of(3);
     let file = file_of(0, 3);
     group.want(2, file, Level::Write);
+    group.want(2, file_of(1, 3), Level::Read);
     assert!(!group.nodes[2].farewell());
-    group.nodes[2].release(file, 0);
+    group.nodes[2].release_everything(0);
     assert!(group.nodes[2].farewell());
     group.run();
     group.cut = vec![2];

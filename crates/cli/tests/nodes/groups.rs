@@ -3,6 +3,7 @@
 
 use crate::harness::{self, LONG, NOBODY, Running, is_alive, wait_for};
 use crate::namespaces::{Node, Nodes};
+use crate::strict::strict;
 use rustix::process::Signal;
 use serde_json::Value;
 use std::fs;
@@ -242,6 +243,35 @@ fn nodes_of_a_slurm_job_find_each_other_although_packets_are_lost() {
     nodes[1].spawn(&[harness::FOREBAY, "recover"]).end().expect(0);
     for node in nodes.iter() {
         assert_eq!(harness::sees(&nodes.store.join(format!("of-{node}"))), "text\n");
+    }
+}
+
+/// Each finds that it is the last one, or that another one is. Inodes of removed files are used
+/// again, by one node and by others.
+#[test]
+fn nothing_of_a_group_is_left_whose_nodes_end_at_once() {
+    let Some(nodes) = Nodes::new(3) else { return };
+    let config = strict(&nodes, 3);
+    for round in 0..4 {
+        let (own, step) = ("of-$(hostname)", format!("here{round}"));
+        let script = format!(
+            "seq 1000 > {own}; step {step}; cat of-n[0-2] | wc -l; \
+             while :; do echo text > m; mv m n; cat n; rm n; done > $OUT/moves 2>&1"
+        );
+        let begin = |node: &Node| node.spawn_buffered(&config, &[], &script);
+        let runs: Vec<_> = nodes.iter().map(begin).collect();
+        agree(&nodes, &[0, 1, 2], LONG);
+        nodes.iter().for_each(|node| node.at(&step));
+        nodes[0].past(&step);
+        std::thread::sleep(Duration::from_millis(500));
+        nodes.iter().for_each(|node| node.signal(Signal::TERM));
+        for run in runs {
+            run.end();
+        }
+        wait_for("the end of the managers", LONG, || {
+            nodes.iter().all(|node| node.processes().is_empty()).then_some(())
+        });
+        assert_eq!(folders(&nodes), Vec::<PathBuf>::new(), "round {round}");
     }
 }
 

@@ -219,3 +219,24 @@ os.pwrite(9, b'YY', 0)";
     run.args(["-c", &script]);
     assert_eq!(site.end(run).expect(0).stdout, "0\nTrue\nXXllo\nYY");
 }
+
+/// Its folder was known by then, and the kernel has nothing of a file that is in memory.
+#[test]
+fn what_is_opened_to_be_read_by_an_absolute_path_was_not_truncated() {
+    if !python() {
+        return;
+    }
+    let site = Site::new(&LAZY);
+    site.same(
+        "python3 - <<'P'
+import os
+for number in range(3):
+    path = os.path.abspath('file%d' % number)
+    open(path, 'w').write('hello')
+    fd = os.open(path, os.O_RDONLY | os.O_TRUNC)
+    print(os.fstat(fd).st_size, os.stat(path).st_size, os.read(fd, 10), open(path).read())
+    open(path, 'a').write('abc')
+    print(os.read(fd, 10), open(path).read())
+P",
+    );
+}

@@ -28,9 +28,11 @@ use std::time::{Duration, Instant};
 /// A file that could not be given back is tried again after this, doubled each time up to the
 /// second value.
 const RETRY: (Timer, Timer) = (Timer::ms(1), Timer::ms(200));
-/// A grant that no program has taken up is given back after this: it may have ended.
+/// A grant that no program has taken up is given back after this, though the file is open: the
+/// program may have ended.
 const TAKE_UP: Timer = Timer::ms(100);
-/// What has been granted so long is not waited for by a program: it has only opened the file.
+/// What has been granted so long is not waited for by a program: it has only opened the file, or
+/// closed it again.
 const NOT_BEGUN: Timer = Timer::ms(5);
 /// So many parts are given back where there is no place for one.
 const ROOM_PARTS: usize = 4;
@@ -141,6 +143,7 @@ impl Taker for LeaseKeeper {
     /// The manager ends: what is clean is given back, the rest a next one goes on with.
     fn end(&mut self) {
         let node = Arc::clone(&self.node);
+        let mut keeps_nothing = true;
         for file in node.segment.files().live() {
             // No manager comes that could say that it is sure.
             node.segment.file(file).lease.trust();
@@ -163,9 +166,14 @@ impl Taker for LeaseKeeper {
                 Outcome::Done
             };
             while_held(&node, file, self.owner, give_back);
+            keeps_nothing &= given_back.is_some();
             if let Some(object) = given_back {
                 self.desk.tell(LeaseCommand::Release { object });
             }
+        }
+        if keeps_nothing {
+            // Also of files that have no record any more.
+            self.desk.tell(LeaseCommand::ReleaseAll);
         }
     }
 }
@@ -689,8 +697,9 @@ impl LeaseKeeper {
         let waited = reducing.since.elapsed();
         // Of one that programs have open to write, and have not begun with, nothing is flushed.
         let is_open = || node.segment.descriptions().is_open_for_writing(found);
-        let is_untaken = may_share && waited >= NOT_BEGUN.as_duration() && is_untaken_whole(record);
-        if is_untaken && is_open() {
+        let is_untaken = waited >= NOT_BEGUN.as_duration() && is_untaken_whole(record);
+        let is_kept_open = is_untaken && is_open();
+        if is_kept_open && may_share {
             let outcome = while_held(&node, found, owner, |record| {
                 if group_file(record) != file || !is_untaken_whole(record) {
                     return Outcome::Busy;
@@ -707,7 +716,9 @@ impl LeaseKeeper {
             }
             return outcome;
         }
-        if record.lease.load().granted().is_some() && waited < TAKE_UP.as_duration() {
+        // One that was closed without a write is not waited for.
+        let is_over = waited >= TAKE_UP.as_duration() || is_untaken && !is_kept_open;
+        if record.lease.load().granted().is_some() && !is_over {
             return Outcome::Busy;
         }
         if record.has(FileFlags::DIRECT) {
