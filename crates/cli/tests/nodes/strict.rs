@@ -253,6 +253,12 @@ fn calls_and_mappings_at_random_on_parts_of_files_agree() {
     random_calls("PARTS=1 MAPS=1 ");
 }
 
+/// Files are removed, replaced and exchanged while processes of all nodes have them open.
+#[test]
+fn calls_on_names_and_bytes_at_random_on_several_nodes_agree() {
+    random_calls("NAMES=1 ");
+}
+
 fn random_calls(kind: &str) {
     let Some(nodes) = Nodes::new(3) else { return };
     if !harness::compile_into(&nodes.out, "coherent.c", &[]) {
@@ -281,9 +287,12 @@ fn random_calls(kind: &str) {
 /// All of it is on the store, and what was there in the end is what the model has.
 pub fn assert_stored(nodes: &Nodes, seed: u64) {
     let model = fs::read(nodes.out.join("model")).unwrap();
+    // See coherent.c: which file each name means, and the files.
+    const HEAD: usize = 8 * (1 + 4 + 64);
     const EACH: usize = 8 + (1 << 22);
+    let number_at = |at: usize| u64::from_le_bytes(model[at..][..8].try_into().unwrap()) as usize;
     for (number, name) in ["first", "second"].iter().enumerate() {
-        let model = &model[number * EACH..][..EACH];
+        let model = &model[HEAD + number_at(8 * (1 + number)) * EACH..][..EACH];
         let size = u64::from_le_bytes(model[..8].try_into().unwrap()) as usize;
         let stored = fs::read(nodes.store.join(name)).unwrap();
         assert!(stored == model[8..][..size], "seed {seed}: {name}");

@@ -2,7 +2,9 @@
  * Random calls on files that processes of several nodes share: coherent MODEL SEED STEPS FILE...
  * Each call is made with a lock on MODEL, a file outside of the store that has what FILE... should have, so that
  * whatever was done before, by any process of any node, has to be seen. With MAPS in the environment files are used
- * through shared mappings, too; with PARTS most of them lie where parts of 1 MiB meet, and few need all of a file. "ok" and counts go to stdout.
+ * through shared mappings, too; with PARTS most of them lie where parts of 1 MiB meet, and few need all of a file;
+ * with NAMES files are removed, replaced, exchanged, linked and made anew, while processes have them open. "ok" and
+ * counts go to stdout.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -20,10 +22,22 @@
 #define SIZE_MAX_OF_FILE (1u << 22)
 #define PART (1u << 20)
 
+/* So many files at a time have a name, or are open in some process. */
+#define ALIVE 64
+
+/* A file; after its size all is zero. */
 struct model {
 	unsigned long long size;
 	unsigned char content[SIZE_MAX_OF_FILE];
 };
+
+/* What MODEL is. Names and descriptors refer to files. */
+struct models {
+	unsigned long long begun, named[FILES], references[ALIVE];
+	struct model files[ALIVE];
+};
+
+static struct models *models;
 
 static unsigned long long state;
 static unsigned long long seed;
@@ -55,6 +69,125 @@ static void compare(const char *name, const struct model *model, const unsigned 
 		}
 }
 
+static void unrefer(unsigned long long file)
+{
+	struct model *model = &models->files[file];
+	if (--models->references[file])
+		return;
+	memset(model->content, 0, model->size);
+	model->size = 0;
+}
+
+/* Lets a name or a descriptor refer to another file. */
+static void refer(unsigned long long *reference, unsigned long long file)
+{
+	models->references[file]++;
+	unrefer(*reference);
+	*reference = file;
+}
+
+/* A file that nothing refers to; ALIVE where there is none. */
+static unsigned long long unused(void)
+{
+	unsigned long long file = 0;
+	while (file < ALIVE && models->references[file])
+		file++;
+	return file;
+}
+
+static void fill(unsigned char *bytes, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		bytes[i] = (unsigned char)below(256);
+}
+
+static int opened(const char *name, int flags)
+{
+	int fd = open(name, flags, 0600);
+	if (fd < 0)
+		fail("%s: open with %x", name, flags);
+	return fd;
+}
+
+static void expect_size(const char *name, const char *by, unsigned long long wanted)
+{
+	struct stat seen;
+	if (stat(by, &seen) || (unsigned long long)seen.st_size != wanted)
+		fail("%s: size by %s %lld, not %llu", name, by, (long long)seen.st_size, wanted);
+}
+
+/* A call on names. `fd` is open on what `name`, the one of this number, meant at some time, and `is` says on what. */
+static void change_names(char **names, int files, int number, int *fd, unsigned long long *is, size_t bytes)
+{
+	const char *name = names[number];
+	unsigned long long file = unused(), *named = &models->named[number];
+	struct model *model = &models->files[*named];
+	char beside[300];
+	snprintf(beside, sizeof beside, "%s.%d", name, (int)getpid());
+	int what = below(7), other = below(files);
+	switch (what) {
+	case 0: /* removed, and made anew */
+	case 1: /* replaced */
+		if (file == ALIVE)
+			return;
+		if (what == 0 && unlink(name))
+			fail("%s: unlink", name);
+		int made = opened(what ? beside : name, O_RDWR | O_CREAT | O_EXCL);
+		fill(models->files[file].content, bytes);
+		models->files[file].size = bytes;
+		if (write(made, models->files[file].content, bytes) != (ssize_t)bytes)
+			fail("%s: write of %zu", name, bytes);
+		if (what && rename(beside, name))
+			fail("%s: rename", name);
+		refer(named, file);
+		if (below(2)) {
+			close(*fd);
+			*fd = made;
+			refer(is, file);
+		} else {
+			close(made);
+		}
+		break;
+	case 2: /* exchanged with another one */
+		if (other == number)
+			return;
+		if (rename(name, beside) || rename(names[other], name) || rename(beside, names[other]))
+			fail("%s: exchange with %s", name, names[other]);
+		file = *named;
+		*named = models->named[other];
+		models->named[other] = file;
+		break;
+	case 3: /* written anew */
+		made = opened(name, O_WRONLY | O_TRUNC | O_CREAT);
+		memset(model->content, 0, model->size);
+		fill(model->content, bytes);
+		model->size = bytes;
+		if (write(made, model->content, bytes) != (ssize_t)bytes)
+			fail("%s: write of %zu", name, bytes);
+		close(made);
+		break;
+	case 4: /* linked */
+		if (link(name, beside))
+			fail("%s: link", name);
+		expect_size(name, beside, model->size);
+		if (unlink(beside))
+			fail("%s: unlink of a link", name);
+		break;
+	case 5: /* truncated */
+		if (truncate(name, bytes))
+			fail("%s: truncate", name);
+		if (bytes < model->size)
+			memset(model->content + bytes, 0, model->size - bytes);
+		model->size = bytes;
+		break;
+	default: /* opened anew */
+		close(*fd);
+		*fd = opened(name, O_RDWR);
+		refer(is, *named);
+	}
+	expect_size(name, name, models->files[*named].size);
+}
+
 int main(int argc, char **argv)
 {
 	if (argc < 5 || argc - 4 > FILES)
@@ -63,25 +196,31 @@ int main(int argc, char **argv)
 	seed = strtoull(argv[2], NULL, 10);
 	state = seed * 2654435761u + 1;
 	int steps = atoi(argv[3]);
-	unsigned long long counts[10] = { 0 };
+	unsigned long long counts[11] = { 0 }, is[FILES], appends_is[FILES];
 	unsigned char *maps[FILES] = { NULL };
 	int kinds = getenv("MAPS") ? 28 : 20, parts = getenv("PARTS") != NULL;
+	int names = getenv("NAMES") != NULL;
 	int lock = open(argv[1], O_RDWR | O_CREAT, 0600);
-	if (lock < 0 || ftruncate(lock, FILES * sizeof(struct model)))
+	if (lock < 0 || ftruncate(lock, sizeof *models))
 		fail("%s", argv[1]);
-	struct model *models = mmap(NULL, FILES * sizeof *models, PROT_READ | PROT_WRITE, MAP_SHARED, lock, 0);
+	models = mmap(NULL, sizeof *models, PROT_READ | PROT_WRITE, MAP_SHARED, lock, 0);
 	if (models == MAP_FAILED)
 		fail("mmap");
+	if (flock(lock, LOCK_EX))
+		fail("flock");
+	for (int i = 0; i < FILES && !models->begun; i++)
+		models->references[models->named[i] = i] = 1;
+	models->begun = 1;
 	for (int i = 0; i < files; i++) {
-		fd[i] = open(argv[4 + i], O_RDWR | O_CREAT, 0600);
-		appends[i] = open(argv[4 + i], O_WRONLY | O_APPEND | O_CREAT, 0600);
-		if (fd[i] < 0 || appends[i] < 0)
-			fail("%s", argv[4 + i]);
+		fd[i] = opened(argv[4 + i], O_RDWR | O_CREAT);
+		appends[i] = opened(argv[4 + i], O_WRONLY | O_APPEND | O_CREAT);
+		is[i] = appends_is[i] = models->named[i];
+		models->references[is[i]] += 2;
 	}
+	flock(lock, LOCK_UN);
 	for (int step = 0; step < steps; step++) {
 		int i = below(files), what = below(kinds);
 		const char *name = argv[4 + i];
-		struct model *model = &models[i];
 		size_t at = below(4) ? below(300000) : below(SIZE_MAX_OF_FILE / 8);
 		if (parts) {
 			at = (1 + below(3)) * PART - 60000 + below(120000);
@@ -91,9 +230,16 @@ int main(int argc, char **argv)
 		size_t bytes = 1 + (below(3) ? below(5000) : below(200000));
 		if (flock(lock, LOCK_EX))
 			fail("flock");
+		if (names && !below(4)) {
+			change_names(argv + 4, files, i, &fd[i], &is[i], bytes);
+			counts[10]++;
+			goto next;
+		}
+		/* Which file is meant: by its name, or as it is open. */
+		unsigned long long file = what == 17 || what == 19 ? models->named[i] : what == 13 || what == 14 ? appends_is[i] : is[i];
+		struct model *model = &models->files[file];
 		if (what < 6) {
-			for (size_t j = 0; j < bytes; j++)
-				buffer[j] = (unsigned char)below(256);
+			fill(buffer, bytes);
 			if (pwrite(fd[i], buffer, bytes, at) != (ssize_t)bytes)
 				fail("%s: write of %zu at %zu", name, bytes, at);
 			memcpy(model->content + at, buffer, bytes);
@@ -135,6 +281,7 @@ int main(int argc, char **argv)
 			fd[i] = open(name, O_RDWR | cuts, 0600);
 			if (fd[i] < 0)
 				fail("%s: open", name);
+			refer(&is[i], file);
 			if (cuts) {
 				memset(model->content, 0, model->size);
 				model->size = 0;
@@ -170,9 +317,12 @@ int main(int argc, char **argv)
 				counts[9]++;
 			}
 		} else {
-			struct stat seen;
-			if (stat(name, &seen) || (unsigned long long)seen.st_size != model->size)
-				fail("%s: size by name %lld, not %llu", name, (long long)seen.st_size, model->size);
+			expect_size(name, name, model->size);
+			if (names) {
+				close(appends[i]);
+				appends[i] = opened(name, O_WRONLY | O_APPEND);
+				refer(&appends_is[i], file);
+			}
 			counts[7]++;
 		}
 next:
