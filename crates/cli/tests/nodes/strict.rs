@@ -259,6 +259,12 @@ fn calls_on_names_and_bytes_at_random_on_several_nodes_agree() {
     random_calls("NAMES=1 ");
 }
 
+/// The same of files of several parts, some of which are mapped.
+#[test]
+fn calls_on_names_parts_and_mappings_at_random_agree() {
+    random_calls("NAMES=1 PARTS=1 MAPS=1 ");
+}
+
 fn random_calls(kind: &str) {
     let Some(nodes) = Nodes::new(3) else { return };
     if !harness::compile_into(&nodes.out, "coherent.c", &[]) {

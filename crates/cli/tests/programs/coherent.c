@@ -196,7 +196,7 @@ int main(int argc, char **argv)
 	seed = strtoull(argv[2], NULL, 10);
 	state = seed * 2654435761u + 1;
 	int steps = atoi(argv[3]);
-	unsigned long long counts[11] = { 0 }, is[FILES], appends_is[FILES];
+	unsigned long long counts[11] = { 0 }, is[FILES], appends_is[FILES], maps_is[FILES];
 	unsigned char *maps[FILES] = { NULL };
 	int kinds = getenv("MAPS") ? 28 : 20, parts = getenv("PARTS") != NULL;
 	int names = getenv("NAMES") != NULL;
@@ -236,7 +236,13 @@ int main(int argc, char **argv)
 			goto next;
 		}
 		/* Which file is meant: by its name, or as it is open. */
-		unsigned long long file = what == 17 || what == 19 ? models->named[i] : what == 13 || what == 14 ? appends_is[i] : is[i];
+		unsigned long long file = is[i];
+		if (what == 17 || what == 19)
+			file = models->named[i];
+		else if (what == 13 || what == 14)
+			file = appends_is[i];
+		else if (what >= 20 && maps[i])
+			file = maps_is[i];
 		struct model *model = &models->files[file];
 		if (what < 6) {
 			fill(buffer, bytes);
@@ -297,12 +303,16 @@ int main(int argc, char **argv)
 		} else if (what == 20) {
 			if (maps[i] && munmap(maps[i], SIZE_MAX_OF_FILE))
 				fail("%s: munmap", name);
+			if (maps[i])
+				unrefer(file);
 			maps[i] = NULL;
 		} else if (what > 20) {
 			if (!maps[i]) {
 				maps[i] = mmap(NULL, SIZE_MAX_OF_FILE, PROT_READ | PROT_WRITE, MAP_SHARED, fd[i], 0);
 				if (maps[i] == MAP_FAILED)
 					fail("%s: mmap", name);
+				maps_is[i] = file;
+				models->references[file]++;
 			}
 			if (at >= model->size)
 				goto next;
