@@ -719,12 +719,14 @@ impl OpenFile<'_> {
             })?;
             forebay_pool::crash::point("open.parted");
             // Last: what is left of the old file by a process that dies here must not reach the new
-            // one.
-            record.born_ns.store(born, Ordering::Release);
-            if session.shares_files() {
-                // What came for the old one until now. No manager that is retired asks others.
-                record.lease.begin(if is_retired { Lease::Direct } else { Lease::Nothing });
-            }
+            // one. Nor may what comes for the old one, whose birth is looked at in the table.
+            session.with_record(record.identity(), |_| {
+                record.born_ns.store(born, Ordering::Release);
+                if session.shares_files() {
+                    // What came for the old one until now. No manager that is retired asks others.
+                    record.lease.begin(if is_retired { Lease::Direct } else { Lease::Nothing });
+                }
+            })?;
             Ok(true)
         })
     }

@@ -40,7 +40,8 @@ pub enum LeaseCommand {
     },
     /// All that was found is said.
     Begin,
-    /// Programs wait for this.
+    /// Programs wait for this. What this node has of other files that have had the inode is
+    /// released: the record is this file's by now.
     Want {
         /// Of what.
         object: Object,
@@ -63,8 +64,11 @@ pub enum LeaseCommand {
         /// Of what.
         object: Object,
     },
-    /// Nothing is kept of any file, and nothing wanted.
-    ReleaseAll,
+    /// Nothing is kept of other files than these, and nothing wanted.
+    ReleaseOthers {
+        /// The files.
+        kept: BTreeSet<FileId>,
+    },
     /// A program waits for the size of a file that this node may not have. The answer is
     /// [`LeaseOrder::Glimpsed`], once, however often it is asked meanwhile.
     Glimpse {
@@ -446,7 +450,7 @@ impl Leases {
                 directory.reduced(object, level, facts, now_ms);
             }
             LeaseCommand::Release { object } => directory.release(object, now_ms),
-            LeaseCommand::ReleaseAll => directory.release_everything(now_ms),
+            LeaseCommand::ReleaseOthers { kept } => directory.release_others(&kept, now_ms),
             LeaseCommand::Sized { object, token, facts } => {
                 directory.sized(object, token, facts, now_ms);
             }

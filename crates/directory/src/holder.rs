@@ -5,7 +5,7 @@ use crate::level::{Facts, Level, Sized, Why};
 use crate::message::Body;
 use crate::object::{Ahead, Object, Of, Run, Terms};
 use forebay_membership::{FileId, Member};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeBounds;
 
 /// What this node has, or wants.
@@ -156,7 +156,7 @@ impl Directory {
         }
         if object.is_whole() {
             for namesakes in Object::of_namesakes(object.file) {
-                self.release_all(namesakes, now_ms);
+                self.release_all(namesakes, |_| true, now_ms);
             }
         }
         let mut level = level;
@@ -615,14 +615,20 @@ impl Directory {
         self.reduced(object, Level::None, None, now_ms);
     }
 
-    /// [Releases](Directory::release) all that this node has: it keeps nothing of any file.
-    pub fn release_everything(&mut self, now_ms: u64) {
-        self.release_all(.., now_ms);
+    /// [Releases](Directory::release) all that this node has of other files than `kept`.
+    pub fn release_others(&mut self, kept: &BTreeSet<FileId>, now_ms: u64) {
+        self.release_all(.., |file| !kept.contains(&file), now_ms);
     }
 
-    fn release_all(&mut self, of: impl RangeBounds<Object>, now_ms: u64) {
+    fn release_all(
+        &mut self,
+        of: impl RangeBounds<Object>,
+        is_it: impl Fn(FileId) -> bool,
+        now_ms: u64,
+    ) {
+        let found = self.held.range(of).map(|(object, _)| *object);
+        let found: Vec<Object> = found.filter(|object| is_it(object.file)).collect();
         // A whole comes before what goes with it.
-        let found: Vec<Object> = self.held.range(of).map(|(object, _)| *object).collect();
         found.into_iter().for_each(|object| self.release(object, now_ms));
     }
 

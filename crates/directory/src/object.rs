@@ -2,6 +2,7 @@
 
 use crate::level::Level;
 use forebay_membership::{FileId, Partition};
+use std::ops::Bound;
 
 /// How many bytes a part has: a power of two, the same on all nodes.
 pub const PART_BYTES: u64 = 1 << 20;
@@ -85,11 +86,17 @@ impl Object {
         Self::size(file)..=Self::part(file, u32::MAX)
     }
 
-    /// All of other files that have had the inode of this one: before it, and after it.
-    pub(crate) fn of_namesakes(file: FileId) -> [std::ops::Range<Self>; 2] {
-        let with = |generation| FileId { generation, ..file };
-        let last = Self::part(with(u32::MAX), u32::MAX);
-        [Self::whole(with(0))..Self::whole(file), Self::part(file, u32::MAX)..last]
+    /// All of other files that have had the inode of this one, by the order of their generations:
+    /// below it, and above it.
+    pub fn of_namesakes(file: FileId) -> [(Bound<Self>, Bound<Self>); 2] {
+        let (first, last) = (Self::whole(file), Self::part(file, u32::MAX));
+        let below = Self::whole(FileId { generation: 0, ..file });
+        let above = Self::part(FileId { generation: u32::MAX, ..file }, u32::MAX);
+        [
+            (Bound::Included(below), Bound::Excluded(first)),
+            // Equal bounds may not both be excluded.
+            (Bound::Excluded(last), Bound::Included(above)),
+        ]
     }
 }
 

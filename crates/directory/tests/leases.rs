@@ -7,7 +7,7 @@ use forebay_directory::{
 use forebay_membership::{
     FileId, GivenUp, Incarnation, Member, NodeId, Partition, Places, Seat, View,
 };
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 /// Nodes whose messages arrive in order, and what their shells were asked for but messages.
 struct Group {
@@ -722,6 +722,9 @@ fn what_a_node_has_of_a_removed_file_goes_when_the_inode_is_used_again() {
         let file = Object::whole(of(7, generation));
         assert_eq!(group.want(1, file, Level::Write), [granted(file, Level::Write)]);
         assert_eq!(group.nodes[1].status().held, counts(&[(Level::Write, 3)]));
+        // What it has of its own parts stays.
+        let again = group.want(1, file, Level::Write);
+        assert_eq!(again, [granted(file, Level::Write)]);
         assert_eq!(group.want(0, Object::whole(of(7, generation - 1)), Level::Write).len(), 1);
     }
     // The other node has the last one but one by then.
@@ -735,7 +738,11 @@ fn who_leaves_with_nothing_is_not_waited_for() {
     group.want(2, file, Level::Write);
     group.want(2, file_of(1, 3), Level::Read);
     assert!(!group.nodes[2].farewell());
-    group.nodes[2].release_everything(0);
+    let kept = BTreeSet::from([file.file]);
+    group.nodes[2].release_others(&kept, 0);
+    assert_eq!(group.nodes[2].status().held, counts(&[(Level::Write, 1)]));
+    assert!(!group.nodes[2].farewell());
+    group.nodes[2].release_others(&BTreeSet::new(), 0);
     assert!(group.nodes[2].farewell());
     group.run();
     group.cut = vec![2];

@@ -409,18 +409,27 @@ impl<'a> Descriptions<'a> {
 
     /// Whether some process holds a description of `file` that can write.
     pub fn is_open_for_writing(self, file: FileId) -> bool {
-        let writes = |id: u32| {
+        self.is_open_with(file, DescriptionFlags::WRITE)
+    }
+
+    /// Whether some process holds a description of `file`.
+    pub fn is_open(self, file: FileId) -> bool {
+        self.is_open_with(file, DescriptionFlags::NONE)
+    }
+
+    fn is_open_with(self, file: FileId, flags: DescriptionFlags) -> bool {
+        let is_it = |id: u32| {
             let description = self.get(id);
             state(description.word.load(Ordering::Acquire)) != description_state::FREE
                 && description.file.load(Ordering::Acquire) == file
-                && description.flags.load(Ordering::Relaxed).contains(DescriptionFlags::WRITE)
+                && description.flags.load(Ordering::Relaxed).contains(flags)
         };
         // The bits of a few slots are less to look at than all descriptions.
         if self.slots.iter().nth(FEW_SLOTS).is_none() {
-            return self.slots.iter().any(|slot| self.held_of(slot).any(writes));
+            return self.slots.iter().any(|slot| self.held_of(slot).any(is_it));
         }
         let is_held = |id: u32| self.held_by_any(id / 64) >> (id % 64) & 1 == 1;
-        (0..self.ready()).any(|id| writes(id) && is_held(id))
+        (0..self.ready()).any(|id| is_it(id) && is_held(id))
     }
 
     /// Whether some process may have `file` mapped in a way that keeps it direct. Certain for a

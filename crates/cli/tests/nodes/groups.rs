@@ -253,20 +253,28 @@ fn nothing_of_a_group_is_left_whose_nodes_end_at_once() {
     let Some(nodes) = Nodes::new(3) else { return };
     let config = strict(&nodes, 3);
     for round in 0..4 {
-        let (own, step) = ("of-$(hostname)", format!("here{round}"));
-        let script = format!(
-            "seq 1000 > {own}; step {step}; cat of-n[0-2] | wc -l; \
-             while :; do echo text > m; mv m n; cat n; rm n; done > $OUT/moves 2>&1"
-        );
-        let begin = |node: &Node| node.spawn_buffered(&config, &[], &script);
+        let step = |node: &Node| format!("here{round}-{node}");
+        let begin = |node: &Node| {
+            let script = format!(
+                "seq 1000 > of-{node}; step {}; cat of-n[0-2] | wc -l; \
+                 while :; do echo text > m-{node}; mv m-{node} n-{node}; cat n-{node}; \
+                 rm n-{node}; done > $OUT/moves-{node} 2>&1",
+                step(node)
+            );
+            node.spawn_buffered(&config, &[], &script)
+        };
         let runs: Vec<_> = nodes.iter().map(begin).collect();
         agree(&nodes, &[0, 1, 2], LONG);
-        nodes.iter().for_each(|node| node.at(&step));
-        nodes[0].past(&step);
+        nodes.iter().for_each(|node| node.at(&step(node)));
+        nodes.iter().for_each(|node| node.past(&step(node)));
         std::thread::sleep(Duration::from_millis(500));
         nodes.iter().for_each(|node| node.signal(Signal::TERM));
-        for run in runs {
-            run.end();
+        for (node, run) in nodes.iter().zip(runs) {
+            let ran = run.end().expect(128 + 15);
+            let moves = fs::read_to_string(nodes.out.join(format!("moves-{node}"))).unwrap();
+            let is_wrong = |line: &&str| *line != "text" && !line.contains("Terminated");
+            assert_eq!(moves.lines().find(is_wrong), None, "round {round}, {node}");
+            assert_eq!(ran.stdout, "3000\n", "round {round}, {node}: {ran:?}");
         }
         wait_for("the end of the managers", LONG, || {
             nodes.iter().all(|node| node.processes().is_empty()).then_some(())

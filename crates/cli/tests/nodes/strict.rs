@@ -3,7 +3,7 @@
 
 use crate::failures::{says, without_cards};
 use crate::groups::folders;
-use crate::harness;
+use crate::harness::{self, LONG, wait_for};
 use crate::namespaces::{Nodes, with_steps};
 use std::fs;
 use std::time::{Duration, Instant};
@@ -303,6 +303,37 @@ pub fn assert_stored(nodes: &Nodes, seed: u64) {
         let stored = fs::read(nodes.store.join(name)).unwrap();
         assert!(stored == model[8..][..size], "seed {seed}: {name}");
     }
+}
+
+/// A grant that no program has taken up makes no copy of what the record has: a program that looked
+/// at the file before others wrote it, and opens it after, appends to what they have written.
+#[test]
+fn a_program_that_opens_a_file_while_its_lease_goes_appends_to_what_is_there() {
+    let Some(nodes) = Nodes::new(3) else { return };
+    let config = strict(&nodes, 3);
+    let flag = nodes.out.join("flag");
+    fs::write(&flag, "").unwrap();
+    let writes = nodes[1].spawn_buffered(&config, &[], "seq 100 > file; step wrote");
+    nodes[1].at("wrote");
+    // That keeps its record.
+    let script = "exec 5< file; FOREBAY_PAUSE=open.seen:1:while=$OUT/flag FOREBAY_PAUSE_IN=client \
+                  FOREBAY_PAUSE_LOG=$OUT/log bash -c 'echo more >> file' & \
+                  step begun; : >> file; step touched; wait; cat file";
+    let appends = nodes[0].spawn_buffered(&config, &[], script);
+    nodes[0].at("begun");
+    let log = nodes.out.join("log");
+    fs::write(&log, "").unwrap();
+    wait_for("the pause", LONG, || (fs::metadata(&log).unwrap().len() > 0).then_some(()));
+    nodes[0].past("begun");
+    nodes[0].at("touched");
+    let numbers = nodes[2].run("seq 100").expect(0).stdout;
+    assert_eq!(nodes[2].run_buffered(&config, "cat file").0.expect(0).stdout, numbers);
+    fs::remove_file(&flag).unwrap();
+    nodes[0].past("touched");
+    assert_eq!(appends.end().expect(0).stdout, format!("{numbers}more\n"));
+    nodes[1].past("wrote");
+    writes.end().expect(0);
+    assert_eq!(fs::read_to_string(nodes.store.join("file")).unwrap(), format!("{numbers}more\n"));
 }
 
 /// A node that cannot look at the group's folder may have been left out: what it has in memory

@@ -116,6 +116,7 @@ impl Taker for LeaseKeeper {
             LeaseEvent::Alone => self.go_alone(),
             LeaseEvent::Asked(file) => {
                 self.node.group.note_asked();
+                self.forget_namesakes(file);
                 self.ask(file);
             }
             LeaseEvent::Part { file, part, level, ahead } => {
@@ -143,7 +144,7 @@ impl Taker for LeaseKeeper {
     /// The manager ends: what is clean is given back, the rest a next one goes on with.
     fn end(&mut self) {
         let node = Arc::clone(&self.node);
-        let mut keeps_nothing = true;
+        let mut kept = BTreeSet::new();
         for file in node.segment.files().live() {
             // No manager comes that could say that it is sure.
             node.segment.file(file).lease.trust();
@@ -166,15 +167,13 @@ impl Taker for LeaseKeeper {
                 Outcome::Done
             };
             while_held(&node, file, self.owner, give_back);
-            keeps_nothing &= given_back.is_some();
-            if let Some(object) = given_back {
-                self.desk.tell(LeaseCommand::Release { object });
+            match given_back {
+                Some(object) => self.desk.tell(LeaseCommand::Release { object }),
+                None => _ = kept.insert(group_file(node.segment.file(file))),
             }
         }
-        if keeps_nothing {
-            // Also of files that have no record any more.
-            self.desk.tell(LeaseCommand::ReleaseAll);
-        }
+        // What has no record any more.
+        self.desk.tell(LeaseCommand::ReleaseOthers { kept });
     }
 }
 
@@ -381,6 +380,18 @@ impl LeaseKeeper {
             self.forget_parts(file);
             self.reducing.remove(&object);
             self.borrowing.remove(&file);
+        }
+    }
+
+    /// Forgets what other files have left that have had the record and the inode of this one.
+    fn forget_namesakes(&mut self, file: FileId) {
+        let file = group_file(self.node.segment.file(file));
+        for namesakes in Object::of_namesakes(file) {
+            let found: Vec<Object> = self.granted.range(namesakes).map(|(&part, _)| part).collect();
+            for object in found {
+                self.granted.remove(&object);
+                self.sizes.remove(&object.file);
+            }
         }
     }
 
@@ -698,8 +709,7 @@ impl LeaseKeeper {
         // Of one that programs have open to write, and have not begun with, nothing is flushed.
         let is_open = || node.segment.descriptions().is_open_for_writing(found);
         let is_untaken = waited >= NOT_BEGUN.as_duration() && is_untaken_whole(record);
-        let is_kept_open = is_untaken && is_open();
-        if is_kept_open && may_share {
+        if is_untaken && may_share && is_open() {
             let outcome = while_held(&node, found, owner, |record| {
                 if group_file(record) != file || !is_untaken_whole(record) {
                     return Outcome::Busy;
@@ -717,8 +727,9 @@ impl LeaseKeeper {
             return outcome;
         }
         // One that was closed without a write is not waited for.
-        let is_over = waited >= TAKE_UP.as_duration() || is_untaken && !is_kept_open;
-        if record.lease.load().granted().is_some() && !is_over {
+        let is_closed = || is_untaken && !node.segment.descriptions().is_open(found);
+        let is_over = || waited >= TAKE_UP.as_duration() || is_closed();
+        if record.lease.load().granted().is_some() && !is_over() {
             return Outcome::Busy;
         }
         if record.has(FileFlags::DIRECT) {
@@ -763,6 +774,9 @@ impl LeaseKeeper {
             let (left, lease);
             (left, lease, level) = match to {
                 _ if shares => (Left::Nothing, Lease::Shared, Level::Shared),
+                // What was not taken up is no copy: the record has not learned what others made of
+                // the file.
+                _ if held == Lease::Nothing => (Left::Nothing, Lease::Nothing, Level::None),
                 // What others have written there, copies of such a file do not have.
                 Level::Read | Level::Lent if !held.is_beside_writers() => {
                     (Left::Copies, Lease::Read, Level::Read)
