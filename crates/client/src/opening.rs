@@ -187,14 +187,14 @@ impl Session {
             }
         }
         let made = self.make(flags, &call);
-        // One that is opened to be written can be truncated afterwards: then it is seen whether it
-        // is known, or was only made by this call.
         // Another node may have what is not known here.
         let is_known = || {
             let stat = self.stat_at(at, AtFlags::empty());
             let is_known = |stat: &Stat| self.is_in_table(stat) || self.may_be_encoded(stat);
             self.shares_files() || stat.as_ref().is_some_and(is_known)
         };
+        // One that is opened to be written can be truncated afterwards: then it is seen whether it
+        // is known, or was only made by this call.
         let ours = made.is_none() && truncates && (writes || is_known());
         let now_ns = if ours { realtime_coarse_ns() } else { 0 };
         let asked = if ours { flags - OpenFlags::TRUNC } else { flags };
@@ -226,9 +226,9 @@ impl Session {
         }
     }
 
-    /// The same for a path in a folder of which is known whether it is managed: the file is
-    /// truncated, if it is opened to be written, when it is seen that there is something to
-    /// truncate, and no symbolic link is followed.
+    /// The same for a path in a folder of which is known whether it is managed, by a call that
+    /// writes if it truncates: that is done when it is seen that there is something to truncate.
+    /// No symbolic link is followed.
     #[inline]
     fn open_known(
         &self,

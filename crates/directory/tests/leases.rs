@@ -722,7 +722,7 @@ fn what_a_node_has_of_a_removed_file_goes_when_the_inode_is_used_again() {
         let file = Object::whole(of(7, generation));
         assert_eq!(group.want(1, file, Level::Write), [granted(file, Level::Write)]);
         assert_eq!(group.nodes[1].status().held, counts(&[(Level::Write, 3)]));
-        // What it has of its own parts stays.
+        // To want it again releases nothing.
         let again = group.want(1, file, Level::Write);
         assert_eq!(again, [granted(file, Level::Write)]);
         assert_eq!(group.want(0, Object::whole(of(7, generation - 1)), Level::Write).len(), 1);

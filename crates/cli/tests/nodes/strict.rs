@@ -3,7 +3,7 @@
 
 use crate::failures::{says, without_cards};
 use crate::groups::folders;
-use crate::harness::{self, LONG, wait_for};
+use crate::harness::{self, LONG, paused, wait_for};
 use crate::namespaces::{Nodes, with_steps};
 use std::fs;
 use std::time::{Duration, Instant};
@@ -323,7 +323,7 @@ fn a_program_that_opens_a_file_while_its_lease_goes_appends_to_what_is_there() {
     nodes[0].at("begun");
     let log = nodes.out.join("log");
     fs::write(&log, "").unwrap();
-    wait_for("the pause", LONG, || (fs::metadata(&log).unwrap().len() > 0).then_some(()));
+    wait_for("the pause", LONG, || paused(&log));
     nodes[0].past("begun");
     nodes[0].at("touched");
     let numbers = nodes[2].run("seq 100").expect(0).stdout;

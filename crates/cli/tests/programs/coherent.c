@@ -69,13 +69,17 @@ static void compare(const char *name, const struct model *model, const unsigned 
 		}
 }
 
+static void resize(struct model *model, size_t size)
+{
+	if (size < model->size)
+		memset(model->content + size, 0, model->size - size);
+	model->size = size;
+}
+
 static void unrefer(unsigned long long file)
 {
-	struct model *model = &models->files[file];
-	if (--models->references[file])
-		return;
-	memset(model->content, 0, model->size);
-	model->size = 0;
+	if (!--models->references[file])
+		resize(&models->files[file], 0);
 }
 
 /* Lets a name or a descriptor refer to another file. */
@@ -99,6 +103,15 @@ static void fill(unsigned char *bytes, size_t count)
 {
 	for (size_t i = 0; i < count; i++)
 		bytes[i] = (unsigned char)below(256);
+}
+
+/* Writes an empty file. */
+static void write_anew(const char *name, int fd, struct model *model, size_t bytes)
+{
+	resize(model, bytes);
+	fill(model->content, bytes);
+	if (write(fd, model->content, bytes) != (ssize_t)bytes)
+		fail("%s: write of %zu", name, bytes);
 }
 
 static int opened(const char *name, int flags)
@@ -133,10 +146,7 @@ static void change_names(char **names, int files, int number, int *fd, unsigned 
 		if (what == 0 && unlink(name))
 			fail("%s: unlink", name);
 		int made = opened(what ? beside : name, O_RDWR | O_CREAT | O_EXCL);
-		fill(models->files[file].content, bytes);
-		models->files[file].size = bytes;
-		if (write(made, models->files[file].content, bytes) != (ssize_t)bytes)
-			fail("%s: write of %zu", name, bytes);
+		write_anew(name, made, &models->files[file], bytes);
 		if (what && rename(beside, name))
 			fail("%s: rename", name);
 		refer(named, file);
@@ -159,11 +169,7 @@ static void change_names(char **names, int files, int number, int *fd, unsigned 
 		break;
 	case 3: /* written anew */
 		made = opened(name, O_WRONLY | O_TRUNC | O_CREAT);
-		memset(model->content, 0, model->size);
-		fill(model->content, bytes);
-		model->size = bytes;
-		if (write(made, model->content, bytes) != (ssize_t)bytes)
-			fail("%s: write of %zu", name, bytes);
+		write_anew(name, made, model, bytes);
 		close(made);
 		break;
 	case 4: /* linked */
@@ -176,9 +182,7 @@ static void change_names(char **names, int files, int number, int *fd, unsigned 
 	case 5: /* truncated */
 		if (truncate(name, bytes))
 			fail("%s: truncate", name);
-		if (bytes < model->size)
-			memset(model->content + bytes, 0, model->size - bytes);
-		model->size = bytes;
+		resize(model, bytes);
 		break;
 	default: /* opened anew */
 		close(*fd);
@@ -272,9 +276,7 @@ int main(int argc, char **argv)
 		} else if (what == 15) {
 			if (ftruncate(fd[i], at))
 				fail("%s: truncate to %zu", name, at);
-			if (at < model->size)
-				memset(model->content + at, 0, model->size - at);
-			model->size = at;
+			resize(model, at);
 			counts[3]++;
 		} else if (what == 16) {
 			struct stat seen;
@@ -288,10 +290,8 @@ int main(int argc, char **argv)
 			if (fd[i] < 0)
 				fail("%s: open", name);
 			refer(&is[i], file);
-			if (cuts) {
-				memset(model->content, 0, model->size);
-				model->size = 0;
-			}
+			if (cuts)
+				resize(model, 0);
 			struct stat seen;
 			if (fstat(fd[i], &seen) || (unsigned long long)seen.st_size != model->size)
 				fail("%s: size after an open %lld, not %llu", name, (long long)seen.st_size, model->size);

@@ -148,7 +148,6 @@ impl Taker for LeaseKeeper {
         for file in node.segment.files().live() {
             // No manager comes that could say that it is sure.
             node.segment.file(file).lease.trust();
-            let mut given_back = None;
             let give_back = |record: &FileRecord| {
                 if !is_clean(&node, file) {
                     return Outcome::Refused;
@@ -163,16 +162,13 @@ impl Taker for LeaseKeeper {
                 if held == Lease::Shared {
                     node.segment.part_leases().remove_all(file);
                 }
-                given_back = Some(Object::whole(group_file(record)));
                 Outcome::Done
             };
-            while_held(&node, file, self.owner, give_back);
-            match given_back {
-                Some(object) => self.desk.tell(LeaseCommand::Release { object }),
-                None => _ = kept.insert(group_file(node.segment.file(file))),
+            if while_held(&node, file, self.owner, give_back) != Outcome::Done {
+                kept.insert(group_file(node.segment.file(file)));
             }
         }
-        // What has no record any more.
+        // Also what has no record any more.
         self.desk.tell(LeaseCommand::ReleaseOthers { kept });
     }
 }
@@ -386,13 +382,10 @@ impl LeaseKeeper {
     /// Forgets what other files have left that have had the record and the inode of this one.
     fn forget_namesakes(&mut self, file: FileId) {
         let file = group_file(self.node.segment.file(file));
-        for namesakes in Object::of_namesakes(file) {
-            let found: Vec<Object> = self.granted.range(namesakes).map(|(&part, _)| part).collect();
-            for object in found {
-                self.granted.remove(&object);
-                self.sizes.remove(&object.file);
-            }
-        }
+        let namesakes = Object::of_namesakes(file).into_iter();
+        let granted = namesakes.flat_map(|namesakes| self.granted.range(namesakes));
+        let found: BTreeSet<GroupFile> = granted.map(|(part, _)| part.file).collect();
+        found.into_iter().for_each(|file| self.forget_parts(file));
     }
 
     /// Has a file that is lent be flushed now.
