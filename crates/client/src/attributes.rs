@@ -105,28 +105,47 @@ impl OpenFile<'_> {
             return Ok(record.size.load(Ordering::Acquire));
         }
         let lease = record.lease.load();
-        let glimpsed = match self.session.known_here(self.id, lease) {
+        let known = match self.session.known_here(self.id, lease) {
             KnownHere::All
                 if matches!(lease.held(), Lease::Shared | Lease::Lent | Lease::Borrowed) =>
             {
                 return Ok(record.size.load(Ordering::Acquire));
             }
             // What is written here is ahead of the store, what others have written is there.
-            KnownHere::All if self.commits() => {
-                Glimpsed::AtLeast { size: record.size.load(Ordering::Acquire) }
-            }
-            KnownHere::All | KnownHere::Stored => Glimpsed::Stored,
-            KnownHere::Nothing => self.session.glimpse(self.session.group_name(record))?,
+            KnownHere::All if self.commits() => record.size.load(Ordering::Acquire),
+            KnownHere::All | KnownHere::Stored => 0,
+            KnownHere::Nothing => return self.size_by_others(),
         };
-        if let Glimpsed::Known { size, .. } = glimpsed {
-            return Ok(size);
+        Ok(crate::store::stat(self.fd)?.size.max(known))
+    }
+
+    /// The size of a file that this node has no lease of.
+    ///
+    /// # Errors
+    /// As of [`Session::glimpse`]; the store's errno.
+    fn size_by_others(&self) -> Result<u64, Errno> {
+        let stored = || crate::store::stat(self.fd).map(|stat| stat.size);
+        let mut before = stored()?;
+        let mut glimpses = 0;
+        loop {
+            let glimpsed = self.session.glimpse(self.session.group_name(self.record))?;
+            glimpses += 1;
+            // What others had of it before the question is there.
+            let after = match glimpsed {
+                Glimpsed::Known { size, .. } => return Ok(size),
+                _ => stored()?,
+            };
+            match glimpsed {
+                // The store may have had more when they were asked.
+                Glimpsed::AtLeast { size } if size > after => {
+                    if after == before || glimpses == GLIMPSES_MAX {
+                        return Ok(size);
+                    }
+                    before = after;
+                }
+                _ => return Ok(after),
+            }
         }
-        // What others had of it before the question is there.
-        let stored = crate::store::stat(self.fd)?.size;
-        Ok(match glimpsed {
-            Glimpsed::AtLeast { size } => stored.max(size),
-            _ => stored,
-        })
     }
 
     /// Whether implicit-offset calls on the descriptor go to the kernel: a program without
@@ -311,7 +330,8 @@ impl Session {
             return Ok(None);
         };
         let name = GroupName { store: store as u16, inode: identity.inode, born_ns };
-        let (size, mtime_ns) = match self.glimpse(name)? {
+        let glimpsed = self.glimpse(name)?;
+        let (size, mtime_ns) = match glimpsed {
             // Now the kernel knows it, too.
             Glimpsed::Stored | Glimpsed::Refused(_) => return Ok(Some(again)),
             Glimpsed::AtLeast { size } if size <= fields.size => return Ok(Some(again)),
@@ -319,12 +339,14 @@ impl Session {
             Glimpsed::AtLeast { size } => (size, fields.mtime_ns),
             Glimpsed::Known { size, mtime_ns } => (size, mtime_ns),
         };
+        // The store may have had more of what several nodes have when they were asked.
+        let doubtful = matches!(glimpsed, Glimpsed::AtLeast { .. });
         let units = |size: u64| size.div_ceil(STORE_BLOCK) * (STORE_BLOCK / STAT_UNIT);
         let grows = units(size).saturating_sub(units(fields.size));
         fields.blocks = (fields.blocks + grows).min(fields.blocks.max(units(size)));
         (fields.size, fields.mtime_ns) = (size, mtime_ns);
         fields.changed_ns = fields.changed_ns.max(mtime_ns);
-        Ok(Some(Correction { changed: true, doubtful: false }))
+        Ok(Some(Correction { changed: true, doubtful }))
     }
 
     /// A number that is another one once a file has gone from the table, or turned direct.

@@ -463,7 +463,9 @@ impl Directory {
                     self.peek(from.member, object, request);
                 }
             }
-            Body::Peeked { object, request, facts } => self.peeked(from, object, request, facts),
+            Body::Peeked { object, request, facts } => {
+                self.peeked(from, object, (request, facts), now_ms);
+            }
             Body::View => {}
             Body::Farewell => self.farewell_from(from, now_ms),
         }

@@ -102,8 +102,8 @@ impl Waiter {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Peek {
     object: Object,
-    /// Who has not answered.
-    asked: BTreeSet<Seat>,
+    /// Who has not answered, and the serial of what each had of the whole then.
+    asked: BTreeMap<Seat, Option<u64>>,
     /// What the others have.
     most: Option<Facts>,
     asker: Seat,
@@ -527,10 +527,11 @@ impl Directory {
         let mut revoked = Vec::new();
         for (seat, hold) in &record.holds {
             // What it keeps itself is flushed before it, or another one, goes to the store's file,
-            // or to parts of it; and what it has only a part of before it has all.
+            // or to parts of it; and what it has only a part of before it has all. One that uses
+            // the store's file does until it hears of the grant: others may read it by then.
             let stays = match (hold.level, level) {
-                (Level::Borrowed | Level::Read | Level::Lent, Level::Shared)
-                | (Level::Shared, Level::Read) => false,
+                (Level::Borrowed | Level::Read | Level::Lent | Level::Direct, Level::Shared)
+                | (Level::Shared | Level::Direct, Level::Read | Level::Borrowed) => false,
                 (_, Level::Direct) => hold.level == level,
                 _ => true,
             };
@@ -881,7 +882,8 @@ impl Directory {
         if self.peeks.len() < self.tuning.glimpses {
             self.requests += 1;
             let id = self.requests;
-            let asked = writers.clone();
+            let asked = writers.iter().map(|seat| (*seat, self.serial_of_peeked(object, *seat)));
+            let asked = asked.collect();
             let most = facts.filter(|_| is_shared);
             self.peeks.insert(id, Peek { object, asked, most, asker: from, request });
             self.at(now_ms + self.tuning.wait_ms, Task::Peek(id));
@@ -891,14 +893,36 @@ impl Directory {
         }
     }
 
+    /// The serial of what a node has of the whole of a file whose size it was asked for, while that
+    /// is what it was asked as: one that shares it, or one that has it for itself.
+    fn serial_of_peeked(&self, object: Object, seat: Seat) -> Option<u64> {
+        let hold = self.records.get(&object.in_whole())?.holds.get(&seat)?;
+        let is_it = match object.of {
+            Of::Size => hold.level == Level::Shared,
+            _ => hold.level.is_its_own(),
+        };
+        is_it.then_some(hold.serial)
+    }
+
     /// A node that writes, or extends, a file has answered. One that does not is asked again when
     /// the asker repeats its question, and the home may know better then.
-    pub(crate) fn peeked(&mut self, from: Seat, object: Object, id: u64, facts: Option<Facts>) {
+    pub(crate) fn peeked(
+        &mut self,
+        from: Seat,
+        object: Object,
+        (id, facts): (u64, Option<Facts>),
+        now_ms: u64,
+    ) {
+        let serial = self.serial_of_peeked(object, from);
         let Some(peek) = self.peeks.get_mut(&id).filter(|peek| peek.object == object) else {
             return;
         };
-        if !peek.asked.remove(&from) {
-            return;
+        let Some(asked_as) = peek.asked.remove(&from) else { return };
+        if facts.is_some() && serial != asked_as {
+            // It has the file for itself since, and may have made it shorter than what others
+            // have told; or it does not any more, and others may have made it longer.
+            let Some(Peek { asker, request, .. }) = self.peeks.remove(&id) else { return };
+            return self.glimpse_asked(asker, object.file, request, now_ms);
         }
         let most = facts.map(|facts| peek.most.map_or(facts, |most| most.most(facts)));
         peek.most = most.or(peek.most);

@@ -933,6 +933,31 @@ fn sharing() -> (Group, Object) {
     (group, whole)
 }
 
+/// A node that is asked for the size of a file that it shares may have it for itself before it
+/// answers, and have made it shorter than what others were told.
+#[test]
+fn a_size_that_a_node_has_cut_meanwhile_is_asked_for_again() {
+    let (mut group, whole) = sharing();
+    let size = Object::size(whole.file);
+    group.want(1, size, Level::Write);
+    group.seen[1].clear();
+    let asked = group.nodes[0].glimpse(whole.file, 0);
+    group.run();
+    let [Effect::Measure { object, token }] = group.seen[1][..] else { panic!("{:?}", group.seen) };
+    assert_eq!(object, size);
+    group.want(1, whole, Level::Write);
+    assert_eq!(group.nodes[1].usable(whole), Level::Write);
+    group.nodes[1].sized(size, token, Some(facts(3)), 0);
+    group.run();
+    let [Effect::Measure { object, token }] = group.seen[1][..] else { panic!("{:?}", group.seen) };
+    assert_eq!(object, whole);
+    group.nodes[1].sized(whole, token, Some(facts(3)), 0);
+    group.run();
+    let sized = Sized::Known(facts(3));
+    let last = group.seen[0].last();
+    assert_eq!(last, Some(&Effect::Glimpsed { file: whole.file, token: asked, sized }));
+}
+
 #[test]
 fn nodes_that_share_a_file_write_parts_and_give_all_back_with_it() {
     let (mut group, whole) = sharing();

@@ -288,6 +288,8 @@ struct Node {
     mapped: BTreeSet<FileId>,
     /// Files that it lends, and has the size of.
     lends: BTreeSet<FileId>,
+    /// Files that it has borrowed, and not been granted otherwise since.
+    borrows: BTreeSet<FileId>,
     looked_ms: Option<u64>,
     entered_ms: u64,
     gone_since: BTreeMap<Seat, u64>,
@@ -311,12 +313,15 @@ struct Node {
 }
 
 /// A question for a size.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Asked {
     file: FileId,
     since_ms: u64,
-    /// The sizes that it had meanwhile, at least and at most.
-    sizes: (u64, u64),
+    /// The sizes that it had meanwhile, at least and at most: each time until it became shorter.
+    /// Nodes that extend it at one moment are not asked at one moment.
+    sizes: Vec<(u64, u64)>,
+    /// What the store had when it was asked.
+    stored: u64,
 }
 
 struct World<'a> {
@@ -783,7 +788,9 @@ impl<'a> World<'a> {
                         self.after(takes_ms, node, Event::Reduce { object, to, may_share });
                     }
                     Effect::Measure { object, token } => {
-                        let takes_ms = self.random.below(5);
+                        // Its thread may be kept waiting.
+                        let most_ms = if self.random.below(4) == 0 { 300 } else { 5 };
+                        let takes_ms = self.random.below(most_ms);
                         self.after(takes_ms, node, Event::Measured(object, token));
                     }
                     Effect::Glimpsed { file, token, sized } => {
@@ -842,6 +849,16 @@ impl<'a> World<'a> {
         }
         if is_own && matches!(object.of, Of::Part(_)) {
             peer.ever.insert(object);
+        }
+        if is_own && is_whole && level == Level::Borrowed {
+            peer.borrows.insert(object.file);
+        } else if is_own && is_whole && peer.borrows.remove(&object.file) {
+            // What it has is of no use where the one that lent it has not brought it to the store.
+            let is_of = |other: &Object| other.file == object.file;
+            let mut all = peer.cached.iter().filter(|(other, _)| is_of(other));
+            if all.any(|(other, cached)| self.store[other] != cached.value) {
+                peer.cached.retain(|other, _| !is_of(other));
+            }
         }
         // Without facts it is the store's.
         let is_mapped = peer.mapped.contains(&object.file);
@@ -995,17 +1012,19 @@ impl<'a> World<'a> {
         asked: Option<Asked>,
         sized: Sized,
     ) -> Result<(), String> {
-        let Some(Asked { sizes: (least, most), .. }) = asked else { return Ok(()) };
+        let Some(Asked { sizes, stored, .. }) = asked else { return Ok(()) };
         let store = self.store[&Object::size(file)];
         let size = match sized {
             Sized::Known(facts) => facts.size,
+            // The program asks again: the store may have had more when the others were asked.
+            Sized::AtLeast(facts) if facts.size > store && store != stored => return Ok(()),
             Sized::AtLeast(facts) => facts.size.max(store),
             Sized::Store => store,
             Sized::Refused(why) => return self.refused(node, why),
         };
         self.outcome.sizes += 1;
-        if size < least || size > most {
-            return Err(format!("node {node} is told the size {size} of {least} to {most}"));
+        if !sizes.iter().any(|(least, most)| (*least..=*most).contains(&size)) {
+            return Err(format!("node {node} is told the size {size}, which is not in {sizes:?}"));
         }
         Ok(())
     }
@@ -1015,8 +1034,10 @@ impl<'a> World<'a> {
         if object.of == Of::Size {
             for asked in self.nodes.iter_mut().flat_map(|peer| peer.asked.values_mut()) {
                 if asked.file == object.file {
-                    let (least, most) = asked.sizes;
-                    asked.sizes = (least.min(value), most.max(value));
+                    match asked.sizes.last_mut() {
+                        Some((_, most)) if *most <= value => *most = value,
+                        _ => asked.sizes.push((value, value)),
+                    }
                 }
             }
         }
@@ -1164,9 +1185,10 @@ impl<'a> World<'a> {
             }
             Do::Size if can_ask && !has_some => {
                 let newest = self.newest[&size];
+                let stored = self.store[&size];
                 let peer = &mut self.nodes[usize::from(node)];
                 let token = peer.directory.glimpse(file, now_ms);
-                let asked = Asked { file, since_ms: now_ms, sizes: (newest, newest) };
+                let asked = Asked { file, since_ms: now_ms, sizes: vec![(newest, newest)], stored };
                 peer.asked.insert(token, asked);
             }
             Do::Release if can_ask && !is_fenced && !is_waited => {
@@ -1413,6 +1435,7 @@ impl<'a> World<'a> {
         peer.cached.clear();
         peer.mapped.clear();
         peer.lends.clear();
+        peer.borrows.clear();
     }
 
     /// A node is well again.
@@ -1707,6 +1730,7 @@ fn node(member: Member, pool_since: u32, below: usize) -> Node {
         cached: BTreeMap::new(),
         mapped: BTreeSet::new(),
         lends: BTreeSet::new(),
+        borrows: BTreeSet::new(),
         looked_ms: None,
         entered_ms: 0,
         gone_since: BTreeMap::new(),
