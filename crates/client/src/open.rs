@@ -39,17 +39,40 @@ pub(crate) struct OpenStat {
     born_ns: u64,
     /// By which mount it was opened; 0 where the kernel does not tell.
     mount: u64,
+    /// Whether its times were taken to be that of its birth, and not asked for.
+    times_are_assumed: bool,
 }
 
 impl OpenStat {
     /// One system call for everything.
     pub fn of(fd: RawFd) -> Option<OpenStat> {
+        Self::with(fd, StatxFlags::BASIC_STATS)
+    }
+
+    /// The same of a file that was made just now, which is about to be written at the store. Where
+    /// its times were asked for, the kernel gives it other ones at that write, which brings its
+    /// inode to the journal of its file system once more (since Linux 6.13).
+    fn of_created(fd: RawFd) -> Option<OpenStat> {
+        let times = StatxFlags::MTIME | StatxFlags::CTIME;
+        let mut seen = Self::with(fd, StatxFlags::BASIC_STATS - times)?;
+        if seen.born_ns == 0 {
+            return Self::of(fd);
+        }
+        let (born, born_nsec) = clock::parted_ns(seen.born_ns);
+        let stat = &mut seen.stat;
+        (stat.st_mtime, stat.st_mtime_nsec) = (born, born_nsec as _);
+        (stat.st_ctime, stat.st_ctime_nsec) = (born, born_nsec as _);
+        seen.times_are_assumed = true;
+        Some(seen)
+    }
+
+    fn with(fd: RawFd, wanted: StatxFlags) -> Option<OpenStat> {
         use rustix::fs::{AtFlags, makedev, statx};
-        let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME | StatxFlags::MNT_ID;
+        let wanted = wanted | StatxFlags::BTIME | StatxFlags::MNT_ID;
         let Ok(found) = statx(borrow(fd), c"", AtFlags::EMPTY_PATH, wanted) else {
             // Where statx is not allowed.
             let stat = rustix::fs::fstat(borrow(fd)).ok()?;
-            return Some(OpenStat { stat, born_ns: 0, mount: 0 });
+            return Some(OpenStat { stat, born_ns: 0, mount: 0, times_are_assumed: false });
         };
         let (born, mtime, ctime) = (found.stx_btime, found.stx_mtime, found.stx_ctime);
         // SAFETY: integers only.
@@ -65,7 +88,8 @@ impl OpenStat {
         (stat.st_ctime, stat.st_ctime_nsec) = (ctime.tv_sec, ctime.tv_nsec.into());
         let known = found.stx_mask & StatxFlags::BTIME.bits() != 0;
         let born_ns = clock::joined_ns(born.tv_sec, born.tv_nsec.into());
-        Some(OpenStat { stat, born_ns: if known { born_ns } else { 0 }, mount: mount_of(&found) })
+        let (born_ns, mount) = (if known { born_ns } else { 0 }, mount_of(&found));
+        Some(OpenStat { stat, born_ns, mount, times_are_assumed: false })
     }
 }
 
@@ -237,7 +261,7 @@ impl Session {
             .known
             .map_or_else(|| self.segment.names().changes(), |known| known.changes.names);
         forebay_pool::crash::point("open.opened");
-        let Some(mut seen) = OpenStat::of(fd) else { return Ok(false) };
+        let Some(mut seen) = self.stat_opened(fd, flags, before) else { return Ok(false) };
         if FileType::from_raw_mode(seen.stat.st_mode) != FileType::RegularFile {
             return Ok(true);
         }
@@ -267,6 +291,15 @@ impl Session {
             });
         }
         Ok(before.is_fresh(&seen))
+    }
+
+    fn stat_opened(&self, fd: RawFd, flags: OpenFlags, before: Before<'_>) -> Option<OpenStat> {
+        let may_be_created = flags.contains(OFlags::CREATE)
+            && flags.intersects(OFlags::EXCL | OFlags::TRUNC)
+            && self.writes_some_through();
+        let is_created = |seen: &OpenStat| flags.contains(OFlags::EXCL) || before.is_fresh(seen);
+        let created = may_be_created.then(|| OpenStat::of_created(fd)).flatten();
+        created.filter(is_created).or_else(|| OpenStat::of(fd))
     }
 
     fn manage(
@@ -326,6 +359,9 @@ impl Session {
         let is_ruled = file.find_rule(created, is_empty);
         if is_empty && !is_ruled {
             file.begin_small(flags);
+        }
+        if seen.times_are_assumed && !file.record.is_written_through() {
+            file.look_again()?;
         }
         let writes = flags & OFlags::RWMODE != OFlags::RDONLY;
         if writes && stat.st_size == 0 && self.shares_files() {

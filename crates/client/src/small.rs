@@ -4,6 +4,7 @@
 
 use crate::access::{EnteredFile, ExclusiveFile};
 use crate::open_file::OpenFile;
+use crate::session::Session;
 use core::sync::atomic::Ordering;
 use forebay_placement::schema::Mode;
 use forebay_pool::crash;
@@ -66,6 +67,15 @@ impl OpenFile<'_> {
             && header.flush_trigger() == Trigger::Periodic
             && header.fsync_durability() == Durability::Store
             && !self.session.shares_files()
+    }
+}
+
+impl Session {
+    /// Whether new small files of some store are written through.
+    pub(crate) fn writes_some_through(&self) -> bool {
+        let header = self.segment.header();
+        let mut stores = header.store[..header.stores as usize].iter();
+        stores.any(|store| store.writes_through.load(Ordering::Relaxed) != 0)
     }
 }
 

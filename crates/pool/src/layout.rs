@@ -53,7 +53,7 @@ pub use forebay_placement::{NodeId, TIERS_MAX, TierId};
 /// The first bytes of every segment.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FOREBAY\0");
 /// Raised with every change of these files that changes a layout.
-pub const LAYOUT_VERSION: u32 = 35;
+pub const LAYOUT_VERSION: u32 = 36;
 
 /// Words of the answers that processes wait for which want blocks of other nodes: 64 in each.
 pub const OTHERS_WORDS: usize = 16;

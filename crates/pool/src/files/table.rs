@@ -23,13 +23,22 @@ pub struct Identity {
     pub inode: u64,
 }
 
+/// Files whose inode numbers differ in so many low bits have chains beside each other.
+const NEAR_BITS: u32 = 6;
+
 impl Identity {
     /// Its chain of the file table, of which there are `heads`, a power of two. By the highest bits
     /// of the product, which all bits of the identity change: a check of a damaged pool goes by
-    /// that.
+    /// that. File systems number what is made together one after the other, and programs use it
+    /// together: its chains lie in few pages of memory, each of which a process meets with a page
+    /// fault. From where those of a group lie on is as good as random, so that no step from number
+    /// to number leaves chains out.
     pub(crate) fn head(self, heads: u32) -> u32 {
-        let mixed = (self.inode ^ self.device.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        mixed.rotate_left(heads.trailing_zeros()) as u32 & (heads - 1)
+        let group = self.inode >> NEAR_BITS ^ self.device.rotate_left(32);
+        let mixed = group.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let first = mixed.rotate_left(heads.trailing_zeros()) as u32;
+        let within = self.inode as u32 & ((1 << NEAR_BITS) - 1);
+        first.wrapping_add(within) & (heads - 1)
     }
 }
 

@@ -275,6 +275,27 @@ fn each_bit_of_an_identity_says_which_chain_it_is_in() {
     }
 }
 
+/// Inode numbers as file systems give them: one after the other, in steps, and from many places.
+#[test]
+fn chains_are_short_and_those_of_files_that_are_made_together_lie_in_few_pages() {
+    const HEADS: u32 = 1 << 16;
+    let identity = |inode: u64| Identity { device: 0xfd02, inode };
+    let steps = [1, 2, 3, 7, 8, 16, 40, 63, 64, 65, 128, 256, 4096, 1 << 20, 1 << 32];
+    for step in steps {
+        let mut chains = vec![0u32; HEADS as usize];
+        let all = (0..HEADS.into()).map(|number: u64| identity(12_345 + number * step));
+        all.for_each(|one| chains[one.head(HEADS) as usize] += 1);
+        let longest = *chains.iter().max().unwrap();
+        let used = chains.iter().filter(|length| **length != 0).count();
+        assert!(longest <= 16 && used > HEADS as usize / 4, "step {step}: {longest}, {used} used");
+    }
+    let pages = |inodes: core::ops::Range<u64>| {
+        let pages = inodes.map(|inode| identity(inode).head(1 << 20) / 1024);
+        pages.collect::<std::collections::BTreeSet<u32>>().len()
+    };
+    assert!(pages(6_014_233..6_014_633) <= 16);
+}
+
 #[test]
 fn a_search_that_stands_on_a_record_of_another_chain_begins_again() {
     let plain = Plain::new(8);
