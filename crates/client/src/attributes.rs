@@ -52,6 +52,19 @@ struct Correction {
     /// Whether the kernel may have been asked in the middle of a flush that has ended since: then
     /// what it said is half old, and it has to be asked again.
     doubtful: bool,
+    /// How much several nodes have of it, which is so if the store has no other size by then.
+    at_least: Option<u64>,
+}
+
+impl StatFields {
+    /// The same of a file that is longer than the kernel says.
+    fn extended(self, size: u64, mtime_ns: u64) -> Self {
+        let units = |size: u64| size.div_ceil(STORE_BLOCK) * (STORE_BLOCK / STAT_UNIT);
+        let grows = units(size).saturating_sub(units(self.size));
+        let blocks = (self.blocks + grows).min(self.blocks.max(units(size)));
+        let changed_ns = self.changed_ns.max(mtime_ns);
+        Self { size, blocks, mtime_ns, changed_ns, ..self }
+    }
 }
 
 impl OpenFile<'_> {
@@ -136,7 +149,7 @@ impl OpenFile<'_> {
                 _ => stored()?,
             };
             match glimpsed {
-                // The store may have had more when they were asked.
+                // The store may have had more when they were asked, and less again by now.
                 Glimpsed::AtLeast { size } if size > after => {
                     if after == before || glimpses == GLIMPSES_MAX {
                         return Ok(size);
@@ -252,7 +265,7 @@ impl Session {
         mut ask: impl FnMut() -> Option<StatFields>,
         (at, flags): (PathAt<'_>, AtFlags),
     ) -> Result<Option<StatFields>, Errno> {
-        let mut before: Option<(StatFields, Option<StatFields>)> = None;
+        let mut before: Option<(StatFields, Option<StatFields>, Option<u64>)> = None;
         let (mut glimpses, mut settled) = (0, false);
         loop {
             let Some(said) = ask() else {
@@ -266,10 +279,13 @@ impl Session {
             // The kernel says the same as before the record was looked at: nothing was flushed in
             // between. What it says of a file that no node of the group had a moment ago is true,
             // however often others change it.
-            if let Some((asked, corrected)) = before
-                && (asked == said || settled)
-            {
-                return Ok(corrected);
+            if let Some((asked, corrected, at_least)) = before {
+                if let Some(size) = at_least.filter(|_| asked.size == said.size) {
+                    return Ok(Some(said.extended(size, said.mtime_ns)));
+                }
+                if asked == said || settled {
+                    return Ok(corrected);
+                }
             }
             crash::point("stat.asked");
             let mut fields = said;
@@ -289,7 +305,7 @@ impl Session {
                 return Ok(corrected);
             }
             epoch = now;
-            before = Some((said, corrected));
+            before = Some((said, corrected, correction.at_least));
         }
     }
 
@@ -308,7 +324,7 @@ impl Session {
             return Ok(None);
         }
         let identity = Identity { device: fields.device, inode: fields.inode };
-        let again = Correction { changed: false, doubtful: true };
+        let again = Correction { doubtful: true, ..Correction::default() };
         let (known, store) = match self.segment.files().may_have(identity) {
             false => (KnownHere::Nothing, None),
             true => self.known_of(identity, fields.changed_ns, |born_ns| {
@@ -341,12 +357,8 @@ impl Session {
         };
         // The store may have had more of what several nodes have when they were asked.
         let doubtful = matches!(glimpsed, Glimpsed::AtLeast { .. });
-        let units = |size: u64| size.div_ceil(STORE_BLOCK) * (STORE_BLOCK / STAT_UNIT);
-        let grows = units(size).saturating_sub(units(fields.size));
-        fields.blocks = (fields.blocks + grows).min(fields.blocks.max(units(size)));
-        (fields.size, fields.mtime_ns) = (size, mtime_ns);
-        fields.changed_ns = fields.changed_ns.max(mtime_ns);
-        Ok(Some(Correction { changed: true, doubtful }))
+        *fields = fields.extended(size, mtime_ns);
+        Ok(Some(Correction { changed: true, doubtful, at_least: doubtful.then_some(size) }))
     }
 
     /// A number that is another one once a file has gone from the table, or turned direct.
@@ -443,7 +455,7 @@ impl Session {
             // What was flushed after the kernel was asked is neither there nor pending any more.
             doubtful |= fields.blocks < dense;
         }
-        Ok(Correction { changed: ahead.is_some(), doubtful })
+        Ok(Correction { changed: ahead.is_some(), doubtful, at_least: None })
     }
 
     /// Whether what the record says may be about an older file with the inode: one that was

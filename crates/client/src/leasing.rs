@@ -118,11 +118,11 @@ impl OpenFile<'_> {
             let Some(grant) = lease.granted() else { return Ok(()) };
             crash::point("lease.granted");
             match lease.held() {
-                Lease::Nothing => {
+                // One that was borrowed was flushed by the one that lent it.
+                Lease::Nothing | Lease::Borrowed => {
                     file.resize_from_store()?;
                     crash::point("lease.sized");
                 }
-                Lease::Borrowed => file.keep_what_was_lent()?,
                 // What others have made of it is on the store.
                 Lease::Shared => self.learn_stored_size()?,
                 // Copies may be older than what they are from now on.

@@ -293,13 +293,22 @@ impl Session {
         Ok(before.is_fresh(&seen))
     }
 
+    /// What the kernel says of a file that was just opened.
     fn stat_opened(&self, fd: RawFd, flags: OpenFlags, before: Before<'_>) -> Option<OpenStat> {
-        let may_be_created = flags.contains(OFlags::CREATE)
-            && flags.intersects(OFlags::EXCL | OFlags::TRUNC)
-            && self.writes_some_through();
-        let is_created = |seen: &OpenStat| flags.contains(OFlags::EXCL) || before.is_fresh(seen);
-        let created = may_be_created.then(|| OpenStat::of_created(fd)).flatten();
-        created.filter(is_created).or_else(|| OpenStat::of(fd))
+        let is_exclusive = flags.contains(OFlags::CREATE | OFlags::EXCL);
+        let may_be_created =
+            is_exclusive || flags.contains(OFlags::CREATE | OFlags::TRUNC) && before.now_ns != 0;
+        if !may_be_created || !self.writes_some_through() {
+            return OpenStat::of(fd);
+        }
+        let seen = OpenStat::of_created(fd)?;
+        let is_regular = FileType::from_raw_mode(seen.stat.st_mode) == FileType::RegularFile;
+        let is_managed = is_regular && self.is_store_device(seen.stat.st_dev);
+        let is_created = is_exclusive || before.is_fresh(&seen);
+        match is_created || !seen.times_are_assumed || !is_managed {
+            true => Some(seen),
+            false => OpenStat::of(fd),
+        }
     }
 
     fn manage(
@@ -361,7 +370,11 @@ impl Session {
             file.begin_small(flags);
         }
         if seen.times_are_assumed && !file.record.is_written_through() {
-            file.look_again()?;
+            file.exclusively(|file| {
+                let written = FileFlags::METADATA_DIRTY | FileFlags::DIRTY;
+                let is_as_stored = !file.record.flags.load(Ordering::Acquire).intersects(written);
+                if is_as_stored { file.resize_from_store() } else { Ok(()) }
+            })?;
         }
         let writes = flags & OFlags::RWMODE != OFlags::RDONLY;
         if writes && stat.st_size == 0 && self.shares_files() {

@@ -521,9 +521,14 @@ impl Directory {
             };
         }
         // Of whom others have borrowed it, has gone, and was given up: they may have what the
-        // store will never have.
-        let is_orphaned = level == Level::Read
-            && !record.holds.values().any(|hold| matches!(hold.level, Level::Read | Level::Lent));
+        // store will never have. One that has given it back has said how long it is.
+        let is_left =
+            !record.holds.values().any(|hold| matches!(hold.level, Level::Read | Level::Lent));
+        let is_orphaned = match level {
+            Level::Read => is_left,
+            Level::Write => is_left && record.facts.is_none(),
+            _ => false,
+        };
         let mut revoked = Vec::new();
         for (seat, hold) in &record.holds {
             // What it keeps itself is flushed before it, or another one, goes to the store's file,

@@ -328,6 +328,30 @@ fn what_is_lent_is_lost_with_the_node_that_lends_it() {
     assert_eq!(group.want(0, file, Level::Read), [granted(file, Level::Read)]);
 }
 
+/// One that has borrowed it and wants to write it drops what it has first, also where it has not
+/// heard yet that the one that lent it was given up. What that has given back itself it keeps.
+#[test]
+fn what_is_lent_and_lost_is_dropped_by_one_that_is_to_write_it() {
+    let (mut group, file) = lending();
+    group.is_willing = true;
+    group.cut = vec![1];
+    group.change(2, &[(0, 1, 1), (2, 1, 1)]);
+    let gone = Seat { member: Member::new(1, 1), since: 1 };
+    for node in [0, 2] {
+        group.nodes[node].succeeded(gone, group.now_ms);
+    }
+    group.nodes[0].give_up(given_up(1), group.now_ms);
+    assert_eq!(group.nodes[2].usable(file), Level::Borrowed);
+    let wanted = group.want(2, file, Level::Write);
+    assert_eq!(wanted, [reduce(file, Level::None), granted(file, Level::Write)]);
+
+    let (mut group, file) = lending();
+    group.is_willing = true;
+    let wanted = group.want(2, file, Level::Write);
+    assert!(matches!(wanted[..], [Effect::Granted { level: Level::Write, .. }]), "{wanted:?}");
+    assert!(group.seen[1].contains(&reduce(file, Level::None)));
+}
+
 /// A home that comes to it knows from all what they have, and not what size that is: it is flushed
 /// then.
 #[test]

@@ -12,9 +12,12 @@ use crate::files::Identity;
 use crate::layout::{UNRECORDED, slot_state};
 use crate::owner::Owner;
 use crate::sync::Ordering;
+use forebay_placement::mix;
 
+/// The same for files that are near each other: one process uses many of those.
 fn number_of(identity: Identity) -> usize {
-    identity.head(UNRECORDED as u32) as usize
+    let (group, _) = identity.near();
+    mix(group) as usize % UNRECORDED
 }
 
 impl Clients<'_> {

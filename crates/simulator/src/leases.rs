@@ -288,8 +288,6 @@ struct Node {
     mapped: BTreeSet<FileId>,
     /// Files that it lends, and has the size of.
     lends: BTreeSet<FileId>,
-    /// Files that it has borrowed, and not been granted otherwise since.
-    borrows: BTreeSet<FileId>,
     looked_ms: Option<u64>,
     entered_ms: u64,
     gone_since: BTreeMap<Seat, u64>,
@@ -849,16 +847,6 @@ impl<'a> World<'a> {
         }
         if is_own && matches!(object.of, Of::Part(_)) {
             peer.ever.insert(object);
-        }
-        if is_own && is_whole && level == Level::Borrowed {
-            peer.borrows.insert(object.file);
-        } else if is_own && is_whole && peer.borrows.remove(&object.file) {
-            // What it has is of no use where the one that lent it has not brought it to the store.
-            let is_of = |other: &Object| other.file == object.file;
-            let mut all = peer.cached.iter().filter(|(other, _)| is_of(other));
-            if all.any(|(other, cached)| self.store[other] != cached.value) {
-                peer.cached.retain(|other, _| !is_of(other));
-            }
         }
         // Without facts it is the store's.
         let is_mapped = peer.mapped.contains(&object.file);
@@ -1435,7 +1423,6 @@ impl<'a> World<'a> {
         peer.cached.clear();
         peer.mapped.clear();
         peer.lends.clear();
-        peer.borrows.clear();
     }
 
     /// A node is well again.
@@ -1730,7 +1717,6 @@ fn node(member: Member, pool_since: u32, below: usize) -> Node {
         cached: BTreeMap::new(),
         mapped: BTreeSet::new(),
         lends: BTreeSet::new(),
-        borrows: BTreeSet::new(),
         looked_ms: None,
         entered_ms: 0,
         gone_since: BTreeMap::new(),

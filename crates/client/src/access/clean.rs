@@ -187,22 +187,6 @@ impl OpenFile<'_> {
 }
 
 impl ExclusiveFile<'_> {
-    /// Takes what this node has borrowed of the file for the store's, if the node that lent it has
-    /// brought it there, and forgets it if that was lost. The record says what the store has then.
-    ///
-    /// # Errors
-    /// As of [`ExclusiveFile::clean`].
-    pub(crate) fn keep_what_was_lent(&self) -> Result<(), Errno> {
-        let record = self.record;
-        let known = || {
-            let [size, modified_ns] = [&record.size, &record.store_mtime_ns];
-            (size.load(Ordering::Acquire), modified_ns.load(Ordering::Acquire))
-        };
-        let lent = known();
-        self.resize_from_store()?;
-        if known() != lent { self.clean() } else { Ok(()) }
-    }
-
     /// Flushes until no block is buffered.
     ///
     /// # Errors

@@ -23,22 +23,28 @@ pub struct Identity {
     pub inode: u64,
 }
 
-/// Files whose inode numbers differ in so many low bits have chains beside each other.
+/// Files whose inode numbers differ in so many low bits are near each other.
 const NEAR_BITS: u32 = 6;
 
 impl Identity {
     /// Its chain of the file table, of which there are `heads`, a power of two. By the highest bits
     /// of the product, which all bits of the identity change: a check of a damaged pool goes by
-    /// that. File systems number what is made together one after the other, and programs use it
-    /// together: its chains lie in few pages of memory, each of which a process meets with a page
-    /// fault. From where those of a group lie on is as good as random, so that no step from number
-    /// to number leaves chains out.
+    /// that. Those of files that are [near](Identity::near) each other, which programs use at one
+    /// time, lie in few pages of memory: a process meets each with a page fault. From where those
+    /// of a group lie on is as good as random, so that no step from number to number leaves chains
+    /// out.
     pub(crate) fn head(self, heads: u32) -> u32 {
-        let group = self.inode >> NEAR_BITS ^ self.device.rotate_left(32);
+        let (group, within) = self.near();
         let mixed = group.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let first = mixed.rotate_left(heads.trailing_zeros()) as u32;
-        let within = self.inode as u32 & ((1 << NEAR_BITS) - 1);
         first.wrapping_add(within) & (heads - 1)
+    }
+
+    /// What it has in common with files that were probably made together with it, as file systems
+    /// number what is made one after the other; and which of those it is, below 64.
+    pub(crate) fn near(self) -> (u64, u32) {
+        let group = self.inode >> NEAR_BITS ^ self.device.rotate_left(32);
+        (group, self.inode as u32 & ((1 << NEAR_BITS) - 1))
     }
 }
 

@@ -297,6 +297,23 @@ fn chains_are_short_and_those_of_files_that_are_made_together_lie_in_few_pages()
 }
 
 #[test]
+fn what_is_known_of_small_files_that_are_made_together_lies_together() {
+    let (segment, _memory) = anonymous(&Geometry::for_tiers(4096, &[64 << 20])).unwrap();
+    let at = |inode, block| {
+        core::ptr::from_ref(segment.trail(Identity { device: 0xfd02, inode }, block).0) as usize
+    };
+    let first = 6_014_208;
+    assert_eq!(first % 64, 0);
+    let is_next = |(one, other): (usize, usize)| other.wrapping_sub(one) == size_of::<u64>();
+    let neighbours = (first..first + 63).map(|inode| (at(inode, 0), at(inode + 1, 0)));
+    // The last place may be in between.
+    assert!(neighbours.filter(|pair| is_next(*pair)).count() >= 62);
+    let blocks = (1..63).map(|block| (at(first, block), at(first, block + 1)));
+    assert!(blocks.filter(|pair| is_next(*pair)).count() >= 61);
+    assert_ne!(at(first, 1), at(first + 1, 1), "those of larger files are not all there");
+}
+
+#[test]
 fn a_search_that_stands_on_a_record_of_another_chain_begins_again() {
     let plain = Plain::new(8);
     let (files, me) = (plain.view(), Owner::new(1, 0));

@@ -365,12 +365,17 @@ impl Segment {
     }
 
     /// What reads of a block have cost that no tier had, and how it is told from others there: a
-    /// [`forebay_placement::admission::Trail`] and its key. A hint, written without a lock; blocks
-    /// that follow each other lie beside each other.
+    /// [`forebay_placement::admission::Trail`] and its key. A hint, written without a lock. Blocks
+    /// that follow each other lie beside each other, and so do the first ones, which are all of a
+    /// small file, of files that are near each other.
     #[inline]
     pub fn trail(&self, file: Identity, block: u64) -> (&AtomicU64, u16) {
         let whose = mix(mix(file.device) ^ file.inode);
-        let place = (whose >> 32).wrapping_add(block) % u64::from(self.trails);
+        let (from, beside) = match (block, file.near()) {
+            (0, (group, within)) => (mix(group), within.into()),
+            _ => (whose, block),
+        };
+        let place = (from >> 32).wrapping_add(beside) % u64::from(self.trails);
         (self.at(self.offsets.trails, place as u32), (mix(whose ^ block) >> 48) as u16)
     }
 }
