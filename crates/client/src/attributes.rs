@@ -1,7 +1,6 @@
 //! Sizes, times and offsets as programs see them.
 
 use crate::access::EnteredFile;
-use crate::changed::time_of_change;
 use crate::glimpsing::{GroupName, KnownHere};
 use crate::open::SET_ID_BITS;
 use crate::open_file::OpenFile;
@@ -519,7 +518,7 @@ impl Session {
         {
             let record = self.segment.file(file);
             if record.identity() == identity {
-                let now = time_of_change(record, clock::realtime_coarse_ns());
+                let now = self.time_of_change(record, clock::realtime_coarse_ns());
                 record.changed_ns.fetch_max(now, Ordering::Relaxed);
                 match mtime {
                     NewTime::Kept => {}
@@ -556,7 +555,7 @@ impl Session {
     pub(crate) fn status_changed(&self, device: u64, inode: u64, mode: u32) {
         let note = |file: Option<FileId>| {
             if let Some(file) = file {
-                note_status(self.segment.file(file), mode);
+                note_status(self, self.segment.file(file), mode);
             }
         };
         // It has happened.
@@ -569,13 +568,13 @@ impl OpenFile<'_> {
     /// done, if the descriptor is not what it was.
     pub(crate) fn status_changed(&self, mode: u32) -> bool {
         let Ok(_inside) = self.enter_beside(self.session.owner()) else { return false };
-        note_status(self.record, mode);
+        note_status(self.session, self.record, mode);
         true
     }
 }
 
-fn note_status(record: &FileRecord, mode: u32) {
-    let now = time_of_change(record, clock::realtime_coarse_ns());
+fn note_status(session: &Session, record: &FileRecord, mode: u32) {
+    let now = session.time_of_change(record, clock::realtime_coarse_ns());
     record.changed_ns.fetch_max(now, Ordering::Relaxed);
     if mode & SET_ID_BITS != 0 {
         record.set(FileFlags::SET_ID);

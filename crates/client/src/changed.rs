@@ -13,6 +13,9 @@ use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+/// More than a tick of the clock that files are stamped with: 1 to 10 ms.
+const TICKS_NS: u64 = 20_000_000;
+
 impl OpenFile<'_> {
     /// Gives the file the times of a write that found none of its bytes readable: the kernel has
     /// changed them by the time that it finds out.
@@ -31,7 +34,7 @@ impl OpenFile<'_> {
         if record.has(FileFlags::DIRECT) {
             return;
         }
-        let now = time_of_change(record, now);
+        let now = self.session.time_of_change(record, now);
         if record.mtime_ns.load(Ordering::Relaxed) != now {
             record.mtime_ns.store(now, Ordering::Relaxed);
             record.changed_ns.fetch_max(now, Ordering::Relaxed);
@@ -139,6 +142,46 @@ impl OpenFile<'_> {
 }
 
 impl Session {
+    /// The time of a change that happens at `now`, coarsely: later than what a process has seen, and
+    /// not before the change before, nor one of another file that had a finer time.
+    pub(crate) fn time_of_change(&self, record: &FileRecord, now: u64) -> u64 {
+        let before = record.changed_ns.load(Ordering::Relaxed);
+        let stamped = &self.segment.header().stamped_ns;
+        if record.has(FileFlags::LOOKED_AT) && record.clear(FileFlags::LOOKED_AT) {
+            let fine = self.fine_time(before);
+            match stamped.load(Ordering::Relaxed).saturating_sub(fine) < TICKS_NS {
+                true => stamped.fetch_max(fine, Ordering::Relaxed),
+                // The clock was set back.
+                false => stamped.swap(fine, Ordering::Relaxed),
+            };
+            return fine.max(before);
+        }
+        let ahead = stamped.load(Ordering::Relaxed).saturating_sub(now);
+        let now = if ahead < TICKS_NS { now + ahead } else { now };
+        now.max(before)
+    }
+
+    /// The time of a change after a look at the file, whose last one was at `before`, by the clock
+    /// that the kernel stamps files with: between two of its ticks it is fine where an inode's times
+    /// were looked at (since Linux 6.13), and no file gets an earlier time afterwards. Only the
+    /// kernel can say that, of an inode of its own: the pool's is one.
+    #[cold]
+    fn fine_time(&self, before: u64) -> u64 {
+        use rustix::fs::{AtFlags, CWD, StatxFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
+        let special = |tv_nsec| Timespec { tv_sec: 0, tv_nsec };
+        let times =
+            Timestamps { last_access: special(UTIME_NOW), last_modification: special(UTIME_OMIT) };
+        let pool = self.carried.pool();
+        let stamp = || {
+            rustix::fs::utimensat(CWD, pool?, &times, AtFlags::empty()).ok()?;
+            let found = rustix::fs::statx(CWD, pool?, AtFlags::empty(), StatxFlags::CTIME).ok()?;
+            Some(clock::joined_ns(found.stx_ctime.tv_sec, found.stx_ctime.tv_nsec.into()))
+        };
+        // Its times may not have been looked at since the last change.
+        let again = |time| if time > before { Some(time) } else { stamp() };
+        stamp().and_then(again).unwrap_or_else(clock::realtime_ns)
+    }
+
     /// Before the last name of a file, `at`, is taken away, after that was noted: the node manager
     /// may not have found it yet, and is sent a descriptor.
     pub(crate) fn keep_findable(&self, identity: Identity, at: NameAt<'_>) {
@@ -189,17 +232,6 @@ impl Session {
             let _ = surely(|| self.await_sync(file, FileFlags::TO_FLUSH));
         }
     }
-}
-
-/// The time of a change that happens at `now`, coarsely: later than what a process has seen, and
-/// than the change before.
-pub(crate) fn time_of_change(record: &FileRecord, now: u64) -> u64 {
-    let mut now = now;
-    if record.has(FileFlags::LOOKED_AT) {
-        record.clear(FileFlags::LOOKED_AT);
-        now = clock::realtime_ns();
-    }
-    now.max(record.changed_ns.load(Ordering::Relaxed))
 }
 
 /// Raises a size; a plain load when it is large enough already.

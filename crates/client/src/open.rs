@@ -32,6 +32,9 @@ pub(crate) fn lies_under(path: &[u8], folder: &[u8]) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest[0] == b'/' || folder == b"/")
 }
 
+/// Times of a new file that are further from that of its birth were set.
+const SECOND_NS: u64 = 1_000_000_000;
+
 /// What the kernel says of an open file.
 pub(crate) struct OpenStat {
     pub stat: Stat,
@@ -75,6 +78,7 @@ impl OpenStat {
             return Some(OpenStat { stat, born_ns: 0, mount: 0, times_are_assumed: false });
         };
         let (born, mtime, ctime) = (found.stx_btime, found.stx_mtime, found.stx_ctime);
+        let atime = found.stx_atime;
         // SAFETY: integers only.
         let mut stat: Stat = unsafe { core::mem::zeroed() };
         stat.st_dev = makedev(found.stx_dev_major, found.stx_dev_minor);
@@ -84,6 +88,7 @@ impl OpenStat {
         stat.st_uid = found.stx_uid;
         stat.st_size = found.stx_size as _;
         stat.st_blocks = found.stx_blocks as _;
+        (stat.st_atime, stat.st_atime_nsec) = (atime.tv_sec, atime.tv_nsec.into());
         (stat.st_mtime, stat.st_mtime_nsec) = (mtime.tv_sec, mtime.tv_nsec.into());
         (stat.st_ctime, stat.st_ctime_nsec) = (ctime.tv_sec, ctime.tv_nsec.into());
         let known = found.stx_mask & StatxFlags::BTIME.bits() != 0;
@@ -154,10 +159,16 @@ impl<'a> Before<'a> {
         Before { known: Some(known), path: None, relative: None, now_ns: known.now_ns }
     }
 
-    /// Whether the file was made while the call that opened it was under way, by whomever, and is
-    /// empty.
+    /// Whether the file was made while the call that opened it was under way, by whomever, is empty,
+    /// and has the times of its birth: nothing is to be seen of that it is emptied.
     fn is_fresh(&self, seen: &OpenStat) -> bool {
-        self.now_ns != 0 && seen.born_ns >= self.now_ns && seen.stat.st_size == 0
+        let is_of_birth = |ns: u64| ns.abs_diff(seen.born_ns) < SECOND_NS;
+        let accessed_ns = clock::joined_ns(seen.stat.st_atime, seen.stat.st_atime_nsec as i64);
+        self.now_ns != 0
+            && seen.born_ns >= self.now_ns
+            && seen.stat.st_size == 0
+            && is_of_birth(accessed_ns)
+            && is_of_birth(mtime_ns(&seen.stat))
     }
 }
 

@@ -105,11 +105,12 @@ impl OpenFile<'_> {
         record.clear(FileFlags::SYNCED);
         if let (Ok(before), Ok(after)) = (before, store::stat(self.fd)) {
             // The kernel's clock may be behind what a program has seen.
-            if before.modified_ns != after.modified_ns {
-                record.mtime_ns.fetch_max(after.modified_ns as u64, Ordering::Relaxed);
-            }
+            let seen = record.changed_ns.load(Ordering::Relaxed);
             if before.changed_ns != after.changed_ns {
                 record.changed_ns.fetch_max(after.changed_ns as u64, Ordering::Relaxed);
+            }
+            if before.modified_ns != after.modified_ns {
+                record.mtime_ns.store(seen.max(after.modified_ns as u64), Ordering::Relaxed);
             }
             if !record.has(FileFlags::METADATA_DIRTY) {
                 // Our own change is no reason to look for another's.

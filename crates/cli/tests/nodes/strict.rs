@@ -311,8 +311,8 @@ pub fn assert_stored(nodes: &Nodes, seed: u64) {
 fn a_program_that_opens_a_file_while_its_lease_goes_appends_to_what_is_there() {
     let Some(nodes) = Nodes::new(3) else { return };
     let config = strict(&nodes, 3);
-    let flag = nodes.out.join("flag");
-    fs::write(&flag, "").unwrap();
+    let [flag, log] = ["flag", "log"].map(|name| nodes.out.join(name));
+    [&flag, &log].iter().for_each(|file| fs::write(file, "").unwrap());
     let writes = nodes[1].spawn_buffered(&config, &[], "seq 100 > file; step wrote");
     nodes[1].at("wrote");
     // That keeps its record.
@@ -321,8 +321,6 @@ fn a_program_that_opens_a_file_while_its_lease_goes_appends_to_what_is_there() {
                   step begun; : >> file; step touched; wait; cat file";
     let appends = nodes[0].spawn_buffered(&config, &[], script);
     nodes[0].at("begun");
-    let log = nodes.out.join("log");
-    fs::write(&log, "").unwrap();
     wait_for("the pause", LONG, || paused(&log));
     nodes[0].past("begun");
     nodes[0].at("touched");

@@ -240,3 +240,93 @@ for number in range(3):
 P",
     );
 }
+
+/// Files were given the time of another clock than the kernel's, once a process had looked at them:
+/// what was made after them was older, and `make` made things again.
+#[test]
+fn what_was_written_later_was_older() {
+    if !python() {
+        return;
+    }
+    let site = Site::new(&LAZY);
+    site.same(
+        "python3 - <<'P'
+import os, time
+def write(name, data, flags=os.O_TRUNC):
+    fd = os.open(name, os.O_WRONLY | os.O_CREAT | flags, 0o644)
+    os.write(fd, data)
+    os.close(fd)
+def time_of(name):
+    return os.stat(name).st_mtime_ns
+def fresh():
+    if os.path.exists('b'):
+        os.unlink('b')
+older, back = {}, 0
+ways = {
+    'touch': lambda: os.utime('b'),
+    'small': lambda: write('b', b'1'),
+    'large': lambda: write('b', b'1' * 300_000),
+    'new': lambda: (fresh(), write('b', b'1')),
+    'empty': lambda: (fresh(), write('b', b'')),
+}
+for way, second in ways.items():
+    for size in 5, 300_000:
+        write('a', b'a' * size)
+        write('b', b'b')
+        for number in range(20):
+            before = time_of('a')
+            write('a', b'a' * (size + number))
+            second()
+            older[way] = older.get(way, 0) + (time_of('b') < time_of('a'))
+            back += time_of('a') < before
+            write('a', b'')
+            older['a'] = older.get('a', 0) + (time_of('a') < time_of('b'))
+            time.sleep(0.0007 * (number % 6))
+print(older, back)
+P",
+    );
+}
+
+/// Only its bytes were looked at, and there were none.
+#[test]
+fn an_open_that_emptied_a_file_of_the_same_moment_left_its_time() {
+    if !python() {
+        return;
+    }
+    let site = Site::new(&LAZY);
+    site.same(
+        "python3 - <<'P'
+import os, tempfile
+elsewhere = tempfile.mkdtemp(dir=os.environ['OUT'])
+for folder in '.', elsewhere:
+    kept = 0
+    for number in range(50):
+        name = os.path.join(folder, 'file%d' % number)
+        for turn in range(2):
+            os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644))
+            kept += os.stat(name).st_mtime == 1e9
+            os.utime(name, (1e9, 1e9))
+    print(kept)
+open('data', 'w').write('data')
+P",
+    );
+}
+
+#[test]
+fn an_allocation_left_a_time_that_was_still_to_come() {
+    if !python() {
+        return;
+    }
+    let site = Site::new(&LAZY);
+    site.same(
+        "python3 - <<'P'
+import os, time
+for size in 1000, 300_000:
+    fd = os.open('file%d' % size, os.O_RDWR | os.O_CREAT, 0o644)
+    os.write(fd, b'x' * size)
+    os.utime(fd, (time.time() + 1000, time.time() + 1000))
+    os.posix_fallocate(fd, size, 10)
+    print(os.fstat(fd).st_mtime < time.time() + 500)
+P",
+    );
+}

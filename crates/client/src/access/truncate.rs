@@ -1,7 +1,7 @@
 //! Truncating a file, and making store and record agree about its size.
 
 use super::ExclusiveFile;
-use crate::changed::{raise, time_of_change};
+use crate::changed::raise;
 use crate::manager_watch::ManagerState;
 use crate::open_file::OpenFile;
 use crate::recording;
@@ -92,7 +92,7 @@ impl OpenFile<'_> {
                 self.session.forget_datasets(self.id, record);
             }
             self.note_altered();
-            let now = time_of_change(record, clock::realtime_coarse_ns());
+            let now = self.session.time_of_change(record, clock::realtime_coarse_ns());
             record.mtime_ns.store(now, Ordering::Relaxed);
             record.changed_ns.fetch_max(now, Ordering::Relaxed);
             Ok(())

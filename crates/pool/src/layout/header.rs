@@ -155,6 +155,9 @@ pub struct Header {
     /// Raised by programs after each call that gives a file another name, or takes one away, and
     /// before they look whether the file is in the table: see [`crate::files::Names::changes`].
     pub name_changes: AtomicU64,
+    /// The latest time that the kernel gave a change after a look at a file, nanoseconds of
+    /// CLOCK_REALTIME: changes after that are not earlier.
+    pub stamped_ns: AtomicU64,
     /// Over all that never changes once the segment is made, see `Header::sum`.
     pub checksum: AtomicU64,
     /// Buckets of each tier that are set aside for jobs, free or in use.
