@@ -142,8 +142,8 @@ impl OpenFile<'_> {
 }
 
 impl Session {
-    /// The time of a change that happens at `now`, coarsely: later than what a process has seen, and
-    /// not before the change before, nor one of another file that had a finer time.
+    /// The time of a change that happens at `now`, coarsely: later than what a process has seen,
+    /// and not before the change before, nor one of another file that had a finer time.
     pub(crate) fn time_of_change(&self, record: &FileRecord, now: u64) -> u64 {
         let before = record.changed_ns.load(Ordering::Relaxed);
         let stamped = &self.segment.header().stamped_ns;
@@ -162,9 +162,9 @@ impl Session {
     }
 
     /// The time of a change after a look at the file, whose last one was at `before`, by the clock
-    /// that the kernel stamps files with: between two of its ticks it is fine where an inode's times
-    /// were looked at (since Linux 6.13), and no file gets an earlier time afterwards. Only the
-    /// kernel can say that, of an inode of its own: the pool's is one.
+    /// that the kernel stamps files with: between two of its ticks it is fine where the times of an
+    /// inode were looked at (since Linux 6.13), and no file gets an earlier time afterwards. Only
+    /// the kernel can say that, of an inode of its own: the pool's is one.
     #[cold]
     fn fine_time(&self, before: u64) -> u64 {
         use rustix::fs::{AtFlags, CWD, StatxFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};

@@ -159,8 +159,8 @@ impl<'a> Before<'a> {
         Before { known: Some(known), path: None, relative: None, now_ns: known.now_ns }
     }
 
-    /// Whether the file was made while the call that opened it was under way, by whomever, is empty,
-    /// and has the times of its birth: nothing is to be seen of that it is emptied.
+    /// Whether the file was made while the call that opened it was under way, by whomever, is
+    /// empty, and has the times of its birth: to empty it changes nothing.
     fn is_fresh(&self, seen: &OpenStat) -> bool {
         let is_of_birth = |ns: u64| ns.abs_diff(seen.born_ns) < SECOND_NS;
         let accessed_ns = clock::joined_ns(seen.stat.st_atime, seen.stat.st_atime_nsec as i64);

@@ -567,6 +567,9 @@ const OTHER_TIMES: &[(&str, &str)] = &[
     ("node/src/manager/daemon/neighbours.rs", "ENDING: Duration"),
     ("node/src/manager/daemon/neighbours.rs", "thread::sleep(Duration::from_millis(50))"),
     ("node/src/instance/guard.rs", "WAIT_MAX: Duration"),
+    // Of the clock that files are stamped with: nothing waits for them.
+    ("client/src/changed.rs", "TICKS_NS: u64"),
+    ("client/src/open.rs", "SECOND_NS: u64"),
     ("node/src/drain/complete.rs", "FADING: Duration"),
     ("node/src/instance/guard.rs", "ENDING: Duration"),
     ("node/src/instance/guard.rs", "thread::sleep(Duration::from_millis(20"),
