@@ -43,6 +43,11 @@ pub struct StatFields {
     pub changed_ns: u64,
 }
 
+/// Units of a file of `size` bytes without holes.
+fn dense_units(size: u64) -> u64 {
+    size.div_ceil(STORE_BLOCK) * (STORE_BLOCK / STAT_UNIT)
+}
+
 /// What [`Session::correct`] found.
 #[derive(Clone, Copy, Default)]
 struct Correction {
@@ -58,9 +63,8 @@ struct Correction {
 impl StatFields {
     /// The same of a file that is longer than the kernel says.
     fn extended(self, size: u64, mtime_ns: u64) -> Self {
-        let units = |size: u64| size.div_ceil(STORE_BLOCK) * (STORE_BLOCK / STAT_UNIT);
-        let grows = units(size).saturating_sub(units(self.size));
-        let blocks = (self.blocks + grows).min(self.blocks.max(units(size)));
+        let grows = dense_units(size).saturating_sub(dense_units(self.size));
+        let blocks = (self.blocks + grows).min(self.blocks.max(dense_units(size)));
         let changed_ns = self.changed_ns.max(mtime_ns);
         Self { size, blocks, mtime_ns, changed_ns, ..self }
     }
@@ -142,11 +146,11 @@ impl OpenFile<'_> {
         loop {
             let glimpsed = self.session.glimpse(self.session.group_name(self.record))?;
             glimpses += 1;
+            if let Glimpsed::Known { size, .. } = glimpsed {
+                return Ok(size);
+            }
             // What others had of it before the question is there.
-            let after = match glimpsed {
-                Glimpsed::Known { size, .. } => return Ok(size),
-                _ => stored()?,
-            };
+            let after = stored()?;
             match glimpsed {
                 // The store may have had more when they were asked, and less again by now.
                 Glimpsed::AtLeast { size } if size > after => {
@@ -414,7 +418,7 @@ impl Session {
                 fields.mtime_ns = record.mtime_ns.load(Ordering::Acquire);
                 fields.changed_ns = fields.changed_ns.max(fields.mtime_ns);
                 // Which of it are holes only the node knows that lends it.
-                let dense = fields.size.div_ceil(STORE_BLOCK) * (STORE_BLOCK / STAT_UNIT);
+                let dense = dense_units(fields.size);
                 fields.blocks = fields.blocks.max(dense);
                 return Some(None);
             }
@@ -449,7 +453,7 @@ impl Session {
             Some(Some(file))
         })?;
         if let Some(Some(file)) = ahead {
-            let dense = fields.size.div_ceil(STORE_BLOCK) * (STORE_BLOCK / STAT_UNIT);
+            let dense = dense_units(fields.size);
             fields.blocks = self.blocks(file, dense, fields.blocks);
             // What was flushed after the kernel was asked is neither there nor pending any more.
             doubtful |= fields.blocks < dense;

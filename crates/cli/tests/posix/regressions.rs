@@ -11,6 +11,13 @@ fn python() -> bool {
     there
 }
 
+/// Has python3 run `script` in the plain and in the buffered directory, if it is there.
+fn same_in_python(script: &str) {
+    if python() {
+        Site::new(&LAZY).same(&format!("python3 - <<'P'\n{script}\nP"));
+    }
+}
+
 #[test]
 fn a_descriptor_inherited_from_outside_lost_its_writes() {
     let site = Site::new(&LAZY);
@@ -24,59 +31,41 @@ fn a_descriptor_inherited_from_outside_lost_its_writes() {
 
 #[test]
 fn an_offset_that_the_store_cannot_have_was_accepted() {
-    if !python() {
-        return;
-    }
-    let site = Site::new(&LAZY);
-    site.same(
-        "python3 - <<'P'
-import os
+    same_in_python(
+        "import os
 fd = os.open('file', os.O_RDWR | os.O_CREAT)
 os.write(fd, b'small')
 try:
     print(os.pwrite(fd, b'x', 1 << 60))
 except OSError as error:
     print(error.errno)
-print(os.lseek(fd, 0, os.SEEK_CUR), os.fstat(fd).st_size)
-P",
+print(os.lseek(fd, 0, os.SEEK_CUR), os.fstat(fd).st_size)",
     );
 }
 
 #[test]
 fn a_file_lock_outlived_its_descriptor() {
-    if !python() {
-        return;
-    }
-    let site = Site::new(&LAZY);
-    site.same(
-        "python3 - <<'P'
-import os, fcntl
+    same_in_python(
+        "import os, fcntl
 for turn in range(20):
     fd = os.open('locked', os.O_RDWR | os.O_CREAT)
     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.write(fd, b'written under the lock')
     os.close(fd)
-print('free every time')
-P",
+print('free every time')",
     );
 }
 
 #[test]
 fn splice_waited_for_a_pipe_to_be_closed() {
-    if !python() {
-        return;
-    }
-    let site = Site::new(&LAZY);
-    site.same(
-        "python3 - <<'P'
-import os
+    same_in_python(
+        "import os
 r, w = os.pipe()
 os.write(w, b'0123456789')
 fd = os.open('file', os.O_RDWR | os.O_CREAT)
 splice = getattr(os, 'splice', None)
 print(splice(r, fd, 65536) if splice else os.write(fd, os.read(r, 10)))
-print(os.pread(fd, 100, 0))
-P",
+print(os.pread(fd, 100, 0))",
     );
 }
 
@@ -170,18 +159,12 @@ for number in range(50):
 
 #[test]
 fn a_copy_within_one_file_followed_its_moving_end() {
-    if !python() {
-        return;
-    }
-    let site = Site::new(&LAZY);
-    site.same(
-        "python3 - <<'P'
-import os
+    same_in_python(
+        "import os
 fd = os.open('file', os.O_RDWR | os.O_CREAT)
 os.write(fd, bytes(range(250)) * 2000)
 print(os.copy_file_range(fd, fd, 900000, 300000, 500000))
-print(os.fstat(fd).st_size)
-P",
+print(os.fstat(fd).st_size)",
     );
 }
 
@@ -223,21 +206,15 @@ os.pwrite(9, b'YY', 0)";
 /// Its folder was known by then, and the kernel has nothing of a file that is in memory.
 #[test]
 fn what_is_opened_to_be_read_by_an_absolute_path_was_not_truncated() {
-    if !python() {
-        return;
-    }
-    let site = Site::new(&LAZY);
-    site.same(
-        "python3 - <<'P'
-import os
+    same_in_python(
+        "import os
 for number in range(3):
     path = os.path.abspath('file%d' % number)
     open(path, 'w').write('hello')
     fd = os.open(path, os.O_RDONLY | os.O_TRUNC)
     print(os.fstat(fd).st_size, os.stat(path).st_size, os.read(fd, 10), open(path).read())
     open(path, 'a').write('abc')
-    print(os.read(fd, 10), open(path).read())
-P",
+    print(os.read(fd, 10), open(path).read())",
     );
 }
 
@@ -245,13 +222,8 @@ P",
 /// what was made after them was older, and `make` made things again.
 #[test]
 fn what_was_written_later_was_older() {
-    if !python() {
-        return;
-    }
-    let site = Site::new(&LAZY);
-    site.same(
-        "python3 - <<'P'
-import os, time
+    same_in_python(
+        "import os, time
 def write(name, data, flags=os.O_TRUNC):
     fd = os.open(name, os.O_WRONLY | os.O_CREAT | flags, 0o644)
     os.write(fd, data)
@@ -282,21 +254,15 @@ for way, second in ways.items():
             write('a', b'')
             older['a'] = older.get('a', 0) + (time_of('a') < time_of('b'))
             time.sleep(0.0007 * (number % 6))
-print(older, back)
-P",
+print(older, back)",
     );
 }
 
 /// Only its bytes were looked at, and there were none.
 #[test]
 fn an_open_that_emptied_a_file_of_the_same_moment_left_its_time() {
-    if !python() {
-        return;
-    }
-    let site = Site::new(&LAZY);
-    site.same(
-        "python3 - <<'P'
-import os, tempfile
+    same_in_python(
+        "import os, tempfile
 elsewhere = tempfile.mkdtemp(dir=os.environ['OUT'])
 for folder in '.', elsewhere:
     kept = 0
@@ -307,26 +273,19 @@ for folder in '.', elsewhere:
             kept += os.stat(name).st_mtime == 1e9
             os.utime(name, (1e9, 1e9))
     print(kept)
-open('data', 'w').write('data')
-P",
+open('data', 'w').write('data')",
     );
 }
 
 #[test]
 fn an_allocation_left_a_time_that_was_still_to_come() {
-    if !python() {
-        return;
-    }
-    let site = Site::new(&LAZY);
-    site.same(
-        "python3 - <<'P'
-import os, time
+    same_in_python(
+        "import os, time
 for size in 1000, 300_000:
     fd = os.open('file%d' % size, os.O_RDWR | os.O_CREAT, 0o644)
     os.write(fd, b'x' * size)
     os.utime(fd, (time.time() + 1000, time.time() + 1000))
     os.posix_fallocate(fd, size, 10)
-    print(os.fstat(fd).st_mtime < time.time() + 500)
-P",
+    print(os.fstat(fd).st_mtime < time.time() + 500)",
     );
 }
