@@ -13,11 +13,14 @@
 
 use crate::clock::{self, Timer};
 use crate::sync::pause;
+use core::cell::Cell;
 
-/// How a wait for something held goes on: first spinning, then yielding, then short sleeps.
+/// How a wait for something held goes on: first spinning, then yielding, then short sleeps, and
+/// longer ones while the process that holds it is stopped.
 #[derive(Default)]
 pub struct Backoff {
     turns: u32,
+    is_holder_stopped: Cell<bool>,
     /// When the first sleep began.
     since_ns: u64,
 }
@@ -28,6 +31,11 @@ const MOMENT: u32 = 150;
 /// least. One that is stopped has not to be waited for that long, but may keep others waiting that
 /// are not.
 const LONG: u32 = 40_000;
+/// How long a sleep is, and one while the holder is stopped: many may wait for that, and would take
+/// the processors from those that do not. Others are looked for often: what they hold they may let
+/// go for a moment only.
+const SLEEP_NS: u64 = 100_000;
+const SLEEP_STOPPED_NS: u64 = 10_000_000;
 /// How long a node manager that is stopped is waited for: long enough for a debugger's moment,
 /// short enough for a program to end in order before a batch system kills it.
 pub const STOPPED_TIMEOUT: Timer = Timer::seconds(30);
@@ -60,6 +68,11 @@ impl Backoff {
             && clock::monotonic_ns().saturating_sub(self.since_ns) > STOPPED_TIMEOUT.as_ns()
     }
 
+    /// Notes whether the process of the holder is stopped, for sleeps from now on.
+    pub(crate) fn note_stopped(&self, is_stopped: bool) {
+        self.is_holder_stopped.set(is_stopped);
+    }
+
     /// Waits a little. Returns true now and then, when it is worth asking whether the holder
     /// still lives.
     pub fn wait(&mut self) -> bool {
@@ -71,10 +84,35 @@ impl Backoff {
                 if self.since_ns == 0 {
                     self.since_ns = clock::monotonic_ns();
                 }
-                clock::sleep_ns(100_000);
+                if self.is_holder_stopped.get() {
+                    clock::sleep_ns(SLEEP_STOPPED_NS);
+                    return true;
+                }
+                clock::sleep_ns(SLEEP_NS);
                 return self.turns.is_multiple_of(64);
             }
         }
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Processes that wait for a stopped one take no processor from those that do not, and ask each
+    /// time whether it goes on.
+    #[test]
+    fn a_wait_for_a_stopped_process_sleeps_longer_until_that_goes_on() {
+        let mut backoff = Backoff::nearly_spent();
+        let took = |backoff: &mut Backoff| {
+            let since = std::time::Instant::now();
+            (backoff.wait(), since.elapsed().as_millis() >= 10)
+        };
+        assert!((0..20).filter(|_| backoff.wait()).count() < 2);
+        backoff.note_stopped(true);
+        assert_eq!([took(&mut backoff), took(&mut backoff)], [(true, true); 2]);
+        backoff.note_stopped(false);
+        assert!((0..200).map(|_| took(&mut backoff)).filter(|took| took.0).count() <= 4);
     }
 }

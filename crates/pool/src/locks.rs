@@ -120,7 +120,8 @@ impl Segment {
     /// # Errors
     /// `INTR`, see [`interruption::restarts`].
     pub fn ends_wait(&self, holder: Owner, backoff: &Backoff) -> Result<(), Errno> {
-        if !interruption::is_held_off() || !self.stands(holder, backoff) {
+        let stands = self.stands(holder, backoff);
+        if !interruption::is_held_off() || !stands {
             return Ok(());
         }
         interruption::give_up(interruption::ends());
@@ -143,7 +144,9 @@ impl Segment {
     /// Whether a wait for `holder` may be one for ever: its process is stopped, or it has taken
     /// long.
     pub fn stands(&self, holder: Owner, backoff: &Backoff) -> bool {
-        backoff.is_long() || self.clients().is_stopped(holder)
+        let is_stopped = self.clients().is_stopped(holder);
+        backoff.note_stopped(is_stopped);
+        is_stopped || backoff.is_long()
     }
 
     /// Whether the process of the node manager is stopped.
