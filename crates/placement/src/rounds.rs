@@ -29,6 +29,10 @@ pub const PLACER_PATIENCE: u32 = 2;
 /// For how long the promoter rests after a look at blocks that were used: what becomes hot
 /// meanwhile goes up together, hottest first.
 pub const PROMOTER_REST_MS: u64 = 100;
+/// How long the promoter waits at most to look again for what it had to leave below, after a few
+/// looks and after many: see [`promoter_patience_ms`].
+const PROMOTER_PATIENCE_MS: u64 = 500;
+const PROMOTER_PATIENCE_MAX_MS: u64 = 10_000;
 /// How often a drain looks for what has become due.
 pub const DRAIN_LOOK_MS: u64 = 20;
 /// A block that was not written in full leaves RAM when nothing was written to it for so long:
@@ -41,6 +45,18 @@ const PERIOD_MAX_MS: u64 = 60_000;
 /// was not written for `ripe_ms` ([`RIPE_MS`], in the caller's time), or RAM `is_short` of room.
 pub fn is_ripe(is_full: bool, is_short: bool, age_ms: u64, ripe_ms: u64) -> bool {
     is_full || is_short || age_ms >= ripe_ms
+}
+
+/// How long after a look the promoter looks again where it had to leave hot blocks below, as there
+/// was nothing above that they could be exchanged for at that moment: no use of theirs may tell it
+/// any more, because counts of uses end at seven. Twice as long each time, from
+/// [`PROMOTER_REST_MS`] to half a second, and then a tenth longer, to 10 s after half a minute or
+/// more: it may stay so. `before_ms` is the last such wait, 0 if something moved since.
+pub fn promoter_patience_ms(before_ms: u64) -> u64 {
+    match before_ms {
+        PROMOTER_PATIENCE_MS.. => (before_ms + before_ms / 10).min(PROMOTER_PATIENCE_MAX_MS),
+        _ => (2 * before_ms).clamp(PROMOTER_REST_MS, PROMOTER_PATIENCE_MS),
+    }
 }
 
 /// Passes of a sync over its file's blocks, on a node of so many tiers. What was dirty before is
@@ -100,6 +116,17 @@ mod tests {
         let is_ripe = |is_full, is_short, age_ms| is_ripe(is_full, is_short, age_ms, RIPE_MS);
         assert!(is_ripe(true, false, 0) && is_ripe(false, true, 0));
         assert!(is_ripe(false, false, RIPE_MS) && !is_ripe(false, false, RIPE_MS - 1));
+    }
+
+    #[test]
+    fn a_promoter_that_finds_nothing_to_exchange_looks_less_and_less_often() {
+        let waits = std::iter::successors(Some(promoter_patience_ms(0)), |&wait| {
+            Some(promoter_patience_ms(wait))
+        });
+        let waits: Vec<_> = waits.take(60).collect();
+        assert_eq!(waits[..6], [100, 200, 400, 500, 550, 605]);
+        assert_eq!(waits[59], 10_000);
+        assert!(waits[..10].iter().sum::<u64>() < 6_000, "it may be for a moment only: {waits:?}");
     }
 
     #[test]

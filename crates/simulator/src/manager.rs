@@ -20,7 +20,7 @@ use forebay_placement::promote::{
 use forebay_placement::room::{Headroom, Pressure, Waits, in_turns, wanted};
 use forebay_placement::rounds::{
     Ages, DRAIN_LOOK_MS, LOOK_MS, LOOK_PRESSED_MS, PLACER_LOOK_MS, PLACER_PATIENCE,
-    PROMOTER_REST_MS, RIPE_MS, is_ripe, sync_passes,
+    PROMOTER_REST_MS, RIPE_MS, is_ripe, promoter_patience_ms, sync_passes,
 };
 use forebay_placement::schema::{Settings as FileSettings, Trigger as FileTrigger};
 use forebay_placement::{Destination, Hierarchy, PolicyId, destination, pace};
@@ -166,6 +166,9 @@ pub(crate) struct Manager {
     /// Tiers in which blocks became hot, and uses from which they do.
     hot: BTreeSet<usize>,
     promotes_at: Vec<u32>,
+    /// Of tiers with hot blocks that had nothing to be exchanged for: how long the promoter waits
+    /// to look again, in milliseconds, and until when.
+    stuck: Vec<Option<(u64, u64)>>,
     /// Free bytes of RAM that writers' bursts will take.
     pub kept_free: u64,
     /// When each tier's device is free again, and last the store's.
@@ -200,6 +203,7 @@ impl Manager {
             planned: vec![0; levels],
             clean: vec![0; levels],
             promotes_at: vec![1; levels],
+            stuck: vec![None; levels],
             kept_free: 0,
             free_ns: vec![0; levels + 1],
             ..Self::default()
@@ -791,13 +795,20 @@ impl Simulation {
             // Uses in the pause wake no thread; they are seen behind it.
             state.rests_ns = Some(now_ns + PROMOTER_REST_MS * MS);
         }
-        if self.ended || self.manager.hot.is_empty() {
+        let of_stuck = self.manager.stuck.iter().enumerate();
+        let of_stuck = of_stuck.filter_map(|(level, stuck)| Some((stuck.as_ref()?.1, level)));
+        let next_look = of_stuck.min();
+        if self.ended || self.manager.hot.is_empty() && next_look.is_none() {
             return Some(None);
         }
         if let Some(rests_ns) = state.rests_ns.filter(|rests_ns| *rests_ns > now_ns) {
             return Some(Some(rests_ns - now_ns));
         }
-        let Some(level) = self.manager.hot.pop_first() else { return Some(None) };
+        let level = match (self.manager.hot.pop_first(), next_look) {
+            (Some(level), _) => level,
+            (None, Some((due_ns, level))) if due_ns <= now_ns => level,
+            (None, next_look) => return Some(next_look.map(|(due_ns, _)| due_ns - now_ns)),
+        };
         let (unit, marks) = (self.unit(), self.watermarks());
         let hierarchy = self.space();
         self.manager.workers[worker].has_worked = true;
@@ -806,7 +817,7 @@ impl Simulation {
         hot.sort_by_key(|(block, _)| std::cmp::Reverse(block.uses));
         let mut least = u32::MAX;
         let mut pieces = VecDeque::new();
-        let mut goes_on = false;
+        let (mut goes_on, mut is_stuck) = (false, false);
         for above in 0..level {
             let Some(snapshot) = hierarchy.tier(above) else { continue };
             let may_leave = self.uses(above).filter(|(block, _)| !block.pinned);
@@ -819,15 +830,22 @@ impl Simulation {
             hot = rest;
             comes.sort_unstable_by_key(|id| (self.blocks[*id].file, self.blocks[*id].number));
             let most = exchanges_at_once(&snapshot, unit, comes.len() as u64) as usize;
-            let wanted = exchanged.len();
-            if !comes.is_empty() {
+            let (came, wanted) = (comes.len(), exchanged.len());
+            if came > 0 {
                 pieces.push_back(Piece::of(level, Goal::Tier(above), &comes));
             }
             let exchanged = self.exchange(&exchanged[..most.min(wanted)], level, above, &to);
-            goes_on |= exchanged.first().is_some_and(|gone| gone.blocks.len() < wanted);
+            let gone = exchanged.first().map_or(0, |gone| gone.blocks.len());
+            goes_on |= gone < wanted && came + gone > 0;
+            is_stuck |= gone < wanted && came + gone == 0;
             pieces.extend(exchanged);
         }
         self.manager.promotes_at[level] = least;
+        let patience_ms = self.manager.stuck[level].map_or(0, |(patience_ms, _)| patience_ms);
+        self.manager.stuck[level] = (is_stuck && !goes_on).then(|| {
+            let patience_ms = promoter_patience_ms(patience_ms);
+            (patience_ms, now_ns + patience_ms * MS)
+        });
         if goes_on {
             self.manager.hot.insert(level);
         }

@@ -198,10 +198,11 @@ fn hot_data_keeps_the_index_on_top_and_gives_up_the_huge_file_first() {
     let seen = run(&placement("hot-data"), &[]);
     assert_eq!(seen.of("index", "ram"), 256 * KIB, "{seen:?}");
     // The newest of it is in RAM until room is made there: how much depends on how the writer and
-    // the manager take turns. What it displaces goes one tier down at most.
+    // the manager take turns. What it displaces goes one tier down, unless that has no room left on
+    // a busy machine: then the part that was written last can go with it, while it is no larger.
     assert!(seen.of("huge", "bb") > 50 * MIB, "{seen:?}");
     let parts = |place| (1..=6).map(|part| seen.of(&format!("part{part}"), place)).sum::<u64>();
-    assert!(parts("ram") + parts("nvme") > 22 * MIB && parts("bb") < MIB, "{seen:?}");
+    assert!(parts("ram") + parts("nvme") >= 20 * MIB && parts("bb") <= 4 * MIB, "{seen:?}");
 
     // Of that policy only what a rule gives it is treated so.
     let rule = "[[rule]]\npath = \"index\"\npolicy = \"hot-data\"\n";

@@ -11,7 +11,8 @@ use forebay_placement::leave::{WayDown, way_down};
 use forebay_placement::promote::{
     Block, Level, Rise, asked, exchanges, exchanges_at_once, pairs, rise,
 };
-use forebay_placement::{TierSnapshot, Worth, rounds};
+use forebay_placement::rounds::{PROMOTER_REST_MS, promoter_patience_ms};
+use forebay_placement::{TierSnapshot, Worth};
 use forebay_pool::clock::Timer;
 use forebay_pool::datasets::RuledBlocks;
 use forebay_pool::free_map::USED;
@@ -20,9 +21,53 @@ use forebay_pool::pins::Pins;
 use forebay_pool::{Segment, clock, futex};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 /// The rest after a look at what was used.
-const REST: Timer = Timer::ms(rounds::PROMOTER_REST_MS);
+const REST: Timer = Timer::ms(PROMOTER_REST_MS);
+
+/// After a look that moved nothing, which others' moves of the same blocks may have been the reason
+/// of, the promoter rests so many times as long as that took, at least.
+const RESTS: u32 = 4;
+
+/// What a look at the blocks of a tier has left there that is hot enough to go up.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Left {
+    Nothing,
+    /// What found no room, and nothing that it could be exchanged for. No use of it may tell of it
+    /// again: counts of uses end at seven.
+    Stuck,
+    /// More than one look moves.
+    More,
+}
+
+/// A look at a tier that no use has asked for.
+#[derive(Clone, Copy)]
+struct NextLook {
+    since: Instant,
+    /// Milliseconds to wait, not scaled; 0 where the last look moved something.
+    patience_ms: u64,
+    least: Duration,
+}
+
+impl NextLook {
+    /// What follows a look that began `since`, had this one `before` it and has `left` something.
+    fn after(left: Left, since: Instant, before: Option<NextLook>) -> Option<NextLook> {
+        let patience_ms = match left {
+            Left::Nothing => return None,
+            Left::More => 0,
+            Left::Stuck => promoter_patience_ms(before.map_or(0, |look| look.patience_ms)),
+        };
+        let least = if left == Left::Stuck { since.elapsed() * RESTS } else { Duration::ZERO };
+        Some(NextLook { since: Instant::now(), patience_ms, least })
+    }
+
+    /// How long it is until then.
+    fn wait(&self) -> Duration {
+        let wait = Timer::ms(self.patience_ms).as_duration().max(self.least);
+        wait.saturating_sub(self.since.elapsed())
+    }
+}
 
 /// The worker that promotes.
 pub(crate) struct Promoter {
@@ -34,8 +79,8 @@ pub(crate) struct Promoter {
     ruled: RuledBlocks,
     /// What each tier's count of uses was at the last look.
     seen: [u32; TIERS_MAX],
-    /// Of which tiers more blocks are to go up than one look moves.
-    goes_on: [bool; TIERS_MAX],
+    /// Of tiers with blocks that are to go up still.
+    next_look: [Option<NextLook>; TIERS_MAX],
     /// When the blocks last cooled, and how often they have.
     cooled: (u32, u32),
 }
@@ -47,7 +92,7 @@ impl Promoter {
             pins: Pins::default(),
             ruled: RuledBlocks::default(),
             seen: [0; TIERS_MAX],
-            goes_on: [false; TIERS_MAX],
+            next_look: [None; TIERS_MAX],
             cooled: (node.now(), 0),
             node: Arc::clone(node),
         }
@@ -61,9 +106,11 @@ impl Promoter {
             let mut has_looked = false;
             for tier in node.file_tiers() {
                 let used = node.header().tier[tier].used.load(Ordering::Relaxed);
-                if used != self.seen[tier] || self.goes_on[tier] {
+                let next = self.next_look[tier];
+                if used != self.seen[tier] || next.is_some_and(|look| look.wait().is_zero()) {
                     self.seen[tier] = used;
-                    self.goes_on[tier] = self.promote(tier);
+                    let since = Instant::now();
+                    self.next_look[tier] = NextLook::after(self.promote(tier), since, next);
                     has_looked = true;
                 }
             }
@@ -80,16 +127,18 @@ impl Promoter {
                 futex::wait(hot, seen, REST.as_ms());
                 continue;
             }
-            // Until an access makes a block hot enough. Blocks cool while the manager rests, too.
+            // Until an access makes a block hot enough, or what had to stay below may go. Blocks
+            // cool while the manager rests, too.
             let cools = half_life.saturating_sub(clock::stamp_age(node.now(), self.cooled.0));
+            let looks = self.next_look.iter().flatten();
+            let looks = looks.map(|look| look.wait().as_millis() as u64 + 1).min();
             node.header().promoter_asleep.store(1, Ordering::SeqCst);
-            futex::wait(hot, seen, u64::from(cools.max(1)));
+            futex::wait(hot, seen, u64::from(cools.max(1)).min(looks.unwrap_or(u64::MAX)));
         }
     }
 
-    /// Moves the hottest blocks of a tier up, each to the fastest tier that it deserves. Whether
-    /// there is more to move, and something did.
-    fn promote(&mut self, tier: TierId) -> bool {
+    /// Moves the hottest blocks of a tier up, each to the fastest tier that it deserves.
+    fn promote(&mut self, tier: TierId) -> Left {
         let node = Arc::clone(&self.node);
         let segment = &node.segment;
         let hierarchy = node.hierarchy();
@@ -99,7 +148,7 @@ impl Promoter {
             blocks(segment, &self.ruled, tier).filter(|(block, _)| block.uses > 0).collect();
         hot.sort_unstable_by_key(|(block, _)| std::cmp::Reverse(block.uses));
         let mut least = u32::MAX;
-        let mut goes_on = false;
+        let mut left = Left::Nothing;
         for above in TierId::all(tier.index()) {
             let Some(snapshot) = hierarchy.tier(above.index()) else { continue };
             let level = self.level(above, &snapshot);
@@ -111,13 +160,17 @@ impl Promoter {
             hot = rest;
             comes.sort_unstable();
             let came = self.mover.shift(&comes, tier, above);
-            let wanted = more.len();
+            let wanted = comes.len() + more.len();
             more.truncate(exchanges_at_once(&snapshot, unit, came.into()) as usize);
-            let exchanged = self.exchange(&more, tier, above, &level);
-            goes_on |= exchanged > 0 && wanted > exchanged as usize;
+            let moved = (came + self.exchange(&more, tier, above, &level)) as usize;
+            left = left.max(match (moved, wanted > moved) {
+                (_, false) => Left::Nothing,
+                (0, true) => Left::Stuck,
+                (_, true) => Left::More,
+            });
         }
         node.header().tier[tier].promotes_at.store(least, Ordering::Relaxed);
-        goes_on
+        left
     }
 
     /// Brings hot blocks, the hottest first, up to a tier without room to spare, each for a block
