@@ -34,6 +34,7 @@ emulate = { bandwidth = "345MB/s", latency = "60us" }
 const PROGRAM: &str = "set -e; dd if=/dev/zero of=index bs=256k count=1 status=none
     for time in $(seq 20); do cat index > /dev/null; done
     for part in 1 2 3 4 5 6; do dd if=/dev/zero of=part$part bs=1M count=4 status=none; done
+    [ -z \"$REST\" ] || sleep \"$REST\"
     dd if=/dev/zero of=huge bs=1M count=75 status=none";
 
 /// What was seen when the program had ended, and nothing was flushed yet.
@@ -195,14 +196,15 @@ fn max_locality_lets_ranks_fill_the_tiers_and_moves_nothing_but_for_files_on_the
 
 #[test]
 fn hot_data_keeps_the_index_on_top_and_gives_up_the_huge_file_first() {
-    let seen = run(&placement("hot-data"), &[]);
+    // Before the huge file begins, room has been made for as much of it as shows that it is huge:
+    // until then it is worth as much as a part.
+    let seen = run_with(&placement("hot-data"), &[], &[("REST", "1")]);
     assert_eq!(seen.of("index", "ram"), 256 * KIB, "{seen:?}");
     // The newest of it is in RAM until room is made there: how much depends on how the writer and
-    // the manager take turns. What it displaces goes one tier down, unless that has no room left on
-    // a busy machine: then the part that was written last can go with it, while it is no larger.
+    // the manager take turns. What it displaces goes one tier down at most.
     assert!(seen.of("huge", "bb") > 50 * MIB, "{seen:?}");
     let parts = |place| (1..=6).map(|part| seen.of(&format!("part{part}"), place)).sum::<u64>();
-    assert!(parts("ram") + parts("nvme") >= 20 * MIB && parts("bb") <= 4 * MIB, "{seen:?}");
+    assert!(parts("ram") + parts("nvme") > 22 * MIB && parts("bb") < MIB, "{seen:?}");
 
     // Of that policy only what a rule gives it is treated so.
     let rule = "[[rule]]\npath = \"index\"\npolicy = \"hot-data\"\n";
