@@ -117,6 +117,37 @@ pub fn exchanges(block: &Block, above: &Level) -> bool {
     promotes(block, &Level { wants_room: false, is_roomy: false, ..*above })
 }
 
+/// What a look at the blocks of a tier has left there that is hot enough to go up, to any tier
+/// above: the most of these.
+///
+/// ```
+/// use forebay_placement::promote::Left;
+///
+/// assert!(Left::of(3, 3) == Left::Nothing && Left::of(0, 2) == Left::Stuck);
+/// assert_eq!(Left::of(0, 2).max(Left::of(1, 2)), Left::More);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Left {
+    /// All of it has moved.
+    Nothing,
+    /// What found no room, and nothing that it could be exchanged for. No use of it may tell of it
+    /// again: see [`promoter_patience_ms`](crate::rounds::promoter_patience_ms).
+    Stuck,
+    /// More than one look moves.
+    More,
+}
+
+impl Left {
+    /// What is left of so many blocks that were `wanted` above, of which so many have `moved`.
+    pub fn of(moved: usize, wanted: usize) -> Self {
+        match moved {
+            moved if moved >= wanted => Left::Nothing,
+            0 => Left::Stuck,
+            _ => Left::More,
+        }
+    }
+}
+
 /// What goes up to one tier, of the blocks of a lower one.
 #[derive(Clone, Debug)]
 pub struct Rise<T> {

@@ -15,7 +15,7 @@ use forebay_placement::leave::{
 };
 use forebay_placement::organizer::{Event as Happened, Settings, Task as Decided, organize};
 use forebay_placement::promote::{
-    self, Level, Rise, asked, exchanges, exchanges_at_once, pairs, promoted, rise,
+    self, Left, Level, Rise, asked, exchanges, exchanges_at_once, pairs, promoted, rise,
 };
 use forebay_placement::room::{Headroom, Pressure, Waits, in_turns, wanted};
 use forebay_placement::rounds::{
@@ -817,7 +817,7 @@ impl Simulation {
         hot.sort_by_key(|(block, _)| std::cmp::Reverse(block.uses));
         let mut least = u32::MAX;
         let mut pieces = VecDeque::new();
-        let (mut goes_on, mut is_stuck) = (false, false);
+        let mut left = Left::Nothing;
         for above in 0..level {
             let Some(snapshot) = hierarchy.tier(above) else { continue };
             let may_leave = self.uses(above).filter(|(block, _)| !block.pinned);
@@ -831,22 +831,21 @@ impl Simulation {
             comes.sort_unstable_by_key(|id| (self.blocks[*id].file, self.blocks[*id].number));
             let most = exchanges_at_once(&snapshot, unit, comes.len() as u64) as usize;
             let (came, wanted) = (comes.len(), exchanged.len());
-            if came > 0 {
+            if !comes.is_empty() {
                 pieces.push_back(Piece::of(level, Goal::Tier(above), &comes));
             }
             let exchanged = self.exchange(&exchanged[..most.min(wanted)], level, above, &to);
             let gone = exchanged.first().map_or(0, |gone| gone.blocks.len());
-            goes_on |= gone < wanted && came + gone > 0;
-            is_stuck |= gone < wanted && came + gone == 0;
+            left = left.max(Left::of(came + gone, came + wanted));
             pieces.extend(exchanged);
         }
         self.manager.promotes_at[level] = least;
         let patience_ms = self.manager.stuck[level].map_or(0, |(patience_ms, _)| patience_ms);
-        self.manager.stuck[level] = (is_stuck && !goes_on).then(|| {
+        self.manager.stuck[level] = (left == Left::Stuck).then(|| {
             let patience_ms = promoter_patience_ms(patience_ms);
             (patience_ms, now_ns + patience_ms * MS)
         });
-        if goes_on {
+        if left == Left::More {
             self.manager.hot.insert(level);
         }
         self.manager.workers[worker].pieces = pieces;

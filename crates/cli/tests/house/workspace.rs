@@ -516,7 +516,8 @@ fn unsafe_functions_say_what_their_callers_promise() {
 /// reason.
 const OTHER_TIMES: &[(&str, &str)] = &[
     // Naps between two looks at what another thread is about to do; nothing is given up.
-    ("pool/src/backoff.rs", "_NS: u64 ="),
+    ("pool/src/backoff.rs", "SLEEP_NS: u64 ="),
+    ("pool/src/backoff.rs", "SLEEP_STOPPED_NS: u64 ="),
     ("node/src/node.rs", "sleep_ns(100_000)"),
     ("node/src/recovery/salvage.rs", "sleep_ns(1_000_000)"),
     // What was observed of a device.

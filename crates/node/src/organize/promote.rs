@@ -9,7 +9,7 @@ use forebay_client::{hotness_of, policy_of};
 use forebay_placement::hotness::AccessStats;
 use forebay_placement::leave::{WayDown, way_down};
 use forebay_placement::promote::{
-    Block, Level, Rise, asked, exchanges, exchanges_at_once, pairs, rise,
+    Block, Left, Level, Rise, asked, exchanges, exchanges_at_once, pairs, rise,
 };
 use forebay_placement::rounds::{PROMOTER_REST_MS, promoter_patience_ms};
 use forebay_placement::{TierSnapshot, Worth};
@@ -30,42 +30,32 @@ const REST: Timer = Timer::ms(PROMOTER_REST_MS);
 /// of, the promoter rests so many times as long as that took, at least.
 const RESTS: u32 = 4;
 
-/// What a look at the blocks of a tier has left there that is hot enough to go up.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Left {
-    Nothing,
-    /// What found no room, and nothing that it could be exchanged for. No use of it may tell of it
-    /// again: counts of uses end at seven.
-    Stuck,
-    /// More than one look moves.
-    More,
-}
-
 /// A look at a tier that no use has asked for.
 #[derive(Clone, Copy)]
 struct NextLook {
-    since: Instant,
-    /// Milliseconds to wait, not scaled; 0 where the last look moved something.
+    due: Instant,
+    /// The wait until then, in milliseconds, not scaled; 0 where the last look moved something.
     patience_ms: u64,
-    least: Duration,
 }
 
 impl NextLook {
     /// What follows a look that began `since`, had this one `before` it and has `left` something.
     fn after(left: Left, since: Instant, before: Option<NextLook>) -> Option<NextLook> {
-        let patience_ms = match left {
+        let (patience_ms, wait) = match left {
             Left::Nothing => return None,
-            Left::More => 0,
-            Left::Stuck => promoter_patience_ms(before.map_or(0, |look| look.patience_ms)),
+            Left::More => (0, Duration::ZERO),
+            Left::Stuck => {
+                let patience_ms = promoter_patience_ms(before.map_or(0, |look| look.patience_ms));
+                let least = since.elapsed() * RESTS;
+                (patience_ms, Timer::ms(patience_ms).as_duration().max(least))
+            }
         };
-        let least = if left == Left::Stuck { since.elapsed() * RESTS } else { Duration::ZERO };
-        Some(NextLook { since: Instant::now(), patience_ms, least })
+        Some(NextLook { due: Instant::now() + wait, patience_ms })
     }
 
     /// How long it is until then.
     fn wait(&self) -> Duration {
-        let wait = Timer::ms(self.patience_ms).as_duration().max(self.least);
-        wait.saturating_sub(self.since.elapsed())
+        self.due.saturating_duration_since(Instant::now())
     }
 }
 
@@ -163,11 +153,7 @@ impl Promoter {
             let wanted = comes.len() + more.len();
             more.truncate(exchanges_at_once(&snapshot, unit, came.into()) as usize);
             let moved = (came + self.exchange(&more, tier, above, &level)) as usize;
-            left = left.max(match (moved, wanted > moved) {
-                (_, false) => Left::Nothing,
-                (0, true) => Left::Stuck,
-                (_, true) => Left::More,
-            });
+            left = left.max(Left::of(moved, wanted));
         }
         node.header().tier[tier].promotes_at.store(least, Ordering::Relaxed);
         left
